@@ -1,0 +1,196 @@
+//! Moving threads between CPUs: stealing by the idle, balancing among the busy.
+//!
+//! Both are steps that take two CPUs, `thief.steal_from(victim)`: the caller holds both locks, taken in ascending CPU order or
+//! the second by try-lock. Candidates are found beforehand from [`Summary`] values, which may be read without any lock and
+//! be stale; every condition is checked again under the locks.
+//!
+//! # Why balancing looks at clocks
+//! Three equal threads on two CPUs: whichever way they lie, one CPU has two of them, so counting threads or weight never
+//! moves anything, and the lone thread gets twice the share of the others. But the lone thread's CPU has the faster
+//! virtual clock. So a CPU that is *ahead* in the common frame pulls the most overdue thread from one that is behind, if the
+//! move does not make the new neighbourhood more crowded than the old one was. The thread brings its lag along (at most a
+//! slice), runs until it has caught up, and after that the other CPU has the faster clock.
+
+use crate::cpu::{Cpu, Effect, Tier};
+use crate::queue::Wanted;
+use crate::{BALANCE_GAP_NS, CpuId, CpuMask, MAX_SKEW_NS, Payload, Policy, QueueKind, Utilisation};
+
+/// What other CPUs need to know of one: small, copyable, published after events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Whose.
+    pub cpu: CpuId,
+    /// The virtual clock in the common frame.
+    pub clock: i64,
+    /// Weight of all best-effort threads, the running one included.
+    pub weight: u64,
+    /// Best-effort threads that wait.
+    pub waiting: u32,
+    /// How overdue the first unrestricted thread is (virtual ns; larger is more).
+    pub overdue: Option<i64>,
+    /// The same for the first thread of the restricted queue.
+    pub restricted_overdue: Option<i64>,
+    /// Where the threads of the restricted queue may run.
+    pub restricted_reach: CpuMask,
+    /// Nothing runs and nothing waits.
+    pub idle: bool,
+    /// Promised to contexts.
+    pub reserved: Utilisation,
+}
+
+impl Summary {
+    /// How overdue the best thread is that `thief` might take.
+    fn overdue_for(&self, thief: CpuId) -> Option<i64> {
+        let restricted = self.restricted_overdue.filter(|_| self.restricted_reach.contains(thief));
+        self.overdue.max(restricted)
+    }
+
+    /// Weight in relation to the time that contexts leave, scaled so that comparing two needs no division.
+    fn crowding_against(&self, weight: u64, other: &Summary) -> u128 {
+        let left = Utilisation::ONE.minus(other.reserved).ppm();
+        u128::from(weight) * u128::from(left)
+    }
+}
+
+/// The sibling to steal from: the one with the most overdue thread, the lower number among equals (F-08).
+pub fn most_overdue(thief: CpuId, siblings: impl IntoIterator<Item = Summary>) -> Option<CpuId> {
+    let mut best: Option<(i64, CpuId)> = None;
+    for sibling in siblings {
+        if sibling.cpu == thief {
+            continue;
+        }
+        if let Some(overdue) = sibling.overdue_for(thief)
+            && best.is_none_or(|(most, cpu)| overdue > most || (overdue == most && sibling.cpu < cpu))
+        {
+            best = Some((overdue, sibling.cpu));
+        }
+    }
+    best.map(|(_, cpu)| cpu)
+}
+
+/// What a CPU should do in its periodic balance step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct BalancePlan {
+    /// Pull one thread from this CPU.
+    pub pull_from: Option<CpuId>,
+    /// Forgive what the own clock is behind this value of the common frame.
+    pub forgive_below: Option<i64>,
+}
+
+/// Plans one bounded balance step for `me` from its neighbours' summaries.
+pub fn balance_plan(me: &Summary, others: impl IntoIterator<Item = Summary>) -> BalancePlan {
+    let mut plan = BalancePlan::default();
+    let mut slowest: Option<Summary> = None;
+    let mut fastest = i64::MIN;
+    for other in others {
+        if other.cpu == me.cpu || other.weight == 0 {
+            continue;
+        }
+        fastest = fastest.max(other.clock);
+        if worth_moving(me, &other) && slowest.is_none_or(|least| other.clock < least.clock) {
+            slowest = Some(other);
+        }
+    }
+    plan.pull_from = slowest.map(|summary| summary.cpu);
+    if me.weight > 0 && fastest != i64::MIN && me.clock < fastest - MAX_SKEW_NS {
+        plan.forgive_below = Some(fastest - MAX_SKEW_NS);
+    }
+    plan
+}
+
+/// `me` is ahead by the gap, `other` has somebody waiting for us, and with at least one more thread of the least weight we
+/// would not be more crowded than `other` is. The exact weight is checked under the locks.
+fn worth_moving(me: &Summary, other: &Summary) -> bool {
+    me.clock - other.clock >= BALANCE_GAP_NS
+        && other.overdue_for(me.cpu).is_some()
+        && me.crowding_against(me.weight + 1, other) <= other.crowding_against(other.weight, me)
+}
+
+/// What came of a steal or a balance step.
+#[must_use = "a moved thread may have to be dispatched"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveOutcome {
+    /// A thread was moved to this CPU.
+    Moved {
+        /// Which one.
+        thread: crate::ThreadId,
+        /// What the receiving CPU must do.
+        effect: Effect,
+    },
+    /// There was nothing to take (any more).
+    Nothing,
+}
+
+impl<T: Payload, P: Policy> Cpu<T, P> {
+    /// What others need to know, as of the last event.
+    pub fn summary(&self) -> Summary {
+        let clock = self.clock.now();
+        let overdue = |queue: &crate::queue::Queue<T>| queue.first_key().map(|key| clock - key.tag);
+        Summary {
+            cpu: self.id,
+            clock: self.clock.common(),
+            weight: self.clock.weight(),
+            waiting: self.waiting() as u32,
+            overdue: overdue(&self.open),
+            restricted_overdue: overdue(&self.restricted),
+            restricted_reach: self.restricted.reach(),
+            idle: self.running.is_none() && self.queued() == self.throttled.len(),
+            reserved: self.reserved,
+        }
+    }
+
+    /// Takes the victim's first thread that may run here. For a CPU that has nothing else to run.
+    pub fn steal_from(&mut self, victim: &mut Cpu<T, P>, now: u64) -> MoveOutcome {
+        self.take_from(victim, now, |_| true)
+    }
+
+    /// Takes one thread from a CPU whose clock is behind ours, if that mends more than it breaks.
+    pub fn balance_from(&mut self, slow: &mut Cpu<T, P>, now: u64) -> MoveOutcome {
+        self.charge(now);
+        slow.charge(now);
+        self.clock.settle();
+        slow.clock.settle();
+        let (me, other) = (self.summary(), slow.summary());
+        if !worth_moving(&me, &other) {
+            return MoveOutcome::Nothing;
+        }
+        self.take_from(slow, now, |thread_weight| {
+            let ours = me.crowding_against(me.weight + thread_weight, &other);
+            ours <= other.crowding_against(other.weight, &me)
+        })
+    }
+
+    /// Gives up what this clock is behind `limit` in the common frame: see [`BalancePlan::forgive_below`].
+    pub fn forgive_below(&mut self, limit: i64) -> i64 {
+        self.clock.settle();
+        self.clock.forgive_below(limit)
+    }
+
+    fn take_from(&mut self, victim: &mut Cpu<T, P>, now: u64, fits: impl Fn(u64) -> bool) -> MoveOutcome {
+        debug_assert!(self.id != victim.id, "a CPU does not take from itself");
+        let open = victim.open.first_key();
+        let restricted = victim.restricted.find(Wanted::AllowedOn(self.id)).map(|thread| thread.key);
+        let (queue, key) = match (open, restricted) {
+            (Some(a), Some(b)) if b < a => (QueueKind::Restricted, b),
+            (Some(a), _) => (QueueKind::Open, a),
+            (None, Some(b)) => (QueueKind::Restricted, b),
+            (None, None) => return MoveOutcome::Nothing,
+        };
+        let candidate = victim.queue_mut(queue).get(key);
+        if !candidate.is_some_and(|thread| fits(u64::from(thread.fair.weight().get()))) {
+            return MoveOutcome::Nothing;
+        }
+        victim.charge(now);
+        let Some(mut thread) = victim.queue_mut(queue).take(key) else { return MoveOutcome::Nothing };
+        victim.leave_fair(&mut thread);
+        let id = thread.id;
+        self.charge(now);
+        self.arrive(&mut thread);
+        MoveOutcome::Moved { thread: id, effect: self.queue_and_react(thread) }
+    }
+
+    /// Whether the running thread has budget of a context.
+    pub fn current_is_guaranteed(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.tier == Tier::Guaranteed)
+    }
+}

@@ -1,0 +1,100 @@
+//! The numbered invariants of `lib.rs`, checked all at once. Linear in the threads of the CPU: for tests, simulation and
+//! debug builds.
+
+use core::fmt;
+
+use crate::cpu::{Cpu, Tier};
+use crate::entity::Entity;
+use crate::{Context, CpuId, Overrun, Payload, Policy, ThreadId, Utilisation};
+
+/// A broken invariant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which one: I1 to I7.
+    pub invariant: &'static str,
+    /// What is wrong.
+    pub what: &'static str,
+    /// Where.
+    pub cpu: CpuId,
+    /// With whom, if one thread is to blame.
+    pub thread: Option<ThreadId>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} broken on {}: {}", self.invariant, self.cpu, self.what)?;
+        self.thread.map_or(Ok(()), |thread| write!(f, " (thread {thread})"))
+    }
+}
+
+impl core::error::Error for Violation {}
+
+impl<T: Payload, P: Policy> Cpu<T, P> {
+    /// Checks every invariant of this CPU.
+    pub fn check(&self) -> Result<(), Violation> {
+        let broken = |invariant, what, thread| Err(Violation { invariant, what, cpu: self.id, thread });
+        for queue in [&self.guaranteed, &self.open, &self.restricted, &self.throttled] {
+            if let Err(what) = queue.check() {
+                return broken("I1", what, None);
+            }
+        }
+        let (mut weight, mut weighted) = (0u64, 0i128);
+        let mut count = |thread: &Entity<T>| {
+            weight += u64::from(thread.fair.weight().get());
+            weighted += i128::from(thread.fair.weight().get()) * i128::from(thread.fair.position);
+        };
+        self.open.for_each(&mut |thread, _| count(thread));
+        self.restricted.for_each(&mut |thread, _| count(thread));
+        self.direct.iter().for_each(|thread| count(thread));
+        let running_fair = self.running.as_ref().filter(|running| running.tier == Tier::Fair);
+        running_fair.iter().for_each(|running| count(&running.thread));
+        if self.clock.sums() != (weight, weighted) {
+            return broken("I2", "the virtual clock's sums", None);
+        }
+        if self.time.total_ns() != self.at_ns - self.started_ns {
+            return broken("I5", "thread + idle + interrupt time is not wall time", None);
+        }
+        self.check_contexts()
+    }
+
+    fn check_contexts(&self) -> Result<(), Violation> {
+        let broken = |invariant, what, thread| Err(Violation { invariant, what, cpu: self.id, thread });
+        let mut first_broken = Ok(());
+        let (mut reserved, mut contexts) = (Utilisation::default(), 0);
+        let mut see = |thread: &Entity<T>, queued: bool| {
+            if queued && !thread.may_run_on(self.id) && first_broken.is_ok() {
+                first_broken = broken("I7", "a queued thread may not run here", Some(thread.id));
+            }
+            let Some(context) = &thread.context else { return };
+            reserved = reserved.plus(context.spec().utilisation());
+            contexts += 1;
+            if !conserved(context) && first_broken.is_ok() {
+                first_broken = broken("I4", "refills do not add up to the budget", Some(thread.id));
+            }
+        };
+        for queue in [&self.guaranteed, &self.open, &self.restricted, &self.throttled] {
+            queue.for_each(&mut |thread, _| see(thread, true));
+        }
+        self.direct.iter().for_each(|thread| see(thread, true));
+        self.running.iter().for_each(|running| see(&running.thread, false));
+        first_broken?;
+        // Contexts of blocked threads are out of sight, so the sum here can only be smaller.
+        if reserved > self.reserved || contexts > self.contexts || self.reserved > Utilisation::BOUND {
+            return broken("I6", "reserved utilisation", None);
+        }
+        for demoted in &self.demoted {
+            let mut known = self.current() == Some(demoted.thread);
+            self.for_each_queued(|ticket, _, _| known |= ticket.thread == demoted.thread);
+            if !known {
+                return broken("I6", "a demoted thread is remembered but gone", Some(demoted.thread));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn conserved(context: &Context) -> bool {
+    context.ledger().total_ns() == context.spec().budget_ns
+        && (context.spec().overrun == Overrun::Throttle
+            || context.ledger().refills().len() <= crate::MAX_REFILLS)
+}

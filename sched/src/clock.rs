@@ -1,0 +1,212 @@
+//! The virtual clock of one CPU: the weighted average position of its fair threads.
+//!
+//! For threads `i` with weight `w` and position `v`, the average is `sum(w*v) / sum(w)`. Kept as `origin + weighted /
+//! weight`, with `origin` moved along so that the sums stay small: `w * (v - average)` is 64 times a thread's real lag,
+//! and that is bounded by a few slices.
+//!
+//! *The clock* that joining threads are measured against is the highest value that the average has had (I3): threads
+//! that join behind the average pull it back, and a clock that goes back would let a storm of them push an old thread
+//! ever further away.
+//!
+//! Clocks of different CPUs are compared in the *common frame*: `local + skew`. Balancing keeps them within
+//! `MAX_SKEW_NS` of each other.
+
+use crate::Weight;
+use crate::fair::Fair;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VirtualClock {
+    origin: i64,
+    weighted: i64,
+    weight: u64,
+    high: i64,
+    skew: i64,
+}
+
+impl VirtualClock {
+    pub(crate) const fn new() -> VirtualClock {
+        VirtualClock { origin: 0, weighted: 0, weight: 0, high: 0, skew: 0 }
+    }
+
+    /// Total weight of the fair threads on this CPU, the running one included.
+    pub(crate) fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    /// The clock in this CPU's frame (as of the last `settle`).
+    pub(crate) fn now(&self) -> i64 {
+        self.high
+    }
+
+    /// The clock in the common frame.
+    pub(crate) fn common(&self) -> i64 {
+        self.high + self.skew
+    }
+
+    /// Is a thread at this position owed service (EEVDF)? Exact: no division, no rounding. The average lies at or above
+    /// at least one of the positions it is made of, so among threads that are all counted here one is always eligible.
+    pub(crate) fn eligible_until(&self) -> i64 {
+        // floor(average): integer positions at or below the average are exactly those at or below its floor.
+        if self.weight == 0 { i64::MAX } else { self.origin + self.weighted.div_euclid(self.weight as i64) }
+    }
+
+    /// Brings origin and high-water mark up to date.
+    pub(crate) fn settle(&mut self) {
+        if self.weight == 0 {
+            return;
+        }
+        let step = self.weighted.div_euclid(self.weight as i64);
+        self.origin += step;
+        self.weighted -= step * self.weight as i64;
+        self.high = self.high.max(self.origin);
+    }
+
+    /// A counted thread moved forward.
+    pub(crate) fn advance(&mut self, weight: Weight, virtual_ns: i64) {
+        self.weighted += i64::from(weight.get()) * virtual_ns;
+    }
+
+    /// Counts a thread that is already in this frame.
+    fn add(&mut self, fair: &Fair) {
+        if self.weight == 0 {
+            self.origin = fair.position;
+        }
+        self.weighted += i64::from(fair.weight().get()) * (fair.position - self.origin);
+        self.weight += u64::from(fair.weight().get());
+    }
+
+    fn subtract(&mut self, fair: &Fair) {
+        self.weighted -= i64::from(fair.weight().get()) * (fair.position - self.origin);
+        self.weight -= u64::from(fair.weight().get());
+        debug_assert!(self.weight != 0 || self.weighted == 0, "I2: sums outlive their threads");
+    }
+
+    /// A thread that has never run takes its place on the clock: it is owed nothing and owes nothing.
+    pub(crate) fn enter_new(&mut self, fair: &mut Fair) {
+        self.settle();
+        fair.position = self.high;
+        fair.deadline = fair.position;
+        self.add(fair);
+    }
+
+    /// A thread comes back, from sleep or from another CPU (F-15). It keeps the lag it left with, or what the common
+    /// clock says it is owed by now, whichever is more, but never more than one slice. A lag ahead is never forgiven.
+    pub(crate) fn enter(&mut self, fair: &mut Fair) {
+        self.settle();
+        if self.weight == 0 && fair.position > self.common() {
+            // Nobody here to be compared with: adopt the newcomer's frame, so that it brings its history along.
+            self.skew += fair.position - self.common();
+        }
+        let owed = self.common() - fair.position;
+        let lag = owed.max(fair.lag).min(fair.credit_limit());
+        let shift = self.high - lag - fair.position;
+        fair.position += shift;
+        fair.deadline += shift;
+        self.add(fair);
+    }
+
+    /// A thread leaves this frame; its position becomes comparable everywhere.
+    pub(crate) fn leave(&mut self, fair: &mut Fair) {
+        self.settle();
+        self.subtract(fair);
+        fair.lag = self.high - fair.position;
+        fair.position += self.skew;
+        fair.deadline += self.skew;
+    }
+
+    /// Changes the weight of a thread that is counted here.
+    pub(crate) fn reweigh(&mut self, fair: &mut Fair, weight: Weight) {
+        self.settle();
+        self.subtract(fair);
+        fair.set_weight(weight);
+        self.add(fair);
+    }
+
+    /// Gives up what this clock is behind `limit` in the common frame.
+    pub(crate) fn forgive_below(&mut self, limit: i64) -> i64 {
+        let forgiven = (limit - self.common()).max(0);
+        self.skew += forgiven;
+        forgiven
+    }
+
+    /// The sums, for the check of I2: (total weight, sum of weight * position).
+    pub(crate) fn sums(&self) -> (u64, i128) {
+        (self.weight, i128::from(self.weighted) + i128::from(self.origin) * i128::from(self.weight))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LatencyClass, SLICE_NS};
+
+    fn fair(weight: u16) -> Fair {
+        Fair::new(Weight::new(weight).unwrap(), LatencyClass::Normal)
+    }
+
+    /// F-15: a thread that slept for a virtual eternity comes back one slice behind, not more.
+    #[test]
+    fn f_15_long_sleepers_are_one_slice_behind() {
+        let mut clock = VirtualClock::new();
+        let (mut hog, mut sleeper) = (fair(64), fair(64));
+        clock.enter_new(&mut hog);
+        clock.enter_new(&mut sleeper);
+        clock.leave(&mut sleeper);
+        let step = hog.charge(60_000_000_000);
+        clock.advance(hog.weight(), step);
+        clock.enter(&mut sleeper);
+        assert_eq!(clock.now() - sleeper.position, SLICE_NS as i64);
+    }
+
+    /// A thread that left ahead is still ahead when it comes back at once: blocking launders nothing.
+    #[test]
+    fn f_15_being_ahead_is_not_forgiven() {
+        let mut clock = VirtualClock::new();
+        let (mut hog, mut greedy) = (fair(64), fair(64));
+        clock.enter_new(&mut hog);
+        clock.enter_new(&mut greedy);
+        let step = greedy.charge(400_000_000);
+        clock.advance(greedy.weight(), step);
+        clock.leave(&mut greedy);
+        clock.enter(&mut greedy);
+        assert_eq!(greedy.position - hog.position, 400_000_000);
+    }
+
+    /// I3: a thousand threads that join one slice behind do not drag the clock back.
+    #[test]
+    fn f_15_the_clock_never_goes_back() {
+        let mut clock = VirtualClock::new();
+        let mut hog = fair(64);
+        clock.enter_new(&mut hog);
+        let step = hog.charge(1_000_000_000);
+        clock.advance(hog.weight(), step);
+        let before = {
+            clock.settle();
+            clock.now()
+        };
+        for _ in 0..1_000 {
+            let mut late = fair(64);
+            late.position = 0;
+            late.lag = 0;
+            clock.enter(&mut late);
+            assert_eq!(clock.now(), before);
+            assert_eq!(late.position, before - SLICE_NS as i64);
+        }
+    }
+
+    /// Leaving and entering elsewhere keeps the lag, whatever the two clocks show.
+    #[test]
+    fn f_15_lag_travels() {
+        let (mut here, mut there) = (VirtualClock::new(), VirtualClock::new());
+        let (mut a, mut b, mut c) = (fair(64), fair(64), fair(64));
+        here.enter_new(&mut a);
+        here.enter_new(&mut b);
+        there.enter_new(&mut c);
+        let step = b.charge(4_000_000);
+        here.advance(b.weight(), step); // the average moves by 2 ms: a is 2 ms behind, b 2 ms ahead
+        here.leave(&mut a);
+        assert_eq!(a.lag, 2_000_000);
+        there.enter(&mut a);
+        assert_eq!(there.now() - a.position, 2_000_000);
+    }
+}

@@ -1,0 +1,793 @@
+//! One CPU: its queues, its running thread, and the events that change them.
+//!
+//! Guarded by one lock of the caller's. Every event first charges the time since the last one, to exactly one target.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::clock::VirtualClock;
+use crate::entity::{Entity, Entrance, Key, Link};
+use crate::queue::{Aggregates, Queue, Wanted};
+use crate::{
+    AdmissionError, Blocked, Context, ContextId, CpuId, CpuMask, CpuTime, FOREVER, LatencyClass,
+    MAX_CONTEXTS_PER_CPU, Overrun, Payload, Policy, PolicyKind, QueueKind, Runnable, Snapshot, Spec,
+    ThreadId, Ticket, Utilisation, Weight, WeightError,
+};
+
+/// What the caller must do after an event.
+#[must_use = "the CPU may have to be dispatched or its timer armed"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: who runs and until when is unchanged.
+    Keep,
+    /// The same thread goes on, but the timer must fire at this time ([`FOREVER`]: not at all).
+    Rearm {
+        /// When.
+        until_ns: u64,
+    },
+    /// Call [`Cpu::dispatch`].
+    Dispatch,
+}
+
+/// Who runs next, and until when.
+#[must_use = "the CPU must switch to the chosen thread and arm its timer"]
+#[derive(Debug)]
+pub struct Decision<T> {
+    /// The thread to run; `None` is idle.
+    pub run: Option<ThreadId>,
+    /// Ask again no later than this ([`FOREVER`]: no timer needed).
+    pub until_ns: u64,
+    /// Whether this is another thread than before.
+    pub switched: bool,
+    /// The thread that ran before, if it may not be queued again.
+    pub evicted: Option<Evicted<T>>,
+}
+
+/// A thread that was taken off the CPU and out of all queues.
+#[derive(Debug)]
+pub struct Evicted<T> {
+    /// It.
+    pub thread: Blocked<T>,
+    /// Why.
+    pub reason: EvictionReason,
+}
+
+/// Why a thread was evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionReason {
+    /// Its budget is spent, and its context asks for a timeout fault.
+    TimeoutFault,
+    /// It runs on contexts only, and lost its own.
+    ContextLost,
+}
+
+/// A thread that may not run on the CPU it was given to; it comes back unchanged.
+#[derive(Debug)]
+pub struct Misplaced<T>(pub Runnable<T>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tier {
+    Guaranteed,
+    Fair,
+}
+
+pub(crate) struct Running<T> {
+    pub(crate) thread: Box<Entity<T>>,
+    pub(crate) tier: Tier,
+    until_ns: u64,
+}
+
+/// Where a thread was queued just now.
+struct Arrival {
+    queue: QueueKind,
+    key: Key,
+    /// In virtual time; means something in the fair queues only.
+    position: i64,
+}
+
+/// A thread that spent its budget and runs at its weight until `ready_at_ns`.
+pub(crate) struct Demoted {
+    pub(crate) thread: ThreadId,
+    pub(crate) ready_at_ns: u64,
+    /// Its place in a fair queue; `None` while it runs or sits in the direct slot.
+    place: Option<(QueueKind, Key)>,
+}
+
+/// All scheduling state of one CPU.
+pub struct Cpu<T, P: Policy = PolicyKind> {
+    pub(crate) id: CpuId,
+    pub(crate) policy: P,
+    /// Charged up to here.
+    pub(crate) at_ns: u64,
+    pub(crate) started_ns: u64,
+    in_interrupt: bool,
+    pub(crate) running: Option<Running<T>>,
+    pub(crate) direct: Link<T>,
+    pub(crate) guaranteed: Queue<T>,
+    pub(crate) open: Queue<T>,
+    pub(crate) restricted: Queue<T>,
+    pub(crate) throttled: Queue<T>,
+    /// At most `MAX_CONTEXTS_PER_CPU`, allocated at the start.
+    pub(crate) demoted: Vec<Demoted>,
+    pub(crate) clock: VirtualClock,
+    sequence: u64,
+    /// What the last thread left of its slice: the most that a direct handoff may run.
+    leftover_ns: u64,
+    pub(crate) reserved: Utilisation,
+    pub(crate) contexts: usize,
+    pub(crate) time: CpuTime,
+}
+
+impl<T: Payload, P: Policy> Cpu<T, P> {
+    /// An idle CPU.
+    pub fn new(id: CpuId, policy: P, now: u64) -> Cpu<T, P> {
+        let least = policy.eligible_only();
+        Cpu {
+            id,
+            policy,
+            at_ns: now,
+            started_ns: now,
+            in_interrupt: false,
+            running: None,
+            direct: None,
+            guaranteed: Queue::new(Aggregates::NONE),
+            open: Queue::new(Aggregates { least, reach: false }),
+            restricted: Queue::new(Aggregates { least, reach: true }),
+            throttled: Queue::new(Aggregates::NONE),
+            demoted: Vec::with_capacity(MAX_CONTEXTS_PER_CPU),
+            clock: VirtualClock::new(),
+            sequence: 0,
+            leftover_ns: 0,
+            reserved: Utilisation::default(),
+            contexts: 0,
+            time: CpuTime::default(),
+        }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> CpuId {
+        self.id
+    }
+
+    /// The running thread.
+    pub fn current(&self) -> Option<ThreadId> {
+        self.running.as_ref().map(|running| running.thread.id)
+    }
+
+    /// What the caller attached to the running thread.
+    pub fn current_payload(&self) -> Option<&T> {
+        self.running.as_ref().map(|running| &running.thread.payload)
+    }
+
+    /// Counters and knobs of the running thread, as of the last event.
+    pub fn current_snapshot(&self) -> Option<Snapshot> {
+        self.running.as_ref().map(|running| running.thread.snapshot())
+    }
+
+    /// The context of the running thread.
+    pub fn current_context(&self) -> Option<&Context> {
+        self.running.as_ref()?.thread.context.as_deref()
+    }
+
+    /// Where the time since the start went, as of the last event.
+    pub fn time(&self) -> CpuTime {
+        self.time
+    }
+
+    /// Best-effort threads that wait here.
+    pub fn waiting(&self) -> usize {
+        self.open.len() + self.restricted.len() + usize::from(self.direct.is_some())
+    }
+
+    /// All threads that wait here, throttled ones included.
+    pub fn queued(&self) -> usize {
+        self.waiting() + self.guaranteed.len() + self.throttled.len()
+    }
+
+    /// Calls `visit` with the ticket and snapshot of every queued thread. Linear: for listings, not for dispatch.
+    pub fn for_each_queued(&self, mut visit: impl FnMut(Ticket, Snapshot, &T)) {
+        let queues = [
+            (QueueKind::Guaranteed, &self.guaranteed),
+            (QueueKind::Open, &self.open),
+            (QueueKind::Restricted, &self.restricted),
+            (QueueKind::Throttled, &self.throttled),
+        ];
+        for (queue, threads) in queues {
+            threads.for_each(&mut |thread, _| {
+                visit(self.ticket(thread, queue), thread.snapshot(), &thread.payload);
+            });
+        }
+        if let Some(thread) = &self.direct {
+            visit(self.ticket(thread, QueueKind::Direct), thread.snapshot(), &thread.payload);
+        }
+    }
+
+    fn ticket(&self, thread: &Entity<T>, queue: QueueKind) -> Ticket {
+        Ticket { thread: thread.id, cpu: self.id, queue, key: thread.key }
+    }
+
+    // ---- time -------------------------------------------------------------------------------------------------
+
+    /// Charges everything up to `now` to the one target that had the CPU (S-12). Time never goes back: an older `now`
+    /// charges nothing.
+    pub(crate) fn charge(&mut self, now: u64) {
+        let elapsed = now.saturating_sub(self.at_ns);
+        if elapsed == 0 {
+            return;
+        }
+        self.at_ns = now;
+        if self.in_interrupt {
+            self.time.interrupt_ns += elapsed;
+            return;
+        }
+        let Some(running) = &mut self.running else {
+            self.time.idle_ns += elapsed;
+            return;
+        };
+        self.time.thread_ns += elapsed;
+        let thread = &mut *running.thread;
+        thread.account.runtime_ns += elapsed;
+        match (running.tier, &mut thread.context) {
+            (Tier::Guaranteed, Some(context)) => context.charge(elapsed),
+            _ => {
+                let virtual_ns = thread.fair.charge(elapsed);
+                thread.account.virtual_runtime_ns += virtual_ns as u64;
+                thread.quantum_ns = thread.quantum_ns.saturating_sub(elapsed);
+                self.clock.advance(thread.fair.weight(), virtual_ns);
+            }
+        }
+    }
+
+    /// From here on, time goes to nobody's account but the kernel's.
+    pub fn interrupt_begin(&mut self, now: u64) {
+        self.charge(now);
+        self.in_interrupt = true;
+    }
+
+    /// From here on, time goes to the running thread (or idle) again.
+    pub fn interrupt_end(&mut self, now: u64) {
+        self.charge(now);
+        self.in_interrupt = false;
+    }
+
+    // ---- arrivals -----------------------------------------------------------------------------------------------
+
+    /// A thread becomes runnable here. Refused, and given back, if its CPU mask or its context's home say otherwise.
+    pub fn enqueue(&mut self, thread: Runnable<T>, now: u64) -> Result<Effect, Misplaced<T>> {
+        let mut thread = thread.0;
+        if !thread.may_run_on(self.id) {
+            return Err(Misplaced(Runnable(thread)));
+        }
+        self.charge(now);
+        thread.account.runnable_since_ns = self.at_ns;
+        self.arrive(&mut thread);
+        if let Some(context) = &mut thread.context {
+            context.ledger.activate(self.at_ns);
+        }
+        Ok(self.queue_and_react(thread))
+    }
+
+    /// Queues a thread that is on no clock, and says what that means for the CPU.
+    pub(crate) fn queue_and_react(&mut self, thread: Box<Entity<T>>) -> Effect {
+        let arrival = self.queue_up(thread);
+        self.effect_of_arrival(arrival)
+    }
+
+    /// As `enqueue`, but the thread runs at the next dispatch, for as long as the caller's slice lasts: the fast path of
+    /// a call to a waiting server. A preference, not a privilege: threads with budget still come first, and when the
+    /// slice is used up or the slot is taken the thread queues like any other.
+    pub fn hand_over(&mut self, thread: Runnable<T>, now: u64) -> Result<Effect, Misplaced<T>> {
+        if self.direct.is_some() || thread.0.context.is_some() || !thread.0.may_run_on(self.id) {
+            return self.enqueue(thread, now);
+        }
+        self.charge(now);
+        let mut thread = thread.0;
+        thread.account.runnable_since_ns = self.at_ns;
+        self.arrive(&mut thread);
+        self.enter_fair(&mut thread);
+        let tag = self.policy.tag(&mut thread.fair);
+        thread.key = self.next_key(tag);
+        thread.payload.queued(self.ticket(&thread, QueueKind::Direct));
+        self.direct = Some(thread);
+        Ok(if self.running.is_none() { Effect::Dispatch } else { self.rearm() })
+    }
+
+    pub(crate) fn arrive(&mut self, thread: &mut Entity<T>) {
+        if thread.last_cpu.is_some_and(|last| last != self.id) {
+            thread.account.migrations += 1;
+        }
+        thread.last_cpu = Some(self.id);
+    }
+
+    fn enter_fair(&mut self, thread: &mut Entity<T>) {
+        match thread.entrance {
+            Entrance::New => self.clock.enter_new(&mut thread.fair),
+            Entrance::Join => self.clock.enter(&mut thread.fair),
+        }
+    }
+
+    pub(crate) fn leave_fair(&mut self, thread: &mut Entity<T>) {
+        self.clock.leave(&mut thread.fair);
+        thread.entrance = Entrance::Join;
+        self.forget_demotion(thread);
+    }
+
+    /// Puts a thread that is on no clock into the queue that its budget calls for.
+    fn queue_up(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+        if let Some(context) = &thread.context {
+            if context.ledger.available_ns(self.at_ns) > 0 {
+                return self.queue_guaranteed(thread);
+            }
+            if context.spec().overrun != Overrun::Demote {
+                return self.queue_throttled(thread);
+            }
+        }
+        self.enter_fair(&mut thread);
+        self.queue_fair(thread)
+    }
+
+    fn next_key(&mut self, tag: i64) -> Key {
+        self.sequence += 1;
+        Key { tag, sequence: self.sequence }
+    }
+
+    fn queue_guaranteed(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+        let tag = thread.context.as_ref().map_or(i64::MAX, |context| context.urgency_tag());
+        thread.key = self.next_key(tag);
+        let key = thread.key;
+        thread.payload.queued(self.ticket(&thread, QueueKind::Guaranteed));
+        self.guaranteed.insert(thread);
+        Arrival { queue: QueueKind::Guaranteed, key, position: 0 }
+    }
+
+    fn queue_throttled(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+        let ready = thread.context.as_ref().map_or(FOREVER, |context| context.ledger.ready_at_ns());
+        thread.key = self.next_key(ready as i64);
+        thread.account.throttles += 1;
+        let key = thread.key;
+        thread.payload.queued(self.ticket(&thread, QueueKind::Throttled));
+        self.throttled.insert(thread);
+        Arrival { queue: QueueKind::Throttled, key, position: 0 }
+    }
+
+    /// Queues a thread that is already counted by the clock.
+    fn queue_fair(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+        let tag = self.policy.tag(&mut thread.fair);
+        thread.key = self.next_key(tag);
+        let key = thread.key;
+        let position = thread.fair.position;
+        let anywhere = thread.allowed == CpuMask::ALL && thread.context.is_none();
+        let queue = if anywhere { QueueKind::Open } else { QueueKind::Restricted };
+        thread.payload.queued(self.ticket(&thread, queue));
+        if thread.context.is_some() {
+            self.note_demotion(&mut thread, Some((queue, key)));
+        }
+        match queue {
+            QueueKind::Open => self.open.insert(thread),
+            _ => self.restricted.insert(thread),
+        }
+        Arrival { queue, key, position }
+    }
+
+    fn effect_of_arrival(&mut self, arrival: Arrival) -> Effect {
+        let Arrival { queue, key, position } = arrival;
+        let Some(running) = &self.running else {
+            return if queue == QueueKind::Throttled { self.rearm() } else { Effect::Dispatch };
+        };
+        let preempts = match (queue, running.tier) {
+            (QueueKind::Throttled, _) => false,
+            (QueueKind::Guaranteed, Tier::Guaranteed) => key < running.thread.key,
+            (QueueKind::Guaranteed, Tier::Fair) => true,
+            (_, Tier::Guaranteed) => false,
+            (_, Tier::Fair) => {
+                let eligible = !self.policy.eligible_only() || {
+                    self.clock.settle();
+                    position <= self.clock.eligible_until()
+                };
+                self.policy.preempts(key.tag, eligible, running.thread.key.tag)
+            }
+        };
+        if preempts { Effect::Dispatch } else { self.rearm() }
+    }
+
+    // ---- departures ---------------------------------------------------------------------------------------------
+
+    /// The running thread waits for something. Dispatch must follow.
+    pub fn block(&mut self, now: u64) -> Option<Blocked<T>> {
+        self.charge(now);
+        let Running { mut thread, tier, .. } = self.running.take()?;
+        self.leftover_ns = 0;
+        if tier == Tier::Fair {
+            self.leftover_ns = thread.quantum_ns;
+            self.leave_fair(&mut thread);
+        }
+        thread.account.voluntary_blocks += 1;
+        Some(Blocked(thread))
+    }
+
+    /// Takes a queued thread out, for whatever reason; a stale ticket finds nothing and changes nothing.
+    pub fn remove(&mut self, ticket: &Ticket, now: u64) -> Option<Runnable<T>> {
+        if ticket.cpu != self.id || self.find(ticket)?.id != ticket.thread {
+            return None;
+        }
+        self.charge(now);
+        let mut thread = match ticket.queue {
+            QueueKind::Direct => self.direct.take(),
+            queue => self.queue_mut(queue).take(ticket.key),
+        }?;
+        if matches!(ticket.queue, QueueKind::Open | QueueKind::Restricted | QueueKind::Direct) {
+            self.leave_fair(&mut thread);
+        }
+        Some(Runnable(thread))
+    }
+
+    fn find(&self, ticket: &Ticket) -> Option<&Entity<T>> {
+        match ticket.queue {
+            QueueKind::Direct => self.direct.as_deref().filter(|thread| thread.key == ticket.key),
+            QueueKind::Guaranteed => self.guaranteed.get(ticket.key),
+            QueueKind::Open => self.open.get(ticket.key),
+            QueueKind::Restricted => self.restricted.get(ticket.key),
+            QueueKind::Throttled => self.throttled.get(ticket.key),
+        }
+    }
+
+    pub(crate) fn queue_mut(&mut self, queue: QueueKind) -> &mut Queue<T> {
+        match queue {
+            QueueKind::Guaranteed => &mut self.guaranteed,
+            QueueKind::Open => &mut self.open,
+            QueueKind::Restricted => &mut self.restricted,
+            QueueKind::Throttled | QueueKind::Direct => &mut self.throttled,
+        }
+    }
+
+    // ---- knobs --------------------------------------------------------------------------------------------------
+
+    /// Changes the weight of the running thread: its next charge and its next enqueue use it (F-05, F-07).
+    pub fn set_current_weight(&mut self, weight: u16, now: u64) -> Result<(), WeightError> {
+        let weight = Weight::new(weight)?;
+        self.charge(now);
+        if let Some(running) = &mut self.running {
+            match running.tier {
+                Tier::Fair => self.clock.reweigh(&mut running.thread.fair, weight),
+                Tier::Guaranteed => running.thread.fair.set_weight(weight),
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the latency class of the running thread: its next enqueue uses it.
+    pub fn set_current_class(&mut self, class: LatencyClass) {
+        if let Some(running) = &mut self.running {
+            running.thread.fair.set_class(class);
+        }
+    }
+
+    /// Changes the weight of a queued thread. Its place is not recomputed: that happens at its next enqueue. Answers
+    /// whether the ticket was good.
+    pub fn set_queued_weight(&mut self, ticket: &Ticket, weight: u16, now: u64) -> Result<bool, WeightError> {
+        let weight = Weight::new(weight)?;
+        if self.find(ticket).is_none_or(|thread| thread.id != ticket.thread) || ticket.cpu != self.id {
+            return Ok(false);
+        }
+        self.charge(now);
+        if ticket.queue == QueueKind::Direct {
+            if let Some(thread) = &mut self.direct {
+                self.clock.reweigh(&mut thread.fair, weight);
+            }
+        } else if let Some(mut thread) = self.queue_mut(ticket.queue).take(ticket.key) {
+            match ticket.queue {
+                QueueKind::Open | QueueKind::Restricted => self.clock.reweigh(&mut thread.fair, weight),
+                _ => thread.fair.set_weight(weight),
+            }
+            self.queue_mut(ticket.queue).insert(thread);
+        }
+        Ok(true)
+    }
+
+    // ---- decisions ----------------------------------------------------------------------------------------------
+
+    /// The timer fired (early, late or on time), or something else made the caller look.
+    pub fn timer(&mut self, now: u64) -> Effect {
+        self.charge(now);
+        self.release_due();
+        let waiting = self.waiting() > 0;
+        let Some(running) = &mut self.running else {
+            return if self.guaranteed.is_empty() && !waiting { self.rearm() } else { Effect::Dispatch };
+        };
+        let over = match (running.tier, &running.thread.context) {
+            (Tier::Guaranteed, Some(context)) => {
+                context.ledger.available_ns(self.at_ns) == 0
+                    || self.guaranteed.first_key().is_some_and(|first| first < running.thread.key)
+            }
+            _ if !self.guaranteed.is_empty() => true,
+            _ if running.thread.quantum_ns > 0 => false,
+            _ if waiting => true,
+            _ => {
+                // Alone: a new slice without a switch.
+                running.thread.key.tag = self.policy.tag(&mut running.thread.fair);
+                running.thread.quantum_ns = self.policy.quantum_ns(&running.thread.fair);
+                false
+            }
+        };
+        if over { Effect::Dispatch } else { self.rearm() }
+    }
+
+    /// Puts the running thread back where it belongs and chooses who runs next, and until when.
+    pub fn dispatch(&mut self, now: u64) -> Decision<T> {
+        self.charge(now);
+        self.release_due();
+        let previous = self.current();
+        let mut evicted = None;
+        if let Some(running) = self.running.take() {
+            self.leftover_ns = if running.tier == Tier::Fair { running.thread.quantum_ns } else { 0 };
+            evicted = self.put_back(running, true);
+        }
+        let mut next = self.pick();
+        if let Some((thread, _)) = &mut next
+            && previous == Some(thread.id)
+        {
+            // Not preempted after all; a thread that was throttled in between cannot be here.
+            thread.account.preemptions -= 1;
+        }
+        self.start(next, previous, evicted)
+    }
+
+    /// The running thread lets the others go first: it is queued only after the next one was chosen.
+    pub fn yield_now(&mut self, now: u64) -> Decision<T> {
+        self.charge(now);
+        self.release_due();
+        let previous = self.current();
+        self.leftover_ns = 0;
+        let Some(running) = self.running.take() else {
+            let next = self.pick();
+            return self.start(next, previous, None);
+        };
+        let next = self.pick();
+        let evicted = self.put_back(running, false);
+        let next = next.or_else(|| self.pick());
+        self.start(next, previous, evicted)
+    }
+
+    fn put_back(&mut self, running: Running<T>, preempted: bool) -> Option<Evicted<T>> {
+        let Running { mut thread, tier, .. } = running;
+        if thread.context_only && thread.context.is_none() {
+            if tier == Tier::Fair {
+                self.leave_fair(&mut thread);
+            }
+            return Some(Evicted { thread: Blocked(thread), reason: EvictionReason::ContextLost });
+        }
+        thread.account.runnable_since_ns = self.at_ns;
+        thread.account.preemptions += u64::from(preempted);
+        match (tier, &mut thread.context) {
+            (Tier::Guaranteed, Some(context)) => {
+                if context.ledger.available_ns(self.at_ns) > 0 {
+                    self.queue_guaranteed(thread);
+                    return None;
+                }
+                context.depletions += 1;
+                if context.spec().overrun == Overrun::Fault {
+                    thread.account.throttles += 1;
+                    return Some(Evicted { thread: Blocked(thread), reason: EvictionReason::TimeoutFault });
+                }
+                self.queue_up(thread);
+            }
+            _ => {
+                self.queue_fair(thread);
+            }
+        }
+        None
+    }
+
+    fn pick(&mut self) -> Option<(Box<Entity<T>>, Tier)> {
+        let leftover_ns = core::mem::take(&mut self.leftover_ns);
+        if let Some(thread) = self.guaranteed.pop_first() {
+            self.requeue_direct();
+            return Some((thread, Tier::Guaranteed));
+        }
+        if leftover_ns > 0
+            && let Some(mut thread) = self.direct.take()
+        {
+            thread.quantum_ns = leftover_ns.min(self.policy.quantum_ns(&thread.fair));
+            return Some((thread, Tier::Fair));
+        }
+        self.requeue_direct();
+        let mut thread = self.pop_fair()?;
+        thread.quantum_ns = self.policy.quantum_ns(&thread.fair);
+        Some((thread, Tier::Fair))
+    }
+
+    fn requeue_direct(&mut self) {
+        if let Some(thread) = self.direct.take() {
+            self.queue_fair(thread);
+        }
+    }
+
+    fn pop_fair(&mut self) -> Option<Box<Entity<T>>> {
+        if self.policy.eligible_only() {
+            self.clock.settle();
+            let wanted = Wanted::EligibleAt(self.clock.eligible_until());
+            let open = self.open.find(wanted).map(|thread| thread.key);
+            let restricted = self.restricted.find(wanted).map(|thread| thread.key);
+            match (open, restricted) {
+                (Some(a), Some(b)) if b < a => return self.restricted.take(b),
+                (Some(a), _) => return self.open.take(a),
+                (None, Some(b)) => return self.restricted.take(b),
+                (None, None) => {} // only threads outside the queues pull the average down: take the first
+            }
+        }
+        match (self.open.first_key(), self.restricted.first_key()) {
+            (Some(a), Some(b)) if b < a => self.restricted.pop_first(),
+            (None, _) => self.restricted.pop_first(),
+            _ => self.open.pop_first(),
+        }
+    }
+
+    fn start(
+        &mut self,
+        next: Option<(Box<Entity<T>>, Tier)>,
+        previous: Option<ThreadId>,
+        evicted: Option<Evicted<T>>,
+    ) -> Decision<T> {
+        if let Some((mut thread, tier)) = next {
+            thread.account.runnable_ns += self.at_ns.saturating_sub(thread.account.runnable_since_ns);
+            if tier == Tier::Fair && thread.context.is_some() {
+                self.note_demotion(&mut thread, None);
+            }
+            self.running = Some(Running { thread, tier, until_ns: FOREVER });
+        }
+        let until_ns = self.horizon();
+        if let Some(running) = &mut self.running {
+            running.until_ns = until_ns;
+        }
+        let run = self.current();
+        Decision { run, until_ns, switched: run != previous, evicted }
+    }
+
+    /// When the caller must ask again at the latest.
+    fn horizon(&self) -> u64 {
+        let refill = self.throttled.first_key().map_or(FOREVER, |key| key.tag as u64);
+        let promotion = self.demoted.iter().map(|demoted| demoted.ready_at_ns).min().unwrap_or(FOREVER);
+        let end = match &self.running {
+            None => FOREVER,
+            Some(Running { thread, tier: Tier::Guaranteed, .. }) => {
+                let left =
+                    thread.context.as_ref().map_or(0, |context| context.ledger.available_ns(self.at_ns));
+                self.at_ns + left
+            }
+            Some(_) if self.waiting() == 0 => FOREVER,
+            Some(Running { thread, .. }) => self.at_ns + thread.quantum_ns,
+        };
+        end.min(refill).min(promotion)
+    }
+
+    fn rearm(&mut self) -> Effect {
+        let until_ns = self.horizon();
+        match &mut self.running {
+            Some(running) if running.until_ns == until_ns => Effect::Keep,
+            Some(running) => {
+                running.until_ns = until_ns;
+                Effect::Rearm { until_ns }
+            }
+            None => Effect::Rearm { until_ns },
+        }
+    }
+
+    /// Threads whose refill has come move back to the guaranteed tier. Bounded by `MAX_CONTEXTS_PER_CPU`.
+    fn release_due(&mut self) {
+        while self.throttled.first_key().is_some_and(|key| key.tag as u64 <= self.at_ns) {
+            let Some(thread) = self.throttled.pop_first() else { break };
+            self.queue_up(thread);
+        }
+        while let Some(at) = self.demoted.iter().position(|demoted| demoted.ready_at_ns <= self.at_ns) {
+            match self.demoted[at].place {
+                Some((queue, key)) => {
+                    let Some(mut thread) = self.queue_mut(queue).take(key) else { break };
+                    self.leave_fair(&mut thread);
+                    self.queue_guaranteed(thread);
+                }
+                None => {
+                    let Some(running) = &mut self.running else { break };
+                    let thread = &mut running.thread;
+                    running.tier = Tier::Guaranteed;
+                    thread.key.tag =
+                        thread.context.as_ref().map_or(i64::MAX, |context| context.urgency_tag());
+                    self.clock.leave(&mut thread.fair);
+                    thread.entrance = Entrance::Join;
+                    thread.demoted = false;
+                    self.demoted.swap_remove(at);
+                }
+            }
+        }
+    }
+
+    fn note_demotion(&mut self, thread: &mut Entity<T>, place: Option<(QueueKind, Key)>) {
+        let ready_at_ns = thread.context.as_ref().map_or(FOREVER, |context| context.ledger.ready_at_ns());
+        match self.demoted.iter_mut().find(|demoted| demoted.thread == thread.id) {
+            Some(demoted) => demoted.place = place,
+            None => self.demoted.push(Demoted { thread: thread.id, ready_at_ns, place }),
+        }
+        thread.demoted = true;
+    }
+
+    fn forget_demotion(&mut self, thread: &mut Entity<T>) {
+        if thread.demoted {
+            self.demoted.retain(|demoted| demoted.thread != thread.id);
+            thread.demoted = false;
+        }
+    }
+
+    // ---- contexts -----------------------------------------------------------------------------------------------
+
+    /// The share of this CPU that is promised to contexts.
+    pub fn reserved(&self) -> Utilisation {
+        self.reserved
+    }
+
+    /// Promises CPU time, or says why not (S-11). Everything is checked before anything changes.
+    pub fn admit(
+        &mut self,
+        identity: ContextId,
+        spec: Spec,
+        now: u64,
+    ) -> Result<Box<Context>, AdmissionError> {
+        spec.validate().map_err(AdmissionError::Invalid)?;
+        if !spec.cpu_mask.contains(self.id) {
+            return Err(AdmissionError::WrongCpu(self.id));
+        }
+        if self.contexts == MAX_CONTEXTS_PER_CPU {
+            return Err(AdmissionError::TooMany);
+        }
+        let asked = spec.utilisation();
+        let total = self.reserved.plus(asked);
+        if total > Utilisation::BOUND {
+            return Err(AdmissionError::Overcommitted {
+                asked_ppm: asked.ppm(),
+                free_ppm: Utilisation::BOUND.minus(self.reserved).ppm(),
+            });
+        }
+        self.reserved = total;
+        self.contexts += 1;
+        Ok(Context::new(identity, spec, self.id, now.max(self.at_ns)))
+    }
+
+    /// Takes a promise back; the context must be unbound, and from here.
+    pub fn retire(&mut self, context: Box<Context>) -> Result<(), Box<Context>> {
+        if context.home() != self.id {
+            return Err(context);
+        }
+        self.reserved = self.reserved.minus(context.spec().utilisation());
+        self.contexts -= 1;
+        Ok(())
+    }
+
+    /// The running thread goes on with a context. Given back if it has one already, or if the promise was made elsewhere.
+    pub fn bind_current(&mut self, context: Box<Context>, now: u64) -> Result<Effect, Box<Context>> {
+        self.charge(now);
+        match &mut self.running {
+            Some(running) if running.thread.context.is_none() && context.home() == self.id => {
+                running.tier = Tier::Guaranteed;
+                running.thread.key.tag = context.urgency_tag();
+                running.thread.context = Some(context);
+                self.clock.leave(&mut running.thread.fair);
+                running.thread.entrance = Entrance::Join;
+                Ok(Effect::Dispatch)
+            }
+            _ => Err(context),
+        }
+    }
+
+    /// Takes the running thread's context away: it falls back to best effort, or stops if it runs on contexts only.
+    pub fn unbind_current(&mut self, now: u64) -> Option<(Box<Context>, Effect)> {
+        self.charge(now);
+        let mut running = self.running.take()?;
+        let context = running.thread.context.take();
+        if context.is_some() && running.tier == Tier::Guaranteed {
+            running.tier = Tier::Fair;
+            running.thread.quantum_ns = 0;
+            self.enter_fair(&mut running.thread);
+        }
+        self.forget_demotion(&mut running.thread);
+        self.running = Some(running);
+        context.map(|context| (context, Effect::Dispatch))
+    }
+}

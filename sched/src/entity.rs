@@ -1,0 +1,285 @@
+//! A thread as the core sees it, and the move-only values that own one.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use crate::account::Account;
+use crate::fair::Fair;
+use crate::{Context, CpuId, CpuMask, LatencyClass, Snapshot, Weight, WeightError};
+
+/// The caller's name for a thread; unique among the threads that are alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub u64);
+
+impl fmt::Display for ThreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// The place of a thread in a queue: by tag, and first come first served among equals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Virtual finish time, absolute deadline with band, or refill time, by the kind of queue.
+    pub tag: i64,
+    /// The order of arrival at this CPU; it makes keys unique.
+    pub sequence: u64,
+}
+
+/// Which queue of a CPU holds a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QueueKind {
+    /// Has budget: earliest deadline first.
+    Guaranteed,
+    /// Best effort, may run on any CPU.
+    Open,
+    /// Best effort, may run on some CPUs only.
+    Restricted,
+    /// Out of budget until a refill.
+    Throttled,
+    /// Next to run, by direct handoff.
+    Direct,
+}
+
+/// Where a queued thread is: what `Cpu::remove` needs to find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// Whose.
+    pub thread: ThreadId,
+    /// On which CPU.
+    pub cpu: CpuId,
+    /// In which of its queues.
+    pub queue: QueueKind,
+    /// At which place.
+    pub key: Key,
+}
+
+/// What the caller attaches to a thread. A kernel keeps a reference to its own record here.
+pub trait Payload {
+    /// The thread was put into a queue, or moved to another. Called under the CPU's lock; must be short.
+    fn queued(&self, _ticket: Ticket) {}
+}
+
+impl Payload for u32 {}
+
+pub(crate) type Link<T> = Option<Box<Entity<T>>>;
+
+/// How a thread came to the next queue it enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entrance {
+    /// Never ran.
+    New,
+    /// Comes from sleep, from another CPU or from another tier.
+    Join,
+}
+
+/// One thread. The fields that a walk through a queue reads come first, so that they share a cache line.
+#[repr(C)]
+pub(crate) struct Entity<T> {
+    pub(crate) key: Key,
+    pub(crate) left: Link<T>,
+    pub(crate) right: Link<T>,
+    /// Random and fixed for life: the heap order that keeps trees shallow.
+    pub(crate) rank: u32,
+    /// The slice has this much left.
+    pub(crate) quantum_ns: u64,
+    /// Least position in the subtree (kept only where a policy asks for it).
+    pub(crate) least: i64,
+    pub(crate) fair: Fair,
+    pub(crate) account: Account,
+    pub(crate) entrance: Entrance,
+    /// Stops without a context, instead of falling back to best effort.
+    pub(crate) context_only: bool,
+    /// Has no budget, and runs in the fair tier until it has again.
+    pub(crate) demoted: bool,
+    pub(crate) context: Option<Box<Context>>,
+    pub(crate) last_cpu: Option<CpuId>,
+    pub(crate) id: ThreadId,
+    /// Where it may run; `CpuMask::ALL` means anywhere.
+    pub(crate) allowed: CpuMask,
+    /// Union of `allowed` over the subtree (kept only in the restricted queue).
+    pub(crate) reach: CpuMask,
+    pub(crate) payload: T,
+}
+
+impl<T> Entity<T> {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            weight: self.fair.weight(),
+            class: self.fair.class(),
+            runtime_ns: self.account.runtime_ns,
+            virtual_runtime_ns: self.account.virtual_runtime_ns,
+            voluntary_blocks: self.account.voluntary_blocks,
+            preemptions: self.account.preemptions,
+            runnable_accumulated_ns: self.account.runnable_ns,
+            migrations: self.account.migrations,
+            throttles: self.account.throttles,
+        }
+    }
+
+    pub(crate) fn may_run_on(&self, cpu: CpuId) -> bool {
+        self.allowed.contains(cpu) && self.context.as_ref().is_none_or(|context| context.home() == cpu)
+    }
+
+    /// The CPUs that its mask allows and, with a context, where the promise was made.
+    pub(crate) fn effective_mask(&self) -> CpuMask {
+        match &self.context {
+            Some(context) => self.allowed.and(&CpuMask::only(context.home())),
+            None => self.allowed,
+        }
+    }
+}
+
+/// The sole owner of a thread that waits for something.
+#[must_use = "dropping it destroys the thread"]
+pub struct Blocked<T>(pub(crate) Box<Entity<T>>);
+
+/// The sole owner of a thread that can run and is in no queue.
+#[must_use = "dropping it destroys the thread; enqueue it"]
+pub struct Runnable<T>(pub(crate) Box<Entity<T>>);
+
+impl<T> Runnable<T> {
+    /// Makes a thread. This is where its queue node is allocated; nothing later allocates for it.
+    ///
+    /// `seed` scatters the ranks: give every boot its own, secret where threads are hostile.
+    pub fn new(id: ThreadId, payload: T, seed: u64) -> Runnable<T> {
+        Runnable(Box::new(Entity {
+            key: Key { tag: 0, sequence: 0 },
+            left: None,
+            right: None,
+            rank: rank(id, seed),
+            quantum_ns: 0,
+            least: 0,
+            fair: Fair::new(Weight::DEFAULT, LatencyClass::Normal),
+            account: Account::default(),
+            entrance: Entrance::New,
+            context_only: false,
+            demoted: false,
+            context: None,
+            last_cpu: None,
+            id,
+            allowed: CpuMask::ALL,
+            reach: CpuMask::EMPTY,
+            payload,
+        }))
+    }
+
+    /// Back to waiting, without having run.
+    pub fn park(self) -> Blocked<T> {
+        Blocked(self.0)
+    }
+}
+
+impl<T> Blocked<T> {
+    /// The end of the thread: what the caller attached, its counters, and the context it still had.
+    pub fn dismantle(self) -> (T, Snapshot, Option<Box<Context>>) {
+        let entity = *self.0;
+        let snapshot = entity.snapshot();
+        (entity.payload, snapshot, entity.context)
+    }
+
+    /// The thread can run again, unless it runs on contexts only and has none: then it is given back.
+    pub fn wake(self) -> Result<Runnable<T>, Blocked<T>> {
+        if self.0.context_only && self.0.context.is_none() { Err(self) } else { Ok(Runnable(self.0)) }
+    }
+}
+
+/// What can be asked of, and changed in, a thread that is in somebody's hands.
+macro_rules! in_hand {
+    ($owner:ident) => {
+        impl<T> $owner<T> {
+            /// Its name.
+            pub fn id(&self) -> ThreadId {
+                self.0.id
+            }
+
+            /// What the caller attached.
+            pub fn payload(&self) -> &T {
+                &self.0.payload
+            }
+
+            /// Its counters and knobs.
+            pub fn snapshot(&self) -> Snapshot {
+                self.0.snapshot()
+            }
+
+            /// The CPU that it ran on last.
+            pub fn last_cpu(&self) -> Option<CpuId> {
+                self.0.last_cpu
+            }
+
+            /// Where it may run.
+            pub fn allowed(&self) -> CpuMask {
+                self.0.effective_mask()
+            }
+
+            /// Sets the weight; takes effect when it is next queued (F-07).
+            pub fn set_weight(&mut self, weight: u16) -> Result<(), WeightError> {
+                self.0.fair.set_weight(Weight::new(weight)?);
+                Ok(())
+            }
+
+            /// Sets the latency class; takes effect when it is next queued.
+            pub fn set_class(&mut self, class: LatencyClass) {
+                self.0.fair.set_class(class);
+            }
+
+            /// Restricts it to these CPUs; the empty set is refused and changes nothing.
+            pub fn set_allowed(&mut self, cpus: CpuMask) -> Result<(), EmptyMask> {
+                if cpus.is_empty() {
+                    return Err(EmptyMask);
+                }
+                self.0.allowed = cpus;
+                Ok(())
+            }
+
+            /// Makes it stop, rather than fall back to best effort, whenever it has no context.
+            pub fn set_context_only(&mut self, context_only: bool) {
+                self.0.context_only = context_only;
+            }
+
+            /// Gives it a context; one that it already had comes back.
+            pub fn bind(&mut self, context: Box<Context>) -> Option<Box<Context>> {
+                self.0.context.replace(context)
+            }
+
+            /// Takes its context away.
+            pub fn unbind(&mut self) -> Option<Box<Context>> {
+                self.0.context.take()
+            }
+
+            /// Its context.
+            pub fn context(&self) -> Option<&Context> {
+                self.0.context.as_deref()
+            }
+        }
+
+        impl<T> fmt::Debug for $owner<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($owner), "({})"), self.0.id)
+            }
+        }
+    };
+}
+in_hand!(Blocked);
+in_hand!(Runnable);
+
+/// The empty CPU set was refused: a thread must be able to run somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmptyMask;
+
+impl fmt::Display for EmptyMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the empty CPU mask leaves a thread nowhere to run")
+    }
+}
+
+impl core::error::Error for EmptyMask {}
+
+/// A well-mixed number for each id (the finaliser of SplitMix64).
+fn rank(id: ThreadId, seed: u64) -> u32 {
+    let mut mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed >> 32) as u32
+}

@@ -1,0 +1,124 @@
+//! The best-effort state of one thread: its knobs, and its position in virtual time.
+
+use crate::{LatencyClass, SLICE_NS, Weight};
+
+/// What ordering policies see of a thread.
+///
+/// While the thread is on a CPU (queued or running), `position` is in that CPU's frame. Off CPU it is in the common
+/// frame, and `lag` remembers how far behind (positive) or ahead the thread was when it left.
+#[derive(Clone, Copy, Debug)]
+pub struct Fair {
+    weight: Weight,
+    class: LatencyClass,
+    /// Cached from weight and class, so that an enqueue divides nothing.
+    virtual_slice: i64,
+    /// What the last charge could not express in whole virtual nanoseconds, in units of 1/weight.
+    remainder: u64,
+    pub(crate) position: i64,
+    pub(crate) lag: i64,
+    /// End of the current request (EEVDF); WFQ derives a new one at every enqueue.
+    pub(crate) deadline: i64,
+}
+
+impl Fair {
+    pub(crate) fn new(weight: Weight, class: LatencyClass) -> Fair {
+        let mut fair = Fair {
+            weight,
+            class,
+            virtual_slice: 0,
+            remainder: 0,
+            position: i64::MIN / 2,
+            lag: 0,
+            deadline: i64::MIN / 2,
+        };
+        fair.derive();
+        fair
+    }
+
+    /// The thread's weight.
+    pub fn weight(&self) -> Weight {
+        self.weight
+    }
+
+    /// The thread's latency class.
+    pub fn class(&self) -> LatencyClass {
+        self.class
+    }
+
+    /// Where the thread is in virtual time.
+    pub fn position(&self) -> i64 {
+        self.position
+    }
+
+    /// The slice of its class, in its own virtual time.
+    pub fn virtual_slice(&self) -> i64 {
+        self.virtual_slice
+    }
+
+    /// The most that a joining thread may be behind the clock: one default slice of its own.
+    pub(crate) fn credit_limit(&self) -> i64 {
+        self.weight.to_virtual(SLICE_NS)
+    }
+
+    pub(crate) fn set_weight(&mut self, weight: Weight) {
+        // The remainder is a fraction of one virtual nanosecond; keep its value under the new denominator.
+        self.remainder = self.remainder * u64::from(weight.get()) / u64::from(self.weight.get());
+        self.weight = weight;
+        self.derive();
+    }
+
+    pub(crate) fn set_class(&mut self, class: LatencyClass) {
+        self.class = class;
+        self.derive();
+    }
+
+    /// Moves forward by `real_ns` of running; returns the virtual time that this was (F-02), carrying the remainder.
+    pub(crate) fn charge(&mut self, real_ns: u64) -> i64 {
+        let weight = u64::from(self.weight.get());
+        let scaled = real_ns * u64::from(crate::REFERENCE_WEIGHT) + self.remainder;
+        let virtual_ns = (scaled / weight) as i64;
+        self.remainder = scaled % weight;
+        self.position += virtual_ns;
+        virtual_ns
+    }
+
+    fn derive(&mut self) {
+        self.virtual_slice = self.weight.to_virtual(self.class.slice_ns());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// F-02: however time is cut into charges, the sum is `elapsed * 64 / weight`, rounded down once.
+    #[test]
+    fn f_02_remainders_are_carried() {
+        for weight in [1, 3, 63, 64, 65, 127, 1000, 1024] {
+            let mut fair = Fair::new(Weight::new(weight).unwrap(), LatencyClass::Normal);
+            let (mut real, mut total) = (0u64, 0i64);
+            for step in 0..10_000u64 {
+                let elapsed = step * 7919 % 1013;
+                real += elapsed;
+                total += fair.charge(elapsed);
+                assert_eq!(total as u64, real * 64 / u64::from(weight));
+            }
+        }
+    }
+
+    /// A heavy thread that runs in bursts of a few nanoseconds is still charged.
+    #[test]
+    fn f_15_heavy_weights_do_not_round_to_zero() {
+        let mut fair = Fair::new(Weight::new(1024).unwrap(), LatencyClass::Normal);
+        let total: i64 = (0..1_600).map(|_| fair.charge(1)).sum();
+        assert_eq!(total, 100);
+    }
+
+    #[test]
+    fn weight_change_keeps_the_fraction() {
+        let mut fair = Fair::new(Weight::new(128).unwrap(), LatencyClass::Normal);
+        assert_eq!(fair.charge(1), 0); // 64/128: one half is carried
+        fair.set_weight(Weight::new(64).unwrap());
+        assert_eq!(fair.remainder, 32); // one half of 64
+    }
+}

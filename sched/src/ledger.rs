@@ -1,0 +1,202 @@
+//! The ledger of a context: how much CPU time it has, and when it gets back what it has used.
+//!
+//! A sporadic server. The budget is split into refills, ordered by the time from which they may be used:
+//! ```text
+//!        now
+//!         |
+//!   [ 3 ms | t=0 ]   [ 5 ms | t=12 ]   [ 2 ms | t=14 ]      sum = 10 ms, always (I4)
+//!     head: usable     used at 2..7,     used at 4..6
+//!                      comes back one period (10 ms) after it became usable
+//! ```
+//! Using time from a refill moves that amount to the end of the list, usable one period after the refill it was taken
+//! from became usable. So whatever the pattern of running and sleeping, no more than the budget comes back per period: time
+//! is moved, never made. When the list is full, the last two refills become one at the *later* time.
+
+use crate::{MAX_REFILLS, MIN_BUDGET_NS};
+
+/// An amount of CPU time, and the time from which it may be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refill {
+    /// Usable from here on.
+    pub time_ns: u64,
+    /// This much.
+    pub amount_ns: u64,
+}
+
+/// The refills of one context.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    period_ns: u64,
+    limit: usize,
+    /// `refills[..len]`, ascending in time.
+    refills: [Refill; MAX_REFILLS],
+    len: usize,
+}
+
+impl Ledger {
+    /// A full budget, usable from `now`. `limit` is the number of refills to keep, at most [`MAX_REFILLS`].
+    pub fn new(budget_ns: u64, period_ns: u64, limit: usize, now: u64) -> Ledger {
+        let mut refills = [Refill::default(); MAX_REFILLS];
+        refills[0] = Refill { time_ns: now, amount_ns: budget_ns };
+        Ledger { period_ns, limit: limit.clamp(1, MAX_REFILLS), refills, len: 1 }
+    }
+
+    /// The refills, ascending in time.
+    pub fn refills(&self) -> &[Refill] {
+        &self.refills[..self.len]
+    }
+
+    /// All time in the ledger: the budget.
+    pub fn total_ns(&self) -> u64 {
+        self.refills().iter().map(|refill| refill.amount_ns).sum()
+    }
+
+    /// What may be used without waiting.
+    pub fn available_ns(&self, now: u64) -> u64 {
+        self.refills().iter().take_while(|refill| refill.time_ns <= now).map(|refill| refill.amount_ns).sum()
+    }
+
+    /// When the next time becomes, or became, usable.
+    pub fn ready_at_ns(&self) -> u64 {
+        self.refills[0].time_ns
+    }
+
+    /// The thread did not need its time until now: what was usable before counts as usable from now on, as one refill.
+    pub fn activate(&mut self, now: u64) {
+        if self.refills[0].time_ns >= now {
+            return;
+        }
+        self.refills[0].time_ns = now;
+        while self.len > 1 && self.refills[1].time_ns <= now {
+            self.refills[1].amount_ns += self.refills[0].amount_ns;
+            self.refills[1].time_ns = now;
+            self.drop_head();
+        }
+    }
+
+    /// Takes `used_ns` out, and books its return. More than is available is taken from what comes next, so that an
+    /// overrun is paid for.
+    pub fn charge(&mut self, used_ns: u64) {
+        let total = self.total_ns();
+        let mut left = used_ns;
+        if left >= total {
+            // Whole budgets: every refill is used once a round and returns a period later.
+            let rounds = left / total;
+            self.refills[..self.len].iter_mut().for_each(|refill| refill.time_ns += rounds * self.period_ns);
+            left %= total;
+        }
+        while left > 0 {
+            let head = self.refills[0];
+            let taken = head.amount_ns.min(left);
+            left -= taken;
+            if taken == head.amount_ns {
+                self.drop_head();
+            } else {
+                self.refills[0].amount_ns -= taken;
+            }
+            self.book(Refill { time_ns: head.time_ns + self.period_ns, amount_ns: taken });
+        }
+        self.skip_scraps();
+        debug_assert_eq!(self.total_ns(), total, "I4: refills are conserved");
+    }
+
+    /// A refill too small to be worth a switch waits for the next one.
+    fn skip_scraps(&mut self) {
+        while self.len > 1 && self.refills[0].amount_ns < MIN_BUDGET_NS {
+            self.refills[1].amount_ns += self.refills[0].amount_ns;
+            self.drop_head();
+        }
+    }
+
+    fn drop_head(&mut self) {
+        self.refills.copy_within(1..self.len, 0);
+        self.len -= 1;
+    }
+
+    fn book(&mut self, refill: Refill) {
+        if self.len > 0 {
+            let last = &mut self.refills[self.len - 1];
+            debug_assert!(last.time_ns <= refill.time_ns, "refills are booked in order");
+            if last.time_ns == refill.time_ns || self.len == self.limit {
+                last.amount_ns += refill.amount_ns;
+                last.time_ns = refill.time_ns;
+                return;
+            }
+        }
+        self.refills[self.len] = refill;
+        self.len += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const MS: u64 = 1_000_000;
+
+    /// S-03: the worked example of the module's picture.
+    #[test]
+    fn s_03_used_time_returns_one_period_later() {
+        let mut ledger = Ledger::new(10 * MS, 10 * MS, 8, 0);
+        ledger.charge(4 * MS); // usable from 0, back at 10
+        assert_eq!(ledger.available_ns(4 * MS), 6 * MS);
+        ledger.activate(6 * MS); // slept until 6: the other 6 ms count from 6
+        ledger.charge(6 * MS);
+        assert_eq!(ledger.refills()[0], Refill { time_ns: 10 * MS, amount_ns: 4 * MS });
+        assert_eq!(ledger.refills()[1], Refill { time_ns: 16 * MS, amount_ns: 6 * MS });
+        assert_eq!(ledger.available_ns(9 * MS), 0);
+        assert_eq!(ledger.available_ns(10 * MS), 4 * MS);
+    }
+
+    /// S-03: an overrun is taken from the future, and whole budgets push the ledger back by whole periods.
+    #[test]
+    fn s_03_overruns_are_paid_for() {
+        let mut ledger = Ledger::new(2 * MS, 10 * MS, 8, 0);
+        ledger.charge(3 * MS); // one whole budget and half of the next
+        assert_eq!(ledger.total_ns(), 2 * MS);
+        assert_eq!(ledger.refills()[0], Refill { time_ns: 10 * MS, amount_ns: MS });
+        assert_eq!(ledger.refills()[1], Refill { time_ns: 20 * MS, amount_ns: MS });
+    }
+
+    /// S-03: random running and sleeping: the sum is conserved, and no window sees more than its budgets.
+    #[test]
+    fn s_03_no_amplification_in_any_window() {
+        for seed in 1..400u64 {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut next = move |below: u64| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % below
+            };
+            let (budget, period) = (MIN_BUDGET_NS + next(5 * MS), 6 * MS + next(20 * MS));
+            let mut ledger = Ledger::new(budget, period, 1 + next(8) as usize, 0);
+            let mut now = 0;
+            let mut runs: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..300 {
+                if next(3) == 0 {
+                    now += next(2 * period);
+                    ledger.activate(now);
+                }
+                now = now.max(ledger.ready_at_ns());
+                let used = (1 + next(budget)).min(ledger.available_ns(now));
+                runs.push((now, used));
+                now += used;
+                ledger.charge(used);
+                assert_eq!(ledger.total_ns(), budget);
+                assert!(ledger.refills().windows(2).all(|pair| pair[0].time_ns <= pair[1].time_ns));
+                assert!(ledger.refills().len() <= MAX_REFILLS);
+            }
+            // Any window of k periods holds at most k + 1 budgets.
+            for (at, &(start, _)) in runs.iter().enumerate() {
+                let mut sum = 0;
+                for &(begin, used) in &runs[at..] {
+                    sum += used;
+                    let periods = (begin + used - start).div_ceil(period);
+                    assert!(sum <= (periods + 1) * budget, "seed {seed}: {sum} in {periods} periods");
+                }
+            }
+        }
+    }
+}
