@@ -1,0 +1,203 @@
+//! The invariants that every run is checked against, at every step.
+//!
+//! The core's own (`Cpu::check`: order, sums, refills, time, masks), and those that only somebody who sees all CPUs can check:
+//! every thread has exactly one owner, clocks do not go back, and nobody waits longer than the starvation bound.
+//!
+//! # The starvation bound (F-10)
+//! A best-effort thread `i` is queued under a virtual finish time `F`. Another thread `j` can run before it only while its own
+//! tag is lower than `F`. It entered at most one slice behind the clock `V`, so it gets at most
+//! `w_j/64 * (F - V) + slice` before its tag passes `F`, and then at most the slice it is in. `F - V` is at most the
+//! virtual slice of `i` plus what `i` may be ahead of the clock, which is at most the largest virtual slice of anybody.
+//! Summed over everybody who might be on the CPU, and stretched by what contexts may take of it:
+//! `wait_i <= (sum_j (w_j/64 * (vslice_i + vslice_max) + 2*slice_max) + budgets) / (1 - reserved)`, plus overhead and
+//! injected delays.
+
+use sched::{BEST_EFFORT_RESERVE_PPM, MAX_SLICE_NS, REFERENCE_WEIGHT, Violation, Weight};
+
+use super::{Engine, SimError};
+use crate::scenario::ThreadSpec;
+
+/// How often everything is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckLevel {
+    /// After every event.
+    EveryStep,
+    /// After every so many events: for runs with so many threads that a full check takes long.
+    Every(u64),
+}
+
+/// A promise that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// When.
+    pub time_ns: u64,
+    /// What.
+    pub what: String,
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "invariant broken at {} ns: {}", self.time_ns, self.what)
+    }
+}
+
+pub(super) struct Checker {
+    level: CheckLevel,
+    steps: u64,
+    /// Sum of weights and number of threads that ever were.
+    weights: u64,
+    count: u64,
+    budgets_ns: u64,
+    largest_slice: i64,
+    has_contexts: bool,
+    /// What injected faults may have added to any wait.
+    allowed_delay_ns: u64,
+    /// Last seen clock of each CPU.
+    clocks: Vec<i64>,
+    starved: Option<Broken>,
+}
+
+impl Checker {
+    pub(super) fn new(level: CheckLevel) -> Checker {
+        Checker {
+            level,
+            steps: 0,
+            weights: 0,
+            count: 0,
+            budgets_ns: 0,
+            largest_slice: 0,
+            has_contexts: false,
+            allowed_delay_ns: 0,
+            clocks: Vec::new(),
+            starved: None,
+        }
+    }
+
+    pub(super) fn thread_created(&mut self, definition: &ThreadSpec) {
+        self.weights += u64::from(definition.weight);
+        self.count += 1;
+        self.largest_slice = self.largest_slice.max(virtual_slice(definition));
+        if let Some(context) = &definition.context {
+            self.budgets_ns += context.budget_ns;
+            self.has_contexts = true;
+        }
+    }
+
+    /// A weight was changed from outside: from now on the bound uses the worst that it can be.
+    pub(super) fn weight_changed(&mut self, weight: u16) {
+        self.weights += u64::from(weight);
+        if let Ok(weight) = Weight::new(weight) {
+            self.largest_slice = self.largest_slice.max(weight.to_virtual(MAX_SLICE_NS));
+        }
+    }
+
+    pub(super) fn class_changed(&mut self, definition: &ThreadSpec) {
+        if let Ok(weight) = Weight::new(definition.weight) {
+            self.largest_slice = self.largest_slice.max(weight.to_virtual(MAX_SLICE_NS));
+        }
+    }
+
+    pub(super) fn allow_delay(&mut self, delay_ns: u64) {
+        self.allowed_delay_ns += delay_ns;
+    }
+
+    /// The longest that a thread like this may wait for a CPU.
+    pub(super) fn starvation_bound_ns(&self, definition: &ThreadSpec, overhead_ns: u64) -> u64 {
+        let ahead = u128::from((virtual_slice(definition).max(0) + self.largest_slice) as u64);
+        let served = u128::from(self.weights) * ahead / u128::from(REFERENCE_WEIGHT)
+            + u128::from(2 * self.count * MAX_SLICE_NS)
+            + u128::from(self.budgets_ns);
+        let stretched = if self.has_contexts { served * 1_000_000 / u128::from(BEST_EFFORT_RESERVE_PPM) } else { served };
+        u64::try_from(stretched).unwrap_or(u64::MAX).saturating_add(overhead_ns).saturating_add(self.allowed_delay_ns)
+    }
+
+    pub(super) fn waited(
+        &mut self,
+        definition: &ThreadSpec,
+        wait_ns: u64,
+        overhead_ns: u64,
+        thread: u32,
+        time_ns: u64,
+    ) {
+        if definition.context.is_some() || self.starved.is_some() {
+            return;
+        }
+        let bound = self.starvation_bound_ns(definition, overhead_ns);
+        if wait_ns > bound {
+            let what = format!(
+                "starvation: thread {thread} (`{}`) waited {wait_ns} ns, the bound is {bound} ns",
+                definition.name
+            );
+            self.starved = Some(Broken { time_ns, what });
+        }
+    }
+}
+
+fn virtual_slice(definition: &ThreadSpec) -> i64 {
+    let class = super::glue::class_of(definition.class);
+    Weight::new(definition.weight).map_or(0, |weight| weight.to_virtual(class.slice_ns()))
+}
+
+impl Engine<'_> {
+    /// After an event that touched this CPU.
+    pub(super) fn check_step(&mut self, touched: usize) -> Result<(), SimError> {
+        if let Some(starved) = self.checker.starved.take() {
+            return Err(SimError::Broken(starved));
+        }
+        self.checker.steps += 1;
+        self.check_clock(touched)?;
+        match self.checker.level {
+            CheckLevel::EveryStep => {
+                self.core_check(touched)?;
+                // A full census costs as much as there are threads; with many, it is taken now and then.
+                let every = (self.threads.len() as u64 / 32).max(1);
+                if self.checker.steps.is_multiple_of(every) { self.check_owners() } else { Ok(()) }
+            }
+            CheckLevel::Every(every) if self.checker.steps.is_multiple_of(every.max(1)) => self.check_all(),
+            CheckLevel::Every(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn check_all(&mut self) -> Result<(), SimError> {
+        (0..self.cpus.len()).try_for_each(|cpu| self.core_check(cpu))?;
+        self.check_owners()
+    }
+
+    fn broken(&self, what: String) -> SimError {
+        SimError::Broken(Broken { time_ns: self.now, what })
+    }
+
+    fn core_check(&self, cpu: usize) -> Result<(), SimError> {
+        self.cpus[cpu].core.check().map_err(|violation: Violation| self.broken(violation.to_string()))
+    }
+
+    fn check_clock(&mut self, cpu: usize) -> Result<(), SimError> {
+        let clock = self.cpus[cpu].core.summary().clock;
+        self.checker.clocks.resize(self.cpus.len(), i64::MIN);
+        let before = std::mem::replace(&mut self.checker.clocks[cpu], clock);
+        if clock < before {
+            return Err(self.broken(format!("virtual clock of cpu{cpu} went back from {before} to {clock}")));
+        }
+        Ok(())
+    }
+
+    /// Every thread is parked, ended, or in exactly one place of exactly one CPU; and that CPU agrees with us.
+    fn check_owners(&self) -> Result<(), SimError> {
+        let mut owners = vec![0u32; self.threads.len()];
+        for (cpu, state) in self.cpus.iter().enumerate() {
+            state.core.for_each_queued(|_, _, member| owners[member.index as usize] += 1);
+            let running = state.core.current_payload().map(|member| member.index);
+            if running != state.doing {
+                return Err(self.broken(format!("cpu{cpu} runs {running:?}, the machine {:?}", state.doing)));
+            }
+            running.iter().for_each(|index| owners[*index as usize] += 1);
+        }
+        for (index, thread) in self.threads.iter().enumerate() {
+            let outside = u32::from(thread.parked.is_some()) + u32::from(thread.ended.is_some());
+            if owners[index] + outside != 1 {
+                return Err(self.broken(format!("thread {index} has {} owners", owners[index] + outside)));
+            }
+        }
+        Ok(())
+    }
+}

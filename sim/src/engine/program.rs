@@ -1,0 +1,233 @@
+//! Running a thread's program: from one step that takes time to the next.
+
+use sched::FOREVER;
+use trace::Kind;
+
+use super::{Engine, Event, SimError, Wait};
+use crate::scenario::Op;
+
+/// What a step means for the CPU that made it.
+enum Next {
+    /// Go on with the next step at once.
+    Continue,
+    /// The thread computes for a while.
+    Compute,
+    /// The thread has left the CPU.
+    Left,
+    /// The thread gave way, and another one was started.
+    Yielded,
+}
+
+impl Engine<'_> {
+    /// The running thread has finished what it was computing: make its next steps.
+    pub(super) fn step(&mut self, cpu: usize, index: u32) -> Result<(), SimError> {
+        self.executing = Some(cpu);
+        let result = self.steps(cpu, index);
+        self.executing = None;
+        match result? {
+            Next::Left => self.dispatch(cpu),
+            Next::Yielded => {}
+            _ if self.cpus[cpu].needs_dispatch => {
+                self.dispatch(cpu);
+            }
+            _ => self.look(cpu),
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self, cpu: usize, index: u32) -> Result<Next, SimError> {
+        loop {
+            self.instant_steps += 1;
+            if self.instant_steps > super::INSTANT_STEPS_MAX {
+                return Err(SimError::Livelock { time_ns: self.now, steps: self.instant_steps });
+            }
+            match self.one_step(cpu, index)? {
+                Next::Continue => {}
+                next => return Ok(next),
+            }
+        }
+    }
+
+    fn one_step(&mut self, cpu: usize, index: u32) -> Result<Next, SimError> {
+        let scenario = self.scenario;
+        let thread = &mut self.threads[index as usize];
+        let Some(&op) = scenario.threads[thread.spec].program.get(thread.pc) else {
+            self.end(cpu, index);
+            return Ok(Next::Left);
+        };
+        thread.pc += 1;
+        match op {
+            Op::Run(span) => {
+                thread.remaining_ns = self.random.between(span.min_ns, span.max_ns);
+                Ok(Next::Compute)
+            }
+            Op::RunForever => {
+                thread.remaining_ns = FOREVER;
+                Ok(Next::Compute)
+            }
+            Op::Sleep(span) => {
+                let until = self.now + self.random.between(span.min_ns, span.max_ns);
+                let version = self.park(cpu, index, Wait::Sleep);
+                self.push(until, Event::Wake { thread: index, version });
+                Ok(Next::Left)
+            }
+            Op::Call(server) => Ok(self.call(cpu, index, server)),
+            Op::Receive => Ok(self.receive(cpu, index)),
+            Op::Reply => {
+                if let Some(caller) = self.threads[index as usize].serving.take() {
+                    self.wake(caller, Some(cpu), false);
+                }
+                Ok(Next::Continue)
+            }
+            Op::Fork { thread: child, count } => {
+                for _ in 0..count {
+                    let instance = self.forked[child];
+                    self.forked[child] += 1;
+                    let created = self.create(child, instance, Some(index), false)?;
+                    self.threads[index as usize].children += 1;
+                    self.wake(created, Some(cpu), false);
+                }
+                Ok(Next::Continue)
+            }
+            Op::Join if thread.children == 0 => Ok(Next::Continue),
+            Op::Join => {
+                self.park(cpu, index, Wait::Children);
+                Ok(Next::Left)
+            }
+            Op::Yield => Ok(self.give_way(cpu, index)),
+            Op::Barrier(barrier) => Ok(self.arrive(cpu, index, barrier)),
+            Op::Exit => {
+                self.end(cpu, index);
+                Ok(Next::Left)
+            }
+            Op::LoopStart { times, end } => {
+                if let Some(times) = times {
+                    thread.loops.push((end, times));
+                }
+                Ok(Next::Continue)
+            }
+            Op::LoopEnd { start } => {
+                let end = thread.pc - 1;
+                match thread.loops.last_mut() {
+                    Some((of, left)) if *of == end => {
+                        *left -= 1;
+                        if *left == 0 {
+                            thread.loops.pop();
+                        } else {
+                            thread.pc = start + 1;
+                        }
+                    }
+                    _ => thread.pc = start + 1, // for ever
+                }
+                Ok(Next::Continue)
+            }
+        }
+    }
+
+    /// The running thread waits; answers the version that a wake-up must name.
+    fn park(&mut self, cpu: usize, index: u32, wait: Wait) -> u32 {
+        let blocked = self.cpus[cpu].core.block(self.now).expect("the thread that makes steps is running");
+        let thread = &mut self.threads[index as usize];
+        thread.parked = Some((blocked, wait));
+        thread.wake_version
+    }
+
+    fn call(&mut self, cpu: usize, index: u32, server: usize) -> Next {
+        if self.alive[server] == 0 {
+            return Next::Continue; // nobody will ever answer: the call fails at once
+        }
+        self.park(cpu, index, Wait::Reply);
+        match self.endpoints[server].servers.pop_front() {
+            Some(receiver) => {
+                self.threads[receiver as usize].serving = Some(index);
+                self.wake(receiver, Some(cpu), true);
+            }
+            None => self.endpoints[server].callers.push_back(index),
+        }
+        Next::Left
+    }
+
+    fn receive(&mut self, cpu: usize, index: u32) -> Next {
+        // A server that receives again without a reply lets its caller go.
+        if let Some(caller) = self.threads[index as usize].serving.take() {
+            self.wake(caller, Some(cpu), false);
+        }
+        let spec = self.threads[index as usize].spec;
+        match self.endpoints[spec].callers.pop_front() {
+            Some(caller) => {
+                self.threads[index as usize].serving = Some(caller);
+                Next::Continue
+            }
+            None => {
+                self.park(cpu, index, Wait::Message);
+                self.endpoints[spec].servers.push_back(index);
+                Next::Left
+            }
+        }
+    }
+
+    fn arrive(&mut self, cpu: usize, index: u32, barrier: usize) -> Next {
+        let parties = self.scenario.barriers[barrier].parties as usize;
+        if self.barriers[barrier].len() + 1 < parties {
+            self.park(cpu, index, Wait::Barrier(barrier));
+            self.barriers[barrier].push(index);
+            return Next::Left;
+        }
+        for waiting in std::mem::take(&mut self.barriers[barrier]) {
+            self.wake(waiting, Some(cpu), false);
+        }
+        Next::Continue
+    }
+
+    fn give_way(&mut self, cpu: usize, index: u32) -> Next {
+        let decision = self.cpus[cpu].core.yield_now(self.now);
+        let stays = decision.run == Some(sched::ThreadId(u64::from(index)));
+        self.apply(cpu, decision, Kind::Yield { thread: index });
+        // Whoever runs now was armed by `apply`; the yielder goes on when it is chosen again, with nothing left to run.
+        if stays { Next::Continue } else { Next::Yielded }
+    }
+
+    /// The running thread ends.
+    fn end(&mut self, cpu: usize, index: u32) {
+        let blocked = self.cpus[cpu].core.block(self.now).expect("the thread that makes steps is running");
+        self.record(self.now, cpu, Kind::Exit { thread: index });
+        self.bury(index, blocked);
+    }
+
+    /// Everything that the end of a thread means for others.
+    pub(super) fn bury(&mut self, index: u32, blocked: sched::Blocked<super::Member>) {
+        let (_, snapshot, context) = blocked.dismantle();
+        if let Some(context) = context {
+            self.retire(context);
+        }
+        let thread = &mut self.threads[index as usize];
+        thread.ended = Some((self.now, snapshot));
+        thread.wake_version += 1;
+        thread.on_cpu = None;
+        self.live -= 1;
+        let (parent, caller, spec) = (thread.parent, thread.serving.take(), thread.spec);
+        if let Some(caller) = caller {
+            self.wake(caller, self.executing, false);
+        }
+        self.endpoints[spec].servers.retain(|server| *server != index);
+        self.alive[spec] -= 1;
+        if self.alive[spec] == 0 {
+            // The last server is gone: those who wait for it are let go.
+            for caller in std::mem::take(&mut self.endpoints[spec].callers) {
+                self.wake(caller, self.executing, false);
+            }
+        }
+        if let Some(parent) = parent {
+            let state = &mut self.threads[parent as usize];
+            state.children -= 1;
+            if state.children == 0 && matches!(state.parked, Some((_, Wait::Children))) {
+                self.wake(parent, self.executing, false);
+            }
+        }
+    }
+
+    pub(super) fn retire(&mut self, context: Box<sched::Context>) {
+        let home = context.home().index();
+        self.cpus[home].core.retire(context).expect("a context goes back to the CPU that admitted it");
+    }
+}

@@ -1,0 +1,235 @@
+//! T-02: what we export is loaded by parsers that are not ours, and says what we say.
+//!
+//! `python-env.sh` brings Perfetto's message classes from PyPI and `load_trace.py` does the
+//! reading. When they cannot be had the test fails: an export that nobody read is not evidence.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use trace::json::Quoted;
+use trace::{Kind, RunKind, State, ThreadInfo, Trace};
+
+/// A tiny scheduler that makes no sense but obeys the reading rules, and uses every kind of event.
+fn busy_trace(seed: u64) -> Trace {
+    const CPUS: u16 = 4;
+    const THREADS: u32 = 9;
+    let names = ["plain", "</script>", "quote\"back\\slash", "käse 火", "", "tab\tline\n"];
+    let threads = (0..THREADS).map(|n| {
+        let name = names.get(n as usize).map_or_else(|| format!("t{n}"), ToString::to_string);
+        // Ids with gaps, so that nothing gets away with using the position.
+        ThreadInfo { id: n * 3 + 1, name, weight: n + 1, class: "normal".into(), context: None }
+    });
+    let mut trace =
+        Trace { title: "busy".into(), cpus: CPUS, threads: threads.collect(), ..Trace::default() };
+    let mut state = seed;
+    let mut next = |bound: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    let mut on_cpu: Vec<Option<u32>> = vec![None; usize::from(CPUS)];
+    let mut waiting: Vec<u32> = trace.threads.iter().map(|info| info.id).collect();
+    let mut now_ns = 0;
+    for &thread in &waiting {
+        trace.push(0, 0, Kind::Spawn { thread });
+    }
+    for _ in 0..3000 {
+        now_ns += next(40_000);
+        let cpu = next(u64::from(CPUS)) as u16;
+        if let Some(thread) = on_cpu[usize::from(cpu)].take() {
+            let leave = [
+                Kind::Preempt { thread },
+                Kind::Yield { thread },
+                Kind::Block { thread },
+                Kind::Throttle { thread },
+            ];
+            trace.push(now_ns, cpu, leave[next(4) as usize]);
+            trace.push(now_ns, cpu, if next(3) == 0 { Kind::Idle } else { Kind::System });
+            waiting.push(thread);
+            continue;
+        }
+        let thread = waiting.remove(next(waiting.len() as u64) as usize);
+        let from = next(u64::from(CPUS)) as u16;
+        let remarks = [
+            Kind::Wake { thread },
+            Kind::Refill { thread },
+            Kind::Steal { thread, from },
+            Kind::Balance { thread, from },
+            Kind::Place { thread, from },
+            Kind::Deplete { thread },
+            Kind::Fault { thread },
+            Kind::Demote { thread },
+            Kind::Revoke { thread },
+            Kind::Handoff { thread },
+            Kind::Ipi { to: from },
+            Kind::Weight { thread, weight: 1024 },
+            Kind::Class { thread, class: 3 },
+            Kind::Stall,
+            Kind::LostTick,
+        ];
+        trace.push(now_ns, cpu, remarks[next(remarks.len() as u64) as usize]);
+        trace.push(now_ns, cpu, Kind::Run { thread });
+        on_cpu[usize::from(cpu)] = Some(thread);
+    }
+    trace.end_ns = now_ns + 1;
+    trace
+}
+
+fn object<V>(entries: &BTreeMap<String, V>, show: impl Fn(&V) -> String) -> String {
+    let mut text = String::from("{");
+    for (index, (key, value)) in entries.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}{}:{}", Quoted(key), show(value));
+    }
+    text + "}"
+}
+
+fn add(totals: &mut BTreeMap<String, u64>, key: impl ToString, amount: u64) {
+    *totals.entry(key.to_string()).or_default() += amount;
+}
+
+/// What the Rust side says about the trace, as JSON.
+fn expected(trace: &Trace) -> String {
+    let mut run_ns = BTreeMap::new();
+    let mut endings = BTreeMap::new();
+    let mut system_ns = 0;
+    for run in trace.runs() {
+        match run.kind {
+            RunKind::Thread => {
+                add(&mut run_ns, run.thread.expect("a thread run has a thread"), run.duration_ns());
+                add(&mut endings, run.ending.name(), 1);
+            }
+            RunKind::System => system_ns += run.duration_ns(),
+            RunKind::Idle => {}
+        }
+    }
+    let mut state_ns: BTreeMap<String, u64> =
+        ["running", "runnable", "throttled"].map(|name| (name.to_string(), 0)).into();
+    for span in trace.states().iter().filter(|span| span.state != State::Blocked) {
+        add(&mut state_ns, span.state.name(), span.end_ns - span.start_ns);
+    }
+    let mut instants = BTreeMap::new();
+    for event in trace.events.iter().filter(|event| !event.kind.sets_cpu()) {
+        add(&mut instants, event.kind.name(), 1);
+    }
+    let names: BTreeMap<String, &str> =
+        trace.threads.iter().map(|info| (info.id.to_string(), info.name.as_str())).collect();
+    let cpus: Vec<String> = (0..trace.cpus).map(|cpu| format!("\"cpu{cpu}\"")).collect();
+    let runs: u64 = endings.values().sum();
+    format!(
+        "{{\"cpu_names\":[{}],\"thread_names\":{},\"runs\":{runs},\"run_ns\":{},\"system_ns\":{system_ns},\
+         \"endings\":{},\"instants\":{},\"state_ns\":{}}}\n",
+        cpus.join(","),
+        object(&names, |name| Quoted(name).to_string()),
+        object(&run_ns, u64::to_string),
+        object(&endings, u64::to_string),
+        object(&instants, u64::to_string),
+        object(&state_ns, u64::to_string),
+    )
+}
+
+fn here(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file)
+}
+
+fn python() -> PathBuf {
+    let script = here("python-env.sh");
+    let output = Command::new("sh").arg(&script).output().expect("sh runs");
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "no Python environment for the viewer test:\n{why}");
+    PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim())
+}
+
+/// The three files of one case: what we say, and the two exports.
+struct Case {
+    expected: PathBuf,
+    perfetto: PathBuf,
+    chrome: PathBuf,
+}
+
+impl Case {
+    fn write(name: &str, trace: &Trace) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let file = |suffix| folder.join(format!("{name}.{suffix}"));
+        let case = Self {
+            expected: file("expected.json"),
+            perfetto: file("perfetto-trace"),
+            chrome: file("trace.json"),
+        };
+        let (mut perfetto, mut chrome) = (Vec::new(), Vec::new());
+        trace::perfetto::write(trace, &mut perfetto).expect("a good trace");
+        trace::chrome::write(trace, &mut chrome).expect("a good trace");
+        std::fs::write(&case.expected, expected(trace)).expect("target is writable");
+        std::fs::write(&case.perfetto, perfetto).expect("target is writable");
+        std::fs::write(&case.chrome, chrome).expect("target is writable");
+        case
+    }
+
+    /// The reader's verdict: its last word, and whether it was content.
+    fn load(&self) -> (bool, String) {
+        let mut command = Command::new(python());
+        command.arg(here("load_trace.py")).args([&self.expected, &self.perfetto, &self.chrome]);
+        let output = command.output().expect("python runs");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+#[test]
+fn foreign_parsers_read_what_we_wrote() {
+    for seed in 1..=3 {
+        let trace = busy_trace(seed);
+        let used: std::collections::BTreeSet<_> =
+            trace.events.iter().map(|event| event.kind.name()).collect();
+        // `exit` is the one kind that this trace lacks; the hand-written one below has it.
+        assert_eq!(used.len(), Kind::NAMES.len() - 1, "{used:?}");
+        let (ok, said) = Case::write(&format!("busy-{seed}"), &trace).load();
+        assert!(ok, "{said}");
+        assert!(said.contains("load_trace: ok"), "{said}");
+    }
+}
+
+#[test]
+fn small_traces_load_too() {
+    let mut trace = Trace { cpus: 1, end_ns: 10, ..Trace::default() };
+    let (ok, said) = Case::write("empty", &trace).load();
+    assert!(ok, "{said}");
+    trace.threads.push(ThreadInfo { name: "only".into(), ..ThreadInfo::default() });
+    trace.push(0, 0, Kind::Run { thread: 0 });
+    trace.push(10, 0, Kind::Exit { thread: 0 });
+    let (ok, said) = Case::write("one", &trace).load();
+    assert!(ok, "{said}");
+}
+
+/// The reader must be able to say no, or its yes means nothing.
+#[test]
+fn the_reader_refuses_what_is_wrong() {
+    let trace = busy_trace(7);
+    let refused = |name: &str, spoil: &dyn Fn(&Case)| {
+        let case = Case::write(name, &trace);
+        spoil(&case);
+        let (ok, said) = case.load();
+        assert!(!ok, "{name} was accepted: {said}");
+        said
+    };
+    let edit = |path: &Path, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = std::fs::read(path).expect("written above");
+        change(&mut bytes);
+        std::fs::write(path, bytes).expect("target is writable");
+    };
+    let said = refused("cut", &|case| edit(&case.perfetto, &|bytes| bytes.truncate(bytes.len() - 3)));
+    assert!(said.contains("DecodeError"), "{said}");
+    let other = Case::write("other", &busy_trace(8));
+    let said = refused("swapped-perfetto", &|case| {
+        std::fs::copy(&other.perfetto, &case.perfetto).expect("target is writable");
+    });
+    assert!(said.contains("perfetto: "), "{said}");
+    let said = refused("swapped-chrome", &|case| {
+        std::fs::copy(&other.chrome, &case.chrome).expect("target is writable");
+    });
+    assert!(said.contains("chrome: "), "{said}");
+    let said = refused("unclosed", &|case| {
+        edit(&case.chrome, &|bytes| bytes.truncate(bytes.len() - 2));
+    });
+    assert!(said.contains("JSONDecodeError"), "{said}");
+}
