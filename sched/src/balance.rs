@@ -122,6 +122,13 @@ pub enum MoveOutcome {
 }
 
 impl<T: Payload, P: Policy> Cpu<T, P> {
+    /// What others need to know, as of now: what a CPU publishes when it looks at its neighbours.
+    pub fn refreshed_summary(&mut self, now: u64) -> Summary {
+        self.charge(now);
+        self.clock.settle();
+        self.summary()
+    }
+
     /// What others need to know, as of the last event.
     pub fn summary(&self) -> Summary {
         let clock = self.clock.now();
@@ -146,11 +153,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     /// Takes one thread from a CPU whose clock is behind ours, if that mends more than it breaks.
     pub fn balance_from(&mut self, slow: &mut Cpu<T, P>, now: u64) -> MoveOutcome {
-        self.charge(now);
-        slow.charge(now);
-        self.clock.settle();
-        slow.clock.settle();
-        let (me, other) = (self.summary(), slow.summary());
+        let (me, other) = (self.refreshed_summary(now), slow.refreshed_summary(now));
         if !worth_moving(&me, &other) {
             return MoveOutcome::Nothing;
         }

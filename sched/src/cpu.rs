@@ -179,6 +179,11 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.open.len() + self.restricted.len() + usize::from(self.direct.is_some())
     }
 
+    /// Whether time goes to nobody's account at the moment.
+    pub fn is_in_interrupt(&self) -> bool {
+        self.in_interrupt
+    }
+
     /// All threads that wait here, throttled ones included.
     pub fn queued(&self) -> usize {
         self.waiting() + self.guaranteed.len() + self.throttled.len()
@@ -717,6 +722,18 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     // ---- contexts -----------------------------------------------------------------------------------------------
+
+    /// How many contexts are promised time here, wherever their threads are.
+    pub fn contexts(&self) -> usize {
+        self.contexts
+    }
+
+    /// Calls `visit` with the context of every queued thread that has one. Linear.
+    pub fn for_each_context(&self, mut visit: impl FnMut(&Context)) {
+        for threads in [&self.guaranteed, &self.restricted, &self.throttled] {
+            threads.for_each(&mut |thread, _| thread.context.iter().for_each(|context| visit(context)));
+        }
+    }
 
     /// The share of this CPU that is promised to contexts.
     pub fn reserved(&self) -> Utilisation {

@@ -10,7 +10,9 @@ impl Engine<'_> {
     pub(super) fn timed_action(&mut self, at: usize) -> Result<(), SimError> {
         let scenario = self.scenario;
         match &scenario.timed[at].action {
-            Action::Weight(target, weight) => self.for_each(target, |engine, thread| engine.reweigh(thread, *weight)),
+            Action::Weight(target, weight) => {
+                self.for_each(target, |engine, thread| engine.reweigh(thread, *weight))
+            }
             Action::Class(target, class) => {
                 let class = super::glue::class_of(*class);
                 self.for_each(target, |engine, thread| engine.reclass(thread, class));
@@ -30,7 +32,8 @@ impl Engine<'_> {
     fn for_each(&mut self, target: &Target, act: impl Fn(&mut Self, u32)) {
         for index in 0..self.threads.len() {
             let thread = &self.threads[index];
-            let meant = thread.spec == target.thread && target.instance.is_none_or(|one| one == thread.instance);
+            let meant =
+                thread.spec == target.thread && target.instance.is_none_or(|one| one == thread.instance);
             if meant && thread.ended.is_none() {
                 act(self, index as u32);
             }
@@ -82,7 +85,8 @@ impl Engine<'_> {
         let Some(ticket) = self.threads[index as usize].place.get() else { return };
         let cpu = ticket.cpu.index();
         self.sync(cpu);
-        let mut thread = self.cpus[cpu].core.remove(&ticket, self.now).expect("tickets of queued threads are good");
+        let mut thread =
+            self.cpus[cpu].core.remove(&ticket, self.now).expect("tickets of queued threads are good");
         change(&mut thread);
         if ticket.queue == QueueKind::Throttled && self.threads[index as usize].queued_at.is_none() {
             self.threads[index as usize].queued_at = Some((self.now, self.overhead_ns));
@@ -135,12 +139,16 @@ impl Engine<'_> {
         } else if let Some(cpu) = thread.on_cpu {
             running_on = Some(cpu);
             self.sync(cpu);
+            // The CPU may be in no state to turn to somebody else at once.
+            self.cpus[cpu].doing = None;
+            self.record(self.now, cpu, Kind::Idle);
             self.cpus[cpu].core.block(self.now).expect("it runs here")
         } else {
             let ticket = thread.place.get().expect("a thread that is nowhere else is queued");
             let cpu = ticket.cpu.index();
             self.sync(cpu);
-            let runnable = self.cpus[cpu].core.remove(&ticket, self.now).expect("tickets of queued threads are good");
+            let runnable =
+                self.cpus[cpu].core.remove(&ticket, self.now).expect("tickets of queued threads are good");
             self.update_masks(cpu);
             runnable.park()
         };

@@ -107,8 +107,12 @@ impl Checker {
         let served = u128::from(self.weights) * ahead / u128::from(REFERENCE_WEIGHT)
             + u128::from(2 * self.count * MAX_SLICE_NS)
             + u128::from(self.budgets_ns);
-        let stretched = if self.has_contexts { served * 1_000_000 / u128::from(BEST_EFFORT_RESERVE_PPM) } else { served };
-        u64::try_from(stretched).unwrap_or(u64::MAX).saturating_add(overhead_ns).saturating_add(self.allowed_delay_ns)
+        let stretched =
+            if self.has_contexts { served * 1_000_000 / u128::from(BEST_EFFORT_RESERVE_PPM) } else { served };
+        u64::try_from(stretched)
+            .unwrap_or(u64::MAX)
+            .saturating_add(overhead_ns)
+            .saturating_add(self.allowed_delay_ns)
     }
 
     pub(super) fn waited(
@@ -151,7 +155,11 @@ impl Engine<'_> {
                 self.core_check(touched)?;
                 // A full census costs as much as there are threads; with many, it is taken now and then.
                 let every = (self.threads.len() as u64 / 32).max(1);
-                if self.checker.steps.is_multiple_of(every) { self.check_owners() } else { Ok(()) }
+                if !self.checker.steps.is_multiple_of(every) {
+                    return Ok(());
+                }
+                self.check_owners()?;
+                self.check_reservations()
             }
             CheckLevel::Every(every) if self.checker.steps.is_multiple_of(every.max(1)) => self.check_all(),
             CheckLevel::Every(_) => Ok(()),
@@ -160,7 +168,8 @@ impl Engine<'_> {
 
     pub(super) fn check_all(&mut self) -> Result<(), SimError> {
         (0..self.cpus.len()).try_for_each(|cpu| self.core_check(cpu))?;
-        self.check_owners()
+        self.check_owners()?;
+        self.check_reservations()
     }
 
     fn broken(&self, what: String) -> SimError {
@@ -168,7 +177,51 @@ impl Engine<'_> {
     }
 
     fn core_check(&self, cpu: usize) -> Result<(), SimError> {
+        self.check_work_conserved(cpu)?;
         self.cpus[cpu].core.check().map_err(|violation: Violation| self.broken(violation.to_string()))
+    }
+
+    /// A CPU with work in its queue runs some of it, or has been told to look.
+    fn check_work_conserved(&self, cpu: usize) -> Result<(), SimError> {
+        let state = &self.cpus[cpu];
+        let told = self.pending.contains(state.id) || state.stalled_until_ns > self.now;
+        if state.doing.is_none() && !told && !state.core.summary().idle {
+            return Err(
+                self.broken(format!("cpu{cpu} is idle with {} threads in its queues", state.core.queued()))
+            );
+        }
+        let (at, wall) = (state.core.time().total_ns(), self.now);
+        if at > wall {
+            return Err(self.broken(format!("cpu{cpu} has charged {at} ns of {wall} ns")));
+        }
+        if !state.in_overhead && state.core.is_in_interrupt() {
+            return Err(self.broken(format!("cpu{cpu} charges its thread's time to nobody")));
+        }
+        Ok(())
+    }
+
+    /// What CPUs have promised is what live threads hold.
+    fn check_reservations(&self) -> Result<(), SimError> {
+        let mut held = vec![0usize; self.cpus.len()];
+        let mut see = |context: Option<&sched::Context>| {
+            held[context.map_or(0, |c| c.home().index())] += usize::from(context.is_some())
+        };
+        for thread in &self.threads {
+            see(thread.parked.as_ref().and_then(|(blocked, _)| blocked.context()));
+        }
+        for cpu in &self.cpus {
+            see(cpu.core.current_context());
+            cpu.core.for_each_context(|context| see(Some(context)));
+        }
+        for (cpu, state) in self.cpus.iter().enumerate() {
+            if held[cpu] != state.core.contexts() {
+                let promised = state.core.contexts();
+                return Err(
+                    self.broken(format!("cpu{cpu} promised {promised} contexts, threads hold {}", held[cpu]))
+                );
+            }
+        }
+        Ok(())
     }
 
     fn check_clock(&mut self, cpu: usize) -> Result<(), SimError> {

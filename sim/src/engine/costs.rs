@@ -167,7 +167,10 @@ mod tests {
         let error = |text: &str| Costs::parse("x", text).unwrap_err();
         assert_eq!((error("switch_ns 1\nfoo 2").line, error("switch_ns 1\nfoo 2").found), (2, "foo".into()));
         assert_eq!(error("switch_ns").expected, "a name and a number of nanoseconds");
-        assert_eq!(error("# c\nswitch_ns -3").to_string(), "x:2: found `-3`, expected a whole number of nanoseconds");
+        assert_eq!(
+            error("# c\nswitch_ns -3").to_string(),
+            "x:2: found `-3`, expected a whole number of nanoseconds"
+        );
         assert_eq!(error("switch_ns 1\nswitch_ns 1").expected, "each name once");
         assert_eq!(error("switch_ns 1").expected, "a line for `address_space_ns`");
     }

@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use sched::{
-    AdmissionError, BALANCE_SCAN_CPUS, Context, ContextId, CpuId, CpuMask, Decision, Effect, EvictionReason, FOREVER,
-    LatencyClass, Landscape, Level, MoveOutcome, Overrun, QueueKind, Runnable, SLICE_NS, Spec, ThreadId,
-    balance_plan, most_overdue, place,
+    AdmissionError, BALANCE_SCAN_CPUS, Context, ContextId, CpuId, CpuMask, Decision, Effect, EvictionReason,
+    FOREVER, Landscape, LatencyClass, Level, MoveOutcome, Overrun, QueueKind, Runnable, SLICE_NS, Spec,
+    ThreadId, balance_plan, most_overdue, place,
 };
 use trace::Kind;
 
-use super::{Engine, Event, Member, ORDER_KEPT, SimError, Thread, Wait};
+use super::{Engine, Event, Member, ORDER_KEPT, Plant, SimError, Thread, Wait};
 use crate::scenario::{self, ThreadSpec, limits};
 
 impl Engine<'_> {
@@ -102,7 +102,8 @@ impl Engine<'_> {
         let identity = ContextId { id: self.next_context, generation: 0 };
         let mut homes: Vec<usize> =
             (0..self.cpus.len()).filter(|cpu| allowed.contains(self.cpus[*cpu].id)).collect();
-        homes.sort_by_key(|cpu| (definition.home != Some(*cpu as u32), self.cpus[*cpu].core.reserved(), *cpu));
+        homes
+            .sort_by_key(|cpu| (definition.home != Some(*cpu as u32), self.cpus[*cpu].core.reserved(), *cpu));
         let mut refusal = None;
         for cpu in homes {
             match self.cpus[cpu].core.admit(identity, spec, self.now) {
@@ -129,7 +130,7 @@ impl Engine<'_> {
                 return None;
             }
         };
-        thread.woken_at = Some(self.now);
+        thread.woken_at = (wait != Wait::Start).then_some(self.now);
         thread.queued_at = Some((self.now, self.overhead_ns));
         self.counters.wakes += 1;
         let home = scenario.threads[thread.spec].home.and_then(|cpu| CpuId::new(cpu as usize));
@@ -147,7 +148,8 @@ impl Engine<'_> {
             .expect("a thread is allowed on at least one CPU")
             .cpu
             .index();
-        let kind = if wait == Wait::Start { Kind::Spawn { thread: index } } else { Kind::Wake { thread: index } };
+        let kind =
+            if wait == Wait::Start { Kind::Spawn { thread: index } } else { Kind::Wake { thread: index } };
         self.record(self.now, target, kind);
         if let Some(from) = last.filter(|from| from.index() != target) {
             self.record(self.now, target, Kind::Place { thread: index, from: from.index() as u16 });
@@ -194,6 +196,10 @@ impl Engine<'_> {
         self.counters.ipis += 1;
         let from = self.executing.unwrap_or(cpu);
         self.record(self.now, from, Kind::Ipi { to: cpu as u16 });
+        if self.options.plant == Some(Plant::ForgottenIpi) && self.counters.ipis.is_multiple_of(3) {
+            self.pending.remove(id);
+            return;
+        }
         let mut delay = self.options.costs.ipi_ns;
         if self.fault_random.permille(self.options.faults.late_ipi) {
             self.counters.injected += 1;
@@ -353,6 +359,9 @@ impl Engine<'_> {
             let kind = next.map_or(Kind::Idle, |thread| Kind::Run { thread });
             self.record(self.now, cpu, kind);
         }
+        if self.options.plant == Some(Plant::UnchargedSwitch) && self.cpus[cpu].in_overhead {
+            self.cpus[cpu].in_overhead = false; // and the core is never told that the interrupt is over
+        }
         for thread in self.refilled.take() {
             self.record(self.now, cpu, Kind::Refill { thread });
         }
@@ -366,7 +375,8 @@ impl Engine<'_> {
         match evicted.reason {
             EvictionReason::TimeoutFault => {
                 self.counters.depletions += 1;
-                let ready = evicted.thread.context().map_or(FOREVER, |context| context.ledger().ready_at_ns());
+                let ready =
+                    evicted.thread.context().map_or(FOREVER, |context| context.ledger().ready_at_ns());
                 thread.parked = Some((evicted.thread, Wait::Refill));
                 let version = thread.wake_version;
                 // The handler's answer is always the same: go on when there is budget again.
@@ -398,7 +408,11 @@ impl Engine<'_> {
             }
             None => {
                 state.queued_at = Some((self.now, self.overhead_ns));
-                if matches!(leaving, Kind::Yield { .. }) { Kind::Yield { thread } } else { Kind::Preempt { thread } }
+                if matches!(leaving, Kind::Yield { .. }) {
+                    Kind::Yield { thread }
+                } else {
+                    Kind::Preempt { thread }
+                }
             }
         };
         self.record(self.now, cpu, kind);
@@ -445,7 +459,9 @@ impl Engine<'_> {
 
     pub(super) fn update_masks(&mut self, cpu: usize) {
         let state = &self.cpus[cpu];
-        let set = |mask: &mut CpuMask, member: bool| if member { mask.insert(state.id) } else { mask.remove(state.id) };
+        let set = |mask: &mut CpuMask, member: bool| {
+            if member { mask.insert(state.id) } else { mask.remove(state.id) }
+        };
         set(&mut self.stealable, state.core.waiting() > 0);
         set(&mut self.idle, state.core.current().is_none() && state.core.waiting() == 0);
     }
@@ -487,7 +503,7 @@ impl Engine<'_> {
     /// The periodic step: compare clocks with a bounded number of others, move at most one thread.
     pub(super) fn balance(&mut self, cpu: usize) {
         self.sync(cpu);
-        let me = self.cpus[cpu].core.summary();
+        let me = self.cpus[cpu].core.refreshed_summary(self.now);
         if me.weight == 0 || self.cpus[cpu].stalled_until_ns > self.now {
             return;
         }

@@ -17,8 +17,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
 use sched::{
-    BALANCE_PERIOD_NS, Blocked, Cpu, CpuId, CpuMask, CpuTime, FOREVER, Payload, PolicyKind, QueueKind, Snapshot,
-    Ticket, Topology,
+    BALANCE_PERIOD_NS, Blocked, Cpu, CpuId, CpuMask, CpuTime, FOREVER, Payload, PolicyKind, QueueKind,
+    Snapshot, Ticket, Topology,
 };
 use trace::{Kind, ThreadInfo, Trace};
 
@@ -39,6 +39,19 @@ pub struct Options {
     pub check: CheckLevel,
     /// What goes wrong on purpose.
     pub faults: Faults,
+    /// A bug in the engine itself, to show that the checks find it.
+    pub plant: Option<Plant>,
+}
+
+/// Bugs that tests plant to see them caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// Every third inter-processor interrupt is not sent.
+    ForgottenIpi,
+    /// Time that a switch takes is never given back to threads.
+    UnchargedSwitch,
+    /// An exiting thread's context keeps its share of the CPU.
+    LeakedReservation,
 }
 
 impl Options {
@@ -49,7 +62,7 @@ impl Options {
             crate::scenario::CostsName::None => Costs::NONE,
             crate::scenario::CostsName::Default => Costs::defaults(),
         };
-        Options { costs, record: true, check: CheckLevel::EveryStep, faults: Faults::default() }
+        Options { costs, record: true, check: CheckLevel::EveryStep, faults: Faults::default(), plant: None }
     }
 }
 
@@ -340,8 +353,7 @@ impl<'a> Engine<'a> {
                 last_space: None,
             })
             .collect();
-        let trace =
-            Trace { title: scenario.title.clone(), cpus: scenario.cpus as u16, ..Trace::default() };
+        let trace = Trace { title: scenario.title.clone(), cpus: scenario.cpus as u16, ..Trace::default() };
         let mut engine = Engine {
             scenario,
             now: 0,
@@ -510,9 +522,8 @@ impl<'a> Engine<'a> {
         for cpu in 0..self.cpus.len() {
             self.now = end_ns;
             self.sync(cpu);
-            let state = &mut self.cpus[cpu];
-            // A timer that is late charges everything up to now.
-            let _ = state.core.timer(end_ns);
+            // Charges everything up to the end, and decides nothing more.
+            self.cpus[cpu].core.refreshed_summary(end_ns);
         }
         self.now = end_ns;
         self.check_all()?;

@@ -74,8 +74,9 @@ impl Engine<'_> {
             Op::Call(server) => Ok(self.call(cpu, index, server)),
             Op::Receive => Ok(self.receive(cpu, index)),
             Op::Reply => {
+                // The caller goes on at once when the server waits for the next message.
                 if let Some(caller) = self.threads[index as usize].serving.take() {
-                    self.wake(caller, Some(cpu), false);
+                    self.wake(caller, Some(cpu), true);
                 }
                 Ok(Next::Continue)
             }
@@ -227,6 +228,9 @@ impl Engine<'_> {
     }
 
     pub(super) fn retire(&mut self, context: Box<sched::Context>) {
+        if self.options.plant == Some(super::Plant::LeakedReservation) {
+            return;
+        }
         let home = context.home().index();
         self.cpus[home].core.retire(context).expect("a context goes back to the CPU that admitted it");
     }

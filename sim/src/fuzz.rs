@@ -1,0 +1,292 @@
+//! Random workloads with things going wrong, checked at every step (M-03).
+//!
+//! A seed is everything: it makes the scenario, the policy and the faults, so a failing seed replays anywhere.
+
+use crate::engine::costs::Costs;
+use crate::engine::random::Random;
+use crate::engine::{CheckLevel, Engine, Faults, Options, Outcome, SimError};
+use crate::scenario::{
+    Action, Barrier, Class, ContextSpec, CostsName, Op, Overrun, PolicyName, Scenario, SourceLine, Span,
+    Target, ThreadSpec, Timed,
+};
+
+const MS: u64 = 1_000_000;
+
+/// A run that broke something.
+#[derive(Debug)]
+pub struct Failure {
+    /// Replays it.
+    pub seed: u64,
+    /// What was broken.
+    pub error: SimError,
+    /// The workload, as text.
+    pub scenario: Box<Scenario>,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "seed {}: {}", self.seed, self.error)?;
+        write!(f, "replay with: make sim-replay SEED={}", self.seed)
+    }
+}
+
+/// The workload, the faults and the costs of a seed.
+#[must_use]
+pub fn workload(seed: u64) -> (Scenario, Options) {
+    let mut random = Random::new(seed);
+    let cpus = *pick(&mut random, &[1, 1, 2, 2, 3, 4, 5, 8]);
+    let mut scenario = Scenario::new(random.between(50, 400) * MS);
+    scenario.title = format!("fuzz seed {seed}");
+    scenario.seed = seed;
+    scenario.cpus = cpus;
+    scenario.policy = if random.below(2) == 0 { PolicyName::Wfq } else { PolicyName::Eevdf };
+    scenario.costs = if random.below(2) == 0 { CostsName::None } else { CostsName::Default };
+    if random.below(3) == 0 {
+        let parties = random.between(2, 4) as u32;
+        scenario.barriers.push(Barrier { name: "meet".into(), line: SourceLine(0), parties });
+    }
+    add_pair(&mut scenario, &mut random);
+    for at in 0..random.between(1, 7) {
+        let thread = random_thread(&scenario, &mut random, at);
+        scenario.threads.push(thread);
+    }
+    add_storm(&mut scenario, &mut random);
+    add_forks(&mut scenario, &mut random);
+    add_actions(&mut scenario, &mut random);
+    let chance = |random: &mut Random| *pick(random, &[0, 0, 5, 50]);
+    let faults = Faults {
+        lost_tick: chance(&mut random),
+        late_timer: chance(&mut random),
+        late_ipi: chance(&mut random),
+        busy_lock: chance(&mut random) * 4,
+    };
+    let costs = if scenario.costs == CostsName::None { Costs::NONE } else { Costs::defaults() };
+    let options = Options { costs, record: false, check: CheckLevel::EveryStep, faults, plant: None };
+    (scenario, options)
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The failure, with everything needed to replay it.
+pub fn run_seed(seed: u64) -> Result<Outcome, Box<Failure>> {
+    let (scenario, options) = workload(seed);
+    run_workload(seed, scenario, options)
+}
+
+/// Runs a seed's workload, possibly changed.
+///
+/// # Errors
+/// As [`run_seed`].
+pub fn run_workload(seed: u64, scenario: Scenario, options: Options) -> Result<Outcome, Box<Failure>> {
+    let result = Engine::new(&scenario, options).and_then(Engine::run);
+    result.map_err(|error| Box::new(Failure { seed, error, scenario: Box::new(scenario) }))
+}
+
+fn pick<'a, T>(random: &mut Random, from: &'a [T]) -> &'a T {
+    &from[random.below(from.len() as u64) as usize]
+}
+
+fn span(random: &mut Random, most_ns: u64) -> Span {
+    // Round times make things coincide; odd ones do not.
+    let min_ns =
+        if random.below(2) == 0 { random.between(1, 20) * most_ns / 20 } else { random.between(1, most_ns) };
+    let min_ns = min_ns.max(1);
+    let max_ns = if random.below(2) == 0 { min_ns } else { min_ns + random.below(most_ns) };
+    Span { min_ns, max_ns }
+}
+
+fn random_thread(scenario: &Scenario, random: &mut Random, at: u64) -> ThreadSpec {
+    let mut thread = ThreadSpec::new(&format!("t{at}"));
+    thread.count = random.between(1, 4) as u32;
+    thread.weight = *pick(random, &[64, 64, 64, 128, 1, 3, 1000, 1024]);
+    thread.class = *pick(random, &Class::ALL);
+    thread.start_ns = *pick(random, &[0, 0, 0, 10 * MS, 17_345_678]);
+    if random.below(4) == 0 {
+        let mut cpus: Vec<u32> = (0..scenario.cpus).filter(|_| random.below(2) == 0).collect();
+        if cpus.is_empty() {
+            cpus.push(random.below(u64::from(scenario.cpus)) as u32);
+        }
+        thread.cpus = Some(cpus);
+    }
+    if random.below(4) == 0 {
+        // Small enough that every instance is admitted even if all land on one CPU.
+        thread.count = thread.count.min(2);
+        let period_ns = *pick(random, &[10 * MS, 20 * MS, 7_654_321]);
+        let budget_ns = (period_ns * random.between(1, 40) / 1000).max(sched::MIN_BUDGET_NS);
+        thread.context = Some(ContextSpec {
+            budget_ns,
+            period_ns,
+            deadline_ns: period_ns,
+            band: random.below(8) as u8,
+            overrun: *pick(random, &Overrun::ALL),
+            refills: random.between(1, 8) as u8,
+        });
+    }
+    thread.program = random_program(scenario, random);
+    thread
+}
+
+fn random_program(scenario: &Scenario, random: &mut Random) -> Vec<Op> {
+    let run = Op::Run(span(random, 15 * MS));
+    let mut body = match random.below(5) {
+        0 => return vec![Op::RunForever],
+        1 => vec![run, Op::Sleep(span(random, 20 * MS))],
+        2 => vec![run, Op::Yield, Op::Run(span(random, MS)), Op::Sleep(span(random, 2 * MS))],
+        3 if !scenario.barriers.is_empty() => vec![run, Op::Barrier(0)],
+        _ => vec![
+            run,
+            Op::Sleep(span(random, MS)),
+            Op::Run(span(random, 100_000)),
+            Op::Sleep(span(random, 50_000)),
+        ],
+    };
+    let times = if random.below(3) == 0 { Some(random.between(1, 20) as u32) } else { None };
+    let end = body.len() + 1;
+    body.insert(0, Op::LoopStart { times, end });
+    body.push(Op::LoopEnd { start: 0 });
+    body
+}
+
+/// A server and its clients, now and then.
+fn add_pair(scenario: &mut Scenario, random: &mut Random) {
+    if random.below(3) != 0 {
+        return;
+    }
+    let mut server = ThreadSpec::new("server");
+    server.count = random.between(1, 2) as u32;
+    server.class = Class::IpcServer;
+    server.program = vec![
+        Op::LoopStart { times: None, end: 4 },
+        Op::Receive,
+        Op::Run(span(random, 2 * MS)),
+        Op::Reply,
+        Op::LoopEnd { start: 0 },
+    ];
+    let at = scenario.threads.len();
+    scenario.threads.push(server);
+    let mut client = ThreadSpec::new("client");
+    client.count = random.between(1, 4) as u32;
+    client.program = vec![
+        Op::LoopStart { times: None, end: 3 },
+        Op::Run(span(random, MS)),
+        Op::Call(at),
+        Op::LoopEnd { start: 0 },
+    ];
+    scenario.threads.push(client);
+}
+
+/// Many threads that wake at the same instant.
+fn add_storm(scenario: &mut Scenario, random: &mut Random) {
+    if random.below(3) != 0 {
+        return;
+    }
+    let mut storm = ThreadSpec::new("storm");
+    storm.count = random.between(5, 40) as u32;
+    let nap_ns = random.between(5, 40) * MS;
+    storm.program = vec![
+        Op::LoopStart { times: None, end: 3 },
+        Op::Sleep(Span { min_ns: nap_ns, max_ns: nap_ns }),
+        Op::Run(Span { min_ns: 10_000, max_ns: 500_000 }),
+        Op::LoopEnd { start: 0 },
+    ];
+    scenario.threads.push(storm);
+}
+
+fn add_forks(scenario: &mut Scenario, random: &mut Random) {
+    if random.below(4) != 0 {
+        return;
+    }
+    let mut child = ThreadSpec::new("child");
+    child.template = true;
+    child.count = 0;
+    child.program = vec![Op::Run(span(random, 5 * MS))];
+    let at = scenario.threads.len();
+    scenario.threads.push(child);
+    let mut parent = ThreadSpec::new("parent");
+    parent.program = vec![
+        Op::LoopStart { times: Some(random.between(1, 5) as u32), end: 4 },
+        Op::Fork { thread: at, count: random.between(1, 10) as u32 },
+        Op::Run(span(random, MS)),
+        Op::Join,
+        Op::LoopEnd { start: 0 },
+    ];
+    scenario.threads.push(parent);
+}
+
+/// Kills, revocations, re-weighting and stalls, often exactly at the end of a slice or a period.
+fn add_actions(scenario: &mut Scenario, random: &mut Random) {
+    for _ in 0..random.below(8) {
+        let worst = random.between(1, scenario.duration_ns / (5 * MS)) * 5 * MS;
+        let at_ns = if random.below(2) == 0 { worst } else { random.below(scenario.duration_ns) };
+        let at_ns = at_ns.min(scenario.duration_ns - 1);
+        let thread = random.below(scenario.threads.len() as u64) as usize;
+        let count = u64::from(scenario.threads[thread].count);
+        let instance = (random.below(2) == 0 && count > 0).then(|| random.below(count) as u32);
+        let target = Target { thread, instance };
+        let action = match random.below(6) {
+            0 => Action::Weight(target, *pick(random, &[1, 64, 256, 1024])),
+            1 => Action::Class(target, *pick(random, &Class::ALL)),
+            2 if scenario.threads[thread].context.is_some() => Action::Revoke(target),
+            3 => Action::Kill(target),
+            4 => Action::Wake(target),
+            _ => Action::Stall {
+                cpu: random.below(u64::from(scenario.cpus)) as u32,
+                duration_ns: random.between(1, 30) * MS,
+            },
+        };
+        scenario.timed.push(Timed { at_ns, line: SourceLine(0), action });
+    }
+    scenario.timed.sort_by_key(|timed| timed.at_ns);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Plant;
+
+    /// M-03: a hundred seeds hold, and each is a function of itself.
+    #[test]
+    fn m_03_seeds_hold_and_replay() {
+        let mut different = 0;
+        for seed in 0..100 {
+            let first = run_seed(seed).unwrap_or_else(|failure| panic!("{failure}\n{}", failure.scenario));
+            let again = run_seed(seed).unwrap();
+            assert_eq!(first.order_hash, again.order_hash, "seed {seed} does not replay");
+            let other = {
+                let (mut scenario, options) = workload(seed);
+                scenario.seed = seed + 1_000;
+                run_workload(seed, scenario, options).unwrap()
+            };
+            different += u32::from(first.order_hash != other.order_hash);
+        }
+        assert!(different > 50, "only {different} of 100 workloads depend on the seed");
+    }
+
+    /// M-03: each planted bug is found within a few hundred seeds, and its seed finds it again.
+    #[test]
+    fn m_03_planted_bugs_are_caught() {
+        for plant in [Plant::ForgottenIpi, Plant::UnchargedSwitch, Plant::LeakedReservation] {
+            let planted = |seed| {
+                let (scenario, mut options) = workload(seed);
+                options.plant = Some(plant);
+                run_workload(seed, scenario, options)
+            };
+            let failure = (0..400).find_map(|seed| planted(seed).err());
+            let failure = failure.unwrap_or_else(|| panic!("{plant:?} was not found"));
+            assert_eq!(planted(failure.seed).unwrap_err().error, failure.error, "{plant:?} does not replay");
+        }
+    }
+
+    /// What the fuzzer prints is a scenario that the parser takes and that means the same.
+    #[test]
+    fn m_03_workloads_are_scenarios() {
+        for seed in 0..300 {
+            let (scenario, _) = workload(seed);
+            let text = scenario.to_string();
+            let parsed =
+                Scenario::parse("fuzz", &text).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"));
+            assert_eq!(parsed, scenario, "seed {seed}");
+        }
+    }
+}
