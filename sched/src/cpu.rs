@@ -184,6 +184,11 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.in_interrupt
     }
 
+    /// The weight of all best-effort threads here, the running one included: what placement compares.
+    pub fn load(&self) -> u64 {
+        self.clock.weight()
+    }
+
     /// All threads that wait here, throttled ones included.
     pub fn queued(&self) -> usize {
         self.waiting() + self.guaranteed.len() + self.throttled.len()

@@ -111,11 +111,14 @@ impl CpuMask {
 
     /// The CPUs of the set, ascending.
     pub fn iter(self) -> impl Iterator<Item = CpuId> {
-        let mut left = self;
+        let (mut words, mut at) = (self.0, 0);
         core::iter::from_fn(move || {
-            let cpu = left.first()?;
-            left.remove(cpu);
-            Some(cpu)
+            while words.get(at)? == &0 {
+                at += 1;
+            }
+            let bit = words[at].trailing_zeros() as usize;
+            words[at] &= words[at] - 1;
+            CpuId::new(at * 64 + bit)
         })
     }
 

@@ -21,6 +21,8 @@ pub const BATCH_SLICE_MULTIPLIER: u64 = 4;
 /// The longest slice of any class; it bounds how long one best-effort thread can keep another waiting.
 pub const MAX_SLICE_NS: u64 = SLICE_NS * BATCH_SLICE_MULTIPLIER;
 
+/// How many loads placement compares for a thread that has never run, beginning where it was made.
+pub const PLACE_SCAN_CPUS: usize = 64;
 /// How many other CPUs one balance step looks at; with more, steps take turns.
 pub const BALANCE_SCAN_CPUS: usize = 16;
 /// How often a CPU compares its virtual clock with its neighbours' (see `balance`).

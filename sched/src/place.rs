@@ -1,6 +1,6 @@
 //! Where a thread goes when it becomes runnable: to an idle CPU as near as possible to where it ran, else where it ran.
 
-use crate::{CpuId, CpuMask, Level, Topology};
+use crate::{CpuId, CpuMask, Level, PLACE_SCAN_CPUS, Topology};
 
 /// What is known of all CPUs when a thread is placed. May be stale: a wrong guess is mended by stealing and balancing.
 #[derive(Clone, Copy)]
@@ -27,8 +27,8 @@ pub struct Placement {
 /// Chooses a CPU. `previous` is where the thread ran last, `waker` where the event happened, `load` the weight on a CPU.
 /// `None` if no online CPU is allowed.
 ///
-/// Reads at most one group mask a level, and at most two loads; a thread that has never run looks at every load once,
-/// because a good first home saves many moves.
+/// Reads at most one group mask a level, and at most two loads; a thread that has never run looks at `PLACE_SCAN_CPUS` of
+/// them, because a good first home saves many moves.
 pub fn place(
     land: &Landscape<'_>,
     allowed: &CpuMask,
@@ -62,7 +62,10 @@ pub fn place(
         }
     }
     let cpu = if previous.is_none() {
-        candidates.iter().min_by_key(|cpu| (load(*cpu), cpu.index())).unwrap_or(anchor)
+        let (after, before) = (candidates.iter().filter(|cpu| *cpu >= anchor), candidates.iter());
+        let scanned = after.chain(before.take_while(|cpu| *cpu < anchor)).take(PLACE_SCAN_CPUS);
+        // The first of the least: comparing loads alone keeps the scan short.
+        scanned.min_by_key(|cpu| load(*cpu)).unwrap_or(anchor)
     } else {
         match waker {
             Some(waker) if load(waker) < load(anchor) => waker,

@@ -1,7 +1,7 @@
 //! Does a run meet what its scenario expects of it?
 
 use crate::engine::Outcome;
-use crate::scenario::{Check, Expect, Scenario, Target, within_ppm};
+use crate::scenario::{Check, ContextSpec, Expect, Op, Overrun, Scenario, Target, within_ppm};
 
 /// One expectation, and how it turned out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +64,52 @@ fn judge_one(scenario: &Scenario, outcome: &Outcome, expect: &Expect) -> Verdict
     Verdict { line: expect.line.0, expected: scenario.describe_check(&expect.check), found, met }
 }
 
+/// The shares that perfectly divisible CPUs would give, for scenarios in which every thread always wants to run: contexts get
+/// their budgets, the others share the rest by weight, nobody more than one CPU. `None` for scenarios that are not so simple.
+#[must_use]
+pub fn fluid_shares(scenario: &Scenario) -> Option<Vec<f64>> {
+    let simple = scenario.timed.is_empty()
+        && scenario.threads.iter().all(|thread| {
+            let throttled = |context: &ContextSpec| context.overrun == Overrun::Throttle;
+            thread.program == [Op::RunForever]
+                && thread.start_ns == 0
+                && thread.cpus.is_none()
+                && thread.context.as_ref().is_none_or(throttled)
+        });
+    if !simple {
+        return None;
+    }
+    let mut shares = Vec::new();
+    let mut capacity = f64::from(scenario.cpus);
+    let mut weights = Vec::new();
+    for thread in &scenario.threads {
+        for _ in 0..thread.count {
+            let promised =
+                thread.context.as_ref().map(|context| context.budget_ns as f64 / context.period_ns as f64);
+            capacity -= promised.unwrap_or(0.0);
+            weights.push(if promised.is_some() { 0.0 } else { f64::from(thread.weight) });
+            shares.push(promised.unwrap_or(0.0));
+        }
+    }
+    // Whoever's weight asks for more than one CPU gets one; the others share what is left. At most one round a thread.
+    for _ in 0..weights.len() {
+        let total: f64 = weights.iter().sum();
+        let Some(at) =
+            (0..weights.len()).find(|at| weights[*at] > 0.0 && weights[*at] / total * capacity > 1.0)
+        else {
+            break;
+        };
+        shares[at] = 1.0;
+        weights[at] = 0.0;
+        capacity -= 1.0;
+    }
+    let total: f64 = weights.iter().sum();
+    for (share, weight) in shares.iter_mut().zip(&weights).filter(|(_, weight)| **weight > 0.0) {
+        *share = weight / total * capacity;
+    }
+    Some(shares)
+}
+
 fn members(outcome: &Outcome, target: Target) -> impl Iterator<Item = usize> {
     let meant = move |at: &usize| {
         let thread = &outcome.threads[*at];
@@ -96,6 +142,16 @@ mod tests {
         let scenario = Scenario::parse("t", &text).unwrap();
         let outcome = Engine::new(&scenario, Options::of(&scenario)).unwrap().run().unwrap();
         judge(&scenario, &outcome).into_iter().map(|verdict| (verdict.found, verdict.met)).collect()
+    }
+
+    #[test]
+    fn fluid_shares_by_hand() {
+        let shares = |text: &str| fluid_shares(&Scenario::parse("t", text).unwrap());
+        let two = "for 1s\ncpus 2\nthread a weight=640\n run forever\nthread b count=2\n run forever\n";
+        assert_eq!(shares(two), Some(vec![1.0, 0.5, 0.5]));
+        let budget = "for 1s\nthread a budget=1ms period=4ms\n run forever\nthread b\n run forever\n";
+        assert_eq!(shares(budget), Some(vec![0.25, 0.75]));
+        assert_eq!(shares("for 1s\nthread a\n sleep 1ms\n"), None);
     }
 
     /// Every kind of expectation can be met and can be missed.

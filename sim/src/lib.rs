@@ -8,6 +8,7 @@
 pub mod engine;
 pub mod expect;
 pub mod fuzz;
+pub mod large;
 pub mod report;
 pub mod scenario;
 pub mod smp;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use sim::engine::costs::Costs;
 use sim::engine::{Engine, Options, Outcome};
+use sim::expect::fluid_shares;
 use sim::report::Summary;
 use sim::scenario::{PolicyName, Scenario};
 
@@ -98,6 +99,9 @@ impl Loaded {
             self.scenario.cpus,
             self.scenario.seed
         );
+        for (row, share) in summary.threads.iter_mut().zip(fluid_shares(&self.scenario).unwrap_or_default()) {
+            row.expected_share = Some(share);
+        }
         summary.counters.extend([
             ("scheduling events".to_string(), outcome.counters.events),
             ("longest wait ns".to_string(), outcome.counters.longest_wait_ns),

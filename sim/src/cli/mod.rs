@@ -1,5 +1,8 @@
 //! What can be typed, and what it means.
 
+#[macro_use]
+mod out;
+
 mod compare;
 mod fuzz;
 mod golden;

@@ -136,14 +136,16 @@ impl Engine<'_> {
         let home = scenario.threads[thread.spec].home.and_then(|cpu| CpuId::new(cpu as usize));
         // A timer goes off where the thread was put to sleep.
         let last = runnable.last_cpu();
-        let waker_id = waker.map(|cpu| self.cpus[cpu].id).or(last);
+        // A thread of the boot is made wherever its turn comes, so that placement does not always begin at CPU 0.
+        let turn = || (wait == Wait::Start).then(|| self.cpus[index as usize % self.cpus.len()].id);
+        let waker_id = waker.map(|cpu| self.cpus[cpu].id).or(last).or_else(turn);
         let land = Landscape {
             topology: &self.topology,
             online: self.online,
             idle: self.idle,
             pending: self.pending,
         };
-        let load = |cpu: CpuId| self.cpus[cpu.index()].core.summary().weight;
+        let load = |cpu: CpuId| self.loads[cpu.index()];
         let target = place(&land, &runnable.allowed(), last.or(home), waker_id, load)
             .expect("a thread is allowed on at least one CPU")
             .cpu
@@ -154,7 +156,8 @@ impl Engine<'_> {
         if let Some(from) = last.filter(|from| from.index() != target) {
             self.record(self.now, target, Kind::Place { thread: index, from: from.index() as u16 });
         }
-        let remote = waker_id.is_some_and(|waker| waker.index() != target);
+        let boots = waker.is_none() && wait == Wait::Start;
+        let remote = !boots && waker_id.is_some_and(|waker| waker.index() != target);
         if remote {
             self.wait_for_lock(waker, target);
         }
@@ -269,7 +272,9 @@ impl Engine<'_> {
             None => FOREVER,
         };
         if timer != FOREVER {
-            timer = self.with_timer_faults(timer.max(self.now), cpu);
+            // Overhead is time with interrupts off: the timer is heard after it.
+            let earliest = if state.in_overhead { state.runs_from_ns } else { self.now };
+            timer = self.with_timer_faults(timer.max(earliest), cpu);
         }
         let next = timer.min(done);
         let state = &mut self.cpus[cpu];
@@ -459,6 +464,7 @@ impl Engine<'_> {
 
     pub(super) fn update_masks(&mut self, cpu: usize) {
         let state = &self.cpus[cpu];
+        self.loads[cpu] = state.core.load();
         let set = |mask: &mut CpuMask, member: bool| {
             if member { mask.insert(state.id) } else { mask.remove(state.id) }
         };

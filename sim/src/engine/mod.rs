@@ -300,6 +300,8 @@ pub struct Engine<'a> {
     pending: CpuMask,
     /// CPUs where somebody waits.
     stealable: CpuMask,
+    /// The weight on each CPU.
+    loads: Vec<u64>,
     random: Random,
     fault_random: Random,
     trace: Trace,
@@ -375,6 +377,7 @@ impl<'a> Engine<'a> {
             idle: online,
             pending: CpuMask::EMPTY,
             stealable: CpuMask::EMPTY,
+            loads: vec![0; scenario.cpus as usize],
             random: Random::new(scenario.seed),
             fault_random: Random::new(scenario.seed ^ 0xfa17),
             trace,
