@@ -100,7 +100,7 @@ fn random_thread(scenario: &Scenario, random: &mut Random, at: u64) -> ThreadSpe
     let mut thread = ThreadSpec::new(&format!("t{at}"));
     thread.count = random.between(1, 4) as u32;
     thread.weight = *pick(random, &[64, 64, 64, 128, 1, 3, 1000, 1024]);
-    thread.class = *pick(random, &Class::ALL);
+    thread.class = *pick(random, Class::ALL);
     thread.start_ns = *pick(random, &[0, 0, 0, 10 * MS, 17_345_678]);
     if random.below(4) == 0 {
         let mut cpus: Vec<u32> = (0..scenario.cpus).filter(|_| random.below(2) == 0).collect();
@@ -119,7 +119,7 @@ fn random_thread(scenario: &Scenario, random: &mut Random, at: u64) -> ThreadSpe
             period_ns,
             deadline_ns: period_ns,
             band: random.below(8) as u8,
-            overrun: *pick(random, &Overrun::ALL),
+            overrun: *pick(random, Overrun::ALL),
             refills: random.between(1, 8) as u8,
         });
     }
@@ -226,7 +226,7 @@ fn add_actions(scenario: &mut Scenario, random: &mut Random) {
         let target = Target { thread, instance };
         let action = match random.below(6) {
             0 => Action::Weight(target, *pick(random, &[1, 64, 256, 1024])),
-            1 => Action::Class(target, *pick(random, &Class::ALL)),
+            1 => Action::Class(target, *pick(random, Class::ALL)),
             2 if scenario.threads[thread].context.is_some() => Action::Revoke(target),
             3 => Action::Kill(target),
             4 => Action::Wake(target),

@@ -22,7 +22,7 @@ impl Random {
 
     /// A number in `0..below`; 0 for an empty range.
     pub fn below(&mut self, below: u64) -> u64 {
-        (u128::from(self.next_u64()) * u128::from(below) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(below)) >> 64) as u64
     }
 
     /// A number in `low..=high`.
