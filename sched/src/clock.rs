@@ -117,8 +117,9 @@ impl VirtualClock {
     /// Changes the weight of a thread that is counted here.
     pub(crate) fn reweigh(&mut self, fair: &mut Fair, weight: Weight) {
         self.settle();
+        let average = self.origin;
         self.subtract(fair);
-        fair.set_weight(weight);
+        fair.set_weight(weight, average - fair.position);
         self.add(fair);
     }
 

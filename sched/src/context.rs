@@ -5,7 +5,8 @@ use core::fmt;
 
 use crate::ledger::Ledger;
 use crate::{
-    BEST_EFFORT_RESERVE_PPM, MAX_CONTEXTS_PER_CPU, MAX_CRITICALITY, MAX_PERIOD_NS, MAX_REFILLS, MIN_BUDGET_NS,
+    BEST_EFFORT_RESERVE_PPM, MAX_CONTEXTS_PER_CPU, MAX_CRITICALITY, MAX_PERIOD_NS, MAX_REFILLS,
+    MIN_BUDGET_NS, MIN_REFILLS,
 };
 use crate::{CpuId, CpuMask};
 
@@ -80,7 +81,7 @@ impl Spec {
         if self.criticality > MAX_CRITICALITY {
             return Err(SpecError::CriticalityTooHigh { found: self.criticality });
         }
-        if self.max_refills == 0 || self.max_refills as usize > MAX_REFILLS {
+        if !(MIN_REFILLS..=MAX_REFILLS).contains(&usize::from(self.max_refills)) {
             return Err(SpecError::RefillsOutOfRange { found: self.max_refills });
         }
         Ok(())
@@ -124,7 +125,7 @@ pub enum SpecError {
         /// What was asked for.
         found: u8,
     },
-    /// No refill, or more than [`MAX_REFILLS`].
+    /// Fewer than [`MIN_REFILLS`] or more than [`MAX_REFILLS`].
     RefillsOutOfRange {
         /// What was asked for.
         found: u8,
@@ -151,7 +152,7 @@ impl fmt::Display for SpecError {
                 write!(f, "criticality {found} is above {MAX_CRITICALITY}")
             }
             SpecError::RefillsOutOfRange { found } => {
-                write!(f, "{found} refills asked for; 1 to {MAX_REFILLS} are possible")
+                write!(f, "{found} refills asked for; {MIN_REFILLS} to {MAX_REFILLS} are possible")
             }
         }
     }
@@ -354,7 +355,7 @@ mod tests {
         );
         assert_eq!(bad(|s| s.cpu_mask = CpuMask::EMPTY), SpecError::NoCpu);
         assert_eq!(bad(|s| s.criticality = 8), SpecError::CriticalityTooHigh { found: 8 });
-        assert_eq!(bad(|s| s.max_refills = 0), SpecError::RefillsOutOfRange { found: 0 });
+        assert_eq!(bad(|s| s.max_refills = 1), SpecError::RefillsOutOfRange { found: 1 });
         assert_eq!(bad(|s| s.max_refills = 9), SpecError::RefillsOutOfRange { found: 9 });
     }
 

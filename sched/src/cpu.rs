@@ -238,7 +238,11 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         let thread = &mut *running.thread;
         thread.account.runtime_ns += elapsed;
         match (running.tier, &mut thread.context) {
-            (Tier::Guaranteed, Some(context)) => context.charge(elapsed),
+            (Tier::Guaranteed, Some(context)) => {
+                context.charge(elapsed);
+                // The next refill has the next deadline.
+                thread.key.tag = context.urgency_tag();
+            }
             _ => {
                 let virtual_ns = thread.fair.charge(elapsed);
                 thread.account.virtual_runtime_ns += virtual_ns as u64;
@@ -459,7 +463,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if let Some(running) = &mut self.running {
             match running.tier {
                 Tier::Fair => self.clock.reweigh(&mut running.thread.fair, weight),
-                Tier::Guaranteed => running.thread.fair.set_weight(weight),
+                Tier::Guaranteed => running.thread.fair.set_weight_off_cpu(weight),
             }
         }
         Ok(())
@@ -487,7 +491,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         } else if let Some(mut thread) = self.queue_mut(ticket.queue).take(ticket.key) {
             match ticket.queue {
                 QueueKind::Open | QueueKind::Restricted => self.clock.reweigh(&mut thread.fair, weight),
-                _ => thread.fair.set_weight(weight),
+                _ => thread.fair.set_weight_off_cpu(weight),
             }
             self.queue_mut(ticket.queue).insert(thread);
         }
@@ -664,7 +668,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                     thread.context.as_ref().map_or(0, |context| context.ledger.available_ns(self.at_ns));
                 self.at_ns + left
             }
-            Some(_) if self.waiting() == 0 => FOREVER,
+            // A thread with budget that yielded waits behind a best-effort one: it must not wait for ever.
+            Some(_) if self.waiting() == 0 && self.guaranteed.is_empty() => FOREVER,
             Some(Running { thread, .. }) => self.at_ns + thread.quantum_ns,
         };
         end.min(refill).min(promotion)
@@ -783,10 +788,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     /// The running thread goes on with a context. Given back if it has one already, or if the promise was made elsewhere.
-    pub fn bind_current(&mut self, context: Box<Context>, now: u64) -> Result<Effect, Box<Context>> {
+    pub fn bind_current(&mut self, mut context: Box<Context>, now: u64) -> Result<Effect, Box<Context>> {
         self.charge(now);
         match &mut self.running {
             Some(running) if running.thread.context.is_none() && context.home() == self.id => {
+                // What lay unused counts from now on; otherwise every period since then would come back at once.
+                context.ledger.activate(self.at_ns);
                 running.tier = Tier::Guaranteed;
                 running.thread.key.tag = context.urgency_tag();
                 running.thread.context = Some(context);

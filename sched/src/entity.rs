@@ -215,7 +215,7 @@ macro_rules! in_hand {
 
             /// Sets the weight; takes effect when it is next queued (F-07).
             pub fn set_weight(&mut self, weight: u16) -> Result<(), WeightError> {
-                self.0.fair.set_weight(Weight::new(weight)?);
+                self.0.fair.set_weight_off_cpu(Weight::new(weight)?);
                 Ok(())
             }
 

@@ -60,11 +60,22 @@ impl Fair {
         self.weight.to_virtual(SLICE_NS)
     }
 
-    pub(crate) fn set_weight(&mut self, weight: Weight) {
+    /// Changes the weight of a thread that is `behind` (or ahead of) the clock. What it is owed in real time stays the same, so
+    /// its distance in virtual time shrinks or grows with the weight.
+    pub(crate) fn set_weight(&mut self, weight: Weight, behind: i64) {
+        let (old, new) = (i64::from(self.weight.get()), i64::from(weight.get()));
+        self.position += behind - behind * old / new;
+        self.deadline = self.deadline.max(self.position);
+        self.lag = self.lag * old / new;
         // The remainder is a fraction of one virtual nanosecond; keep its value under the new denominator.
         self.remainder = self.remainder * u64::from(weight.get()) / u64::from(self.weight.get());
         self.weight = weight;
         self.derive();
+    }
+
+    /// As `set_weight`, for a thread that is on no clock: it is behind by what it was when it left.
+    pub(crate) fn set_weight_off_cpu(&mut self, weight: Weight) {
+        self.set_weight(weight, self.lag);
     }
 
     pub(crate) fn set_class(&mut self, class: LatencyClass) {
@@ -114,11 +125,20 @@ mod tests {
         assert_eq!(total, 100);
     }
 
+    /// F-07: what a thread is owed in real time does not change with its weight.
+    #[test]
+    fn f_07_weight_change_keeps_real_lag() {
+        let mut fair = Fair::new(Weight::new(16).unwrap(), LatencyClass::Batch);
+        (fair.position, fair.lag) = (-40_000_000, 40_000_000); // 10 ms behind in real time: 40 * 16/64
+        fair.set_weight_off_cpu(Weight::new(1024).unwrap());
+        assert_eq!((fair.position, fair.lag), (-625_000, 625_000)); // 0.625 * 1024/64 = 10 ms
+    }
+
     #[test]
     fn weight_change_keeps_the_fraction() {
         let mut fair = Fair::new(Weight::new(128).unwrap(), LatencyClass::Normal);
         assert_eq!(fair.charge(1), 0); // 64/128: one half is carried
-        fair.set_weight(Weight::new(64).unwrap());
+        fair.set_weight(Weight::new(64).unwrap(), 0);
         assert_eq!(fair.remainder, 32); // one half of 64
     }
 }

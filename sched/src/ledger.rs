@@ -12,7 +12,7 @@
 //! from became usable. So whatever the pattern of running and sleeping, no more than the budget comes back per period: time
 //! is moved, never made. When the list is full, the last two refills become one at the *later* time.
 
-use crate::{MAX_REFILLS, MIN_BUDGET_NS};
+use crate::{MAX_DEBT_PERIODS, MAX_REFILLS, MIN_BUDGET_NS, MIN_REFILLS};
 
 /// An amount of CPU time, and the time from which it may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +34,11 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A full budget, usable from `now`. `limit` is the number of refills to keep, at most [`MAX_REFILLS`].
+    /// A full budget, usable from `now`. `limit` is the number of refills to keep, [`MIN_REFILLS`] to [`MAX_REFILLS`].
     pub fn new(budget_ns: u64, period_ns: u64, limit: usize, now: u64) -> Ledger {
         let mut refills = [Refill::default(); MAX_REFILLS];
         refills[0] = Refill { time_ns: now, amount_ns: budget_ns };
-        Ledger { period_ns, limit: limit.clamp(1, MAX_REFILLS), refills, len: 1 }
+        Ledger { period_ns, limit: limit.clamp(MIN_REFILLS, MAX_REFILLS), refills, len: 1 }
     }
 
     /// The refills, ascending in time.
@@ -54,6 +54,11 @@ impl Ledger {
     /// What may be used without waiting.
     pub fn available_ns(&self, now: u64) -> u64 {
         self.refills().iter().take_while(|refill| refill.time_ns <= now).map(|refill| refill.amount_ns).sum()
+    }
+
+    /// What may be used before the next refill, and with it the deadline, takes over.
+    pub fn head_ns(&self, now: u64) -> u64 {
+        if self.refills[0].time_ns <= now { self.refills[0].amount_ns } else { 0 }
     }
 
     /// When the next time becomes, or became, usable.
@@ -81,7 +86,7 @@ impl Ledger {
         let mut left = used_ns;
         if left >= total {
             // Whole budgets: every refill is used once a round and returns a period later.
-            let rounds = left / total;
+            let rounds = (left / total).min(MAX_DEBT_PERIODS);
             self.refills[..self.len].iter_mut().for_each(|refill| refill.time_ns += rounds * self.period_ns);
             left %= total;
         }
@@ -171,7 +176,7 @@ mod tests {
                 random % below
             };
             let (budget, period) = (MIN_BUDGET_NS + next(5 * MS), 6 * MS + next(20 * MS));
-            let mut ledger = Ledger::new(budget, period, 1 + next(8) as usize, 0);
+            let mut ledger = Ledger::new(budget, period, 2 + next(7) as usize, 0);
             let mut now = 0;
             let mut runs: Vec<(u64, u64)> = Vec::new();
             for _ in 0..300 {

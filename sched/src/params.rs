@@ -39,6 +39,10 @@ pub const MIN_BUDGET_NS: u64 = 20_000;
 pub const MAX_PERIOD_NS: u64 = 60_000_000_000;
 /// The most refills that a context may keep; more pieces than this are merged, later, never earlier.
 pub const MAX_REFILLS: usize = 8;
+/// The fewest: with one, using a part of the budget would put off the rest of it.
+pub const MIN_REFILLS: usize = 2;
+/// How many periods an overrun can cost: a CPU that stood still for minutes must not stop its threads for days.
+pub const MAX_DEBT_PERIODS: u64 = 1024;
 /// Criticality bands: 0 (lowest) to this.
 pub const MAX_CRITICALITY: u8 = 7;
 /// The most contexts that one CPU admits; it bounds every loop over contexts.

@@ -120,7 +120,7 @@ fn random_thread(scenario: &Scenario, random: &mut Random, at: u64) -> ThreadSpe
             deadline_ns: period_ns,
             band: random.below(8) as u8,
             overrun: *pick(random, Overrun::ALL),
-            refills: random.between(1, 8) as u8,
+            refills: random.between(2, 8) as u8,
         });
     }
     thread.program = random_program(scenario, random);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use sim::report::svg::{BarChart, Unit};
+use sim::report::svg::{BarChart, LineChart, Series, Unit};
 use sim::report::table::Table;
 use sim::report::units::{Human, Percent};
 use sim::report::{Summary, svg};
@@ -47,8 +47,23 @@ fn variants(options: &Options) -> Vec<(String, Overrides)> {
     options.cpus.iter().map(on).collect()
 }
 
+/// Points of the line that shows how far a thread is ahead of its fluid share.
+const AHEAD_POINTS: u64 = 400;
+
+/// Run time so far minus the fluid share of the time so far, in ns, over time.
+fn ahead(trace: &trace::Trace, thread: u32, share: f64) -> Vec<(f64, f64)> {
+    let runs: Vec<_> = trace.runs().into_iter().filter(|run| run.thread == Some(thread)).collect();
+    let at = |point: u64| {
+        let time_ns = trace.end_ns * point / AHEAD_POINTS;
+        let ran: u64 = runs.iter().map(|run| run.end_ns.min(time_ns).saturating_sub(run.start_ns)).sum();
+        (time_ns as f64, ran as f64 - share * time_ns as f64)
+    };
+    (0..=AHEAD_POINTS).map(at).collect()
+}
+
 fn compare_one(path: &Path, options: &Options) -> Result<(), Failure> {
     let variants = variants(options);
+    let mut lines: Vec<Series> = Vec::new();
     let mut summaries: Vec<Summary> = Vec::new();
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     for (label, overrides) in &variants {
@@ -57,7 +72,28 @@ fn compare_one(path: &Path, options: &Options) -> Result<(), Failure> {
         let trace = outcome.trace.as_ref().expect("runs from the command line are recorded");
         let file = options.out.join(format!("{name}-{}.svg", label.replace(' ', "-")));
         write_file(&file, svg::timeline(trace, None).as_bytes())?;
-        summaries.push(loaded.summary(&outcome));
+        let summary = loaded.summary(&outcome);
+        // The first thread stands for all: scenarios name the interesting one first.
+        if let Some(share) = summary.threads.first().and_then(|row| row.expected_share) {
+            let points = ahead(trace, trace.threads[0].id, share);
+            lines.push(Series {
+                name: format!("{} under {label}", summary.threads[0].name),
+                points,
+                dashed: false,
+            });
+        }
+        summaries.push(summary);
+    }
+    if !lines.is_empty() {
+        let chart = LineChart {
+            title: format!("{}: ahead of the fluid share", summaries[0].title),
+            x_label: "time".into(),
+            y_label: "ahead".into(),
+            x_unit: Unit::Time,
+            y_unit: Unit::Time,
+            series: lines,
+        };
+        write_file(&options.out.join(format!("{name}-ahead.svg")), chart.svg().as_bytes())?;
     }
     println!("\n{}", summaries[0].title);
     let mut head = vec!["thread".to_string()];
