@@ -19,7 +19,7 @@ BENCH = cargo build --release --locked -p bench && cargo run --release --quiet -
 
 .DEFAULT_GOAL := help
 .PHONY: help run test setup setup-rust setup-test setup-bench setup-fuzz clean \
-  sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report \
+  sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
   bench-sched bench-sim fuzz fmt lint tidy doc
 
 ##@ Start here
@@ -91,6 +91,14 @@ sim-compare: setup-rust ## play a scenario, or all, under both policies side by 
 
 sim-smp: setup-rust ## the SMP matrix: six workloads on 1 to 64 CPUs, table and plot
 	@$(SIM) smp $(ARGS)
+
+plots: setup-rust ## draw the pictures of the docs anew, into docs/plots
+	@for name in heavy-and-light classes short-sleeper; do $(SIM) compare $$name --out target/plots >/dev/null || exit 1; done
+	@$(SIM) run three-on-two --svg target/plots/three-on-two.svg --until 400ms >/dev/null
+	@$(SIM) run budget --svg target/plots/budget.svg >/dev/null
+	@$(SIM) smp >/dev/null && cp target/sim/smp-wfq.svg target/plots/
+	@mkdir -p docs/plots && for picture in docs/plots/*.svg; do cp target/plots/$${picture##*/} docs/plots/ || exit 1; done
+	@ls docs/plots
 
 report: setup-rust ## one HTML page with a timeline to look at, under target/ (SCENARIO)
 	@$(SIM) report $(SCENARIO) $(ARGS)

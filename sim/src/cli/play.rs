@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// Write the timeline as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Draw the SVG only up to this time, for example 400ms
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
+    until: Option<u64>,
     /// Write a Perfetto trace (open it in ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -62,7 +65,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, Failure> {
         None => Ok(()),
     };
     write(&options.html, &|| html::page(trace, &summary))?;
-    write(&options.svg, &|| svg::timeline(trace, None))?;
+    let window = options.until.map(|to_ns| svg::Window { from_ns: 0, to_ns });
+    write(&options.svg, &|| svg::timeline(trace, window))?;
     if let Some(path) = &options.trace {
         trace::perfetto::write(trace, &mut create(path)?)?;
         println!("wrote {}", path.display());
@@ -103,6 +107,14 @@ pub(super) fn print_verdicts(loaded: &Loaded, outcome: &Outcome) -> bool {
         println!("{word} line {}: expect {}  (found {})", verdict.line, verdict.expected, verdict.found);
     }
     verdicts.iter().all(|verdict| verdict.met)
+}
+
+fn milliseconds(text: &str) -> Result<u64, String> {
+    let number =
+        text.strip_suffix("ms").and_then(|number| number.parse::<u64>().ok()).filter(|number| *number > 0);
+    number
+        .and_then(|number| number.checked_mul(1_000_000))
+        .ok_or_else(|| format!("found `{text}`, expected whole milliseconds such as 400ms"))
 }
 
 fn create(path: &Path) -> Result<BufWriter<File>, Failure> {
