@@ -1,1 +1,7 @@
-//! bench
+//! Side-by-side benchmarks: what they share ([`report`], [`instructions`]), and the parts of `bench-sched`.
+#![forbid(unsafe_code)]
+
+pub mod contest;
+pub mod instructions;
+pub mod peer;
+pub mod report;

@@ -35,7 +35,7 @@ fuzz_target!(|input: Input| {
         (spec.criticality, spec.max_refills) = (criticality % 16, max_refills % 16);
         assert_eq!(spec.validate().is_ok(), acceptable(&spec), "{spec:?}");
         let before = cpu.reserved();
-        match cpu.admit(ContextId { id: id as u64, generation: 1 }, spec, 0) {
+        match cpu.admit(Proposal::new(ContextId { id: id as u64, generation: 1 }, spec), 0) {
             Ok(context) => held.push(context),
             Err(error) => {
                 assert!(!error.to_string().is_empty());

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sched::{
     Blocked, Context, ContextId, Cpu, CpuId, CpuMask, Decision, Effect, Landscape, MoveOutcome, PolicyKind,
-    Runnable, Spec, Summary, ThreadId, Ticket, Topology, balance_plan, most_overdue, place,
+    Proposal, Runnable, Spec, Summary, ThreadId, Ticket, Topology, balance_plan, most_overdue, place,
 };
 
 use crate::Flaw;
@@ -330,8 +330,8 @@ impl<B: Backend> Machine<B> {
 
     /// Step: gives a promise back.
     pub fn retire(&self, context: Box<Context>) {
-        let refused = self.with(context.home(), |state| state.retire(context).err());
-        debug_assert!(refused.is_none(), "a context is retired at home");
+        let left_over = self.with(context.home(), |state| state.retire(context));
+        debug_assert!(left_over.is_ok(), "a context is retired at home"); // and freed here, outside the lock
     }
 
     /// Kills a thread wherever it is. If it is on its way from one owner to the next, its next CPU ends it.
@@ -421,13 +421,17 @@ impl<B: Backend> Machine<B> {
 
     /// Asks `cpu` for a promise.
     pub fn admit(&self, cpu: CpuId, identity: ContextId, spec: Spec, now: u64) -> Option<Box<Context>> {
-        self.with(cpu, |state| state.admit(identity, spec, now)).ok()
+        let proposal = Proposal::new(identity, spec); // allocated before the lock is taken
+        self.with(cpu, |state| state.admit(proposal, now)).ok()
     }
 
     /// Gives a waiting thread a context; what is left over (this one, or the one it had) is retired.
     pub fn bind_parked(&self, thread: usize, context: Box<Context>) -> bool {
         let (bound, left_over) = match &mut *self.threads[thread].slot.lock() {
-            Slot::Parked(blocked) if allows(blocked, context.home()) => (true, blocked.bind(context)),
+            Slot::Parked(blocked) => match blocked.bind(context) {
+                Ok(before) => (true, before),
+                Err(context) => (false, Some(context)),
+            },
             _ => (false, Some(context)),
         };
         if let Some(context) = left_over {
@@ -477,11 +481,6 @@ impl<B: Backend> Drop for Machine<B> {
 
 fn is_doomed<B: Backend>(state: &Cpu<Handle<B>>) -> bool {
     state.current_payload().is_some_and(|handle| handle.0.is_doomed())
-}
-
-/// May a thread with its present mask use a context of this CPU? An empty intersection would strand it.
-fn allows<B: Backend>(blocked: &Blocked<Handle<B>>, home: CpuId) -> bool {
-    blocked.context().is_none() && blocked.allowed().contains(home)
 }
 
 /// Who could take a thread that this CPU will not run at its next dispatch.

@@ -233,6 +233,52 @@ pub struct ContextId {
     pub generation: u64,
 }
 
+/// A context that nobody has promised yet: made, or left over, outside all locks.
+#[derive(Debug)]
+pub struct Proposal(Box<Context>);
+
+impl Proposal {
+    /// Asks for CPU time. The spec is judged by the CPU that it is brought to.
+    pub fn new(identity: ContextId, spec: Spec) -> Proposal {
+        let home = CpuId::new(0).expect("there is a first CPU");
+        let ledger = Ledger::new(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), 0);
+        Proposal(Box::new(Context { identity, spec, home, ledger, consumed_ns: 0, depletions: 0 }))
+    }
+
+    /// What is asked for.
+    pub fn spec(&self) -> &Spec {
+        &self.0.spec
+    }
+
+    pub(crate) fn admitted(mut self, home: CpuId, now: u64) -> Box<Context> {
+        let spec = &self.0.spec;
+        self.0.ledger = Ledger::new(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), now);
+        self.0.home = home;
+        self.0
+    }
+
+    pub(crate) fn from_retired(context: Box<Context>) -> Proposal {
+        Proposal(context)
+    }
+}
+
+/// A refusal, with the proposal to try elsewhere.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub why: AdmissionError,
+    /// What was refused.
+    pub proposal: Proposal,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.why.fmt(f)
+    }
+}
+
+impl core::error::Error for Refused {}
+
 /// CPU time that was admitted on one CPU. Whoever holds the value holds the time; there is no second.
 #[derive(Debug)]
 #[must_use = "dropping it leaves its share of the CPU reserved; give it to `Cpu::retire`"]
@@ -265,11 +311,6 @@ pub struct ContextInfo {
 }
 
 impl Context {
-    pub(crate) fn new(identity: ContextId, spec: Spec, home: CpuId, now: u64) -> Box<Context> {
-        let ledger = Ledger::new(spec.budget_ns, spec.period_ns, spec.max_refills as usize, now);
-        Box::new(Context { identity, spec, home, ledger, consumed_ns: 0, depletions: 0 })
-    }
-
     /// Which one.
     pub fn identity(&self) -> ContextId {
         self.identity

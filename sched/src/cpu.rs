@@ -9,9 +9,9 @@ use crate::clock::VirtualClock;
 use crate::entity::{Entity, Entrance, Key, Link};
 use crate::queue::{Aggregates, Queue, Wanted};
 use crate::{
-    AdmissionError, Blocked, Context, ContextId, CpuId, CpuMask, CpuTime, FOREVER, LatencyClass,
-    MAX_CONTEXTS_PER_CPU, Overrun, Payload, Policy, PolicyKind, QueueKind, Runnable, Snapshot, Spec,
-    ThreadId, Ticket, Utilisation, Weight, WeightError,
+    AdmissionError, Blocked, Context, CpuId, CpuMask, CpuTime, FOREVER, LatencyClass, MAX_CONTEXTS_PER_CPU,
+    Overrun, Payload, Policy, PolicyKind, Proposal, QueueKind, Refused, Runnable, Snapshot, Spec, ThreadId,
+    Ticket, Utilisation, Weight, WeightError,
 };
 
 /// What the caller must do after an event.
@@ -111,6 +111,8 @@ pub struct Cpu<T, P: Policy = PolicyKind> {
     pub(crate) demoted: Vec<Demoted>,
     pub(crate) clock: VirtualClock,
     sequence: u64,
+    /// An event said that somebody else should run, and nobody has dispatched since.
+    wanted: bool,
     /// What the last thread left of its slice: the most that a direct handoff may run.
     leftover_ns: u64,
     pub(crate) reserved: Utilisation,
@@ -137,6 +139,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             demoted: Vec::with_capacity(MAX_CONTEXTS_PER_CPU),
             clock: VirtualClock::new(),
             sequence: 0,
+            wanted: false,
             leftover_ns: 0,
             reserved: Utilisation::default(),
             contexts: 0,
@@ -182,6 +185,16 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     /// Whether time goes to nobody's account at the moment.
     pub fn is_in_interrupt(&self) -> bool {
         self.in_interrupt
+    }
+
+    /// What the timer must be armed for ([`FOREVER`]: no timer needed).
+    pub fn until_ns(&self) -> u64 {
+        self.running.as_ref().map_or_else(|| self.horizon(), |running| running.until_ns)
+    }
+
+    /// Whether somebody else should run, and nobody has dispatched since.
+    pub fn wants_dispatch(&self) -> bool {
+        self.wanted
     }
 
     /// The weight of all best-effort threads here, the running one included: what placement compares.
@@ -401,7 +414,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 self.policy.preempts(key.tag, eligible, running.thread.key.tag)
             }
         };
-        if preempts { Effect::Dispatch } else { self.rearm() }
+        if preempts { self.want_dispatch() } else { self.rearm() }
+    }
+
+    fn want_dispatch(&mut self) -> Effect {
+        self.wanted = true;
+        Effect::Dispatch
     }
 
     // ---- departures ---------------------------------------------------------------------------------------------
@@ -500,7 +518,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     // ---- decisions ----------------------------------------------------------------------------------------------
 
-    /// The timer fired (early, late or on time), or something else made the caller look.
+    /// The timer fired (early, late or on time), or another CPU's event made the caller look: the answer to an inter-processor
+    /// interrupt. [`Effect::Keep`] compares with what was said last, perhaps to that other CPU; [`Cpu::until_ns`] tells what
+    /// the timer must be armed for.
     pub fn timer(&mut self, now: u64) -> Effect {
         self.charge(now);
         self.release_due();
@@ -509,6 +529,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             return if self.guaranteed.is_empty() && !waiting { self.rearm() } else { Effect::Dispatch };
         };
         let over = match (running.tier, &running.thread.context) {
+            _ if self.wanted => true,
             (Tier::Guaranteed, Some(context)) => {
                 context.ledger.available_ns(self.at_ns) == 0
                     || self.guaranteed.first_key().is_some_and(|first| first < running.thread.key)
@@ -530,6 +551,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     pub fn dispatch(&mut self, now: u64) -> Decision<T> {
         self.charge(now);
         self.release_due();
+        self.wanted = false;
         let previous = self.current();
         let mut evicted = None;
         if let Some(running) = self.running.take() {
@@ -550,6 +572,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     pub fn yield_now(&mut self, now: u64) -> Decision<T> {
         self.charge(now);
         self.release_due();
+        self.wanted = false;
         let previous = self.current();
         self.leftover_ns = 0;
         let Some(running) = self.running.take() else {
@@ -750,13 +773,21 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.reserved
     }
 
-    /// Promises CPU time, or says why not (S-11). Everything is checked before anything changes.
-    pub fn admit(
-        &mut self,
-        identity: ContextId,
-        spec: Spec,
-        now: u64,
-    ) -> Result<Box<Context>, AdmissionError> {
+    /// Promises CPU time, or says why not (S-11). Everything is checked before anything changes, and nothing is allocated: the
+    /// proposal was made before the lock was taken.
+    pub fn admit(&mut self, proposal: Proposal, now: u64) -> Result<Box<Context>, Refused> {
+        match self.admissible(proposal.spec()) {
+            Ok(total) => {
+                self.reserved = total;
+                self.contexts += 1;
+                Ok(proposal.admitted(self.id, now.max(self.at_ns)))
+            }
+            Err(why) => Err(Refused { why, proposal }),
+        }
+    }
+
+    /// The utilisation with this spec, if it may be admitted.
+    fn admissible(&self, spec: &Spec) -> Result<Utilisation, AdmissionError> {
         spec.validate().map_err(AdmissionError::Invalid)?;
         if !spec.cpu_mask.contains(self.id) {
             return Err(AdmissionError::WrongCpu(self.id));
@@ -772,19 +803,18 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 free_ppm: Utilisation::BOUND.minus(self.reserved).ppm(),
             });
         }
-        self.reserved = total;
-        self.contexts += 1;
-        Ok(Context::new(identity, spec, self.id, now.max(self.at_ns)))
+        Ok(total)
     }
 
-    /// Takes a promise back; the context must be unbound, and from here.
-    pub fn retire(&mut self, context: Box<Context>) -> Result<(), Box<Context>> {
+    /// Takes a promise back; the context must be unbound, and from here. What is left can be proposed elsewhere, or dropped
+    /// when no lock is held.
+    pub fn retire(&mut self, context: Box<Context>) -> Result<Proposal, Box<Context>> {
         if context.home() != self.id {
             return Err(context);
         }
         self.reserved = self.reserved.minus(context.spec().utilisation());
         self.contexts -= 1;
-        Ok(())
+        Ok(Proposal::from_retired(context))
     }
 
     /// The running thread goes on with a context. Given back if it has one already, or if the promise was made elsewhere.
@@ -799,7 +829,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 running.thread.context = Some(context);
                 self.clock.leave(&mut running.thread.fair);
                 running.thread.entrance = Entrance::Join;
-                Ok(Effect::Dispatch)
+                Ok(self.want_dispatch())
             }
             _ => Err(context),
         }
@@ -817,6 +847,6 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
         self.forget_demotion(&mut running.thread);
         self.running = Some(running);
-        context.map(|context| (context, Effect::Dispatch))
+        context.map(|context| (context, self.want_dispatch()))
     }
 }

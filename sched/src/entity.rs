@@ -224,9 +224,11 @@ macro_rules! in_hand {
                 self.0.fair.set_class(class);
             }
 
-            /// Restricts it to these CPUs; the empty set is refused and changes nothing.
+            /// Restricts it to these CPUs. Refused, and nothing changes, if that leaves it nowhere to run: the empty set, or one
+            /// without its context's home.
             pub fn set_allowed(&mut self, cpus: CpuMask) -> Result<(), EmptyMask> {
-                if cpus.is_empty() {
+                let home = self.0.context.as_ref().map(|context| context.home());
+                if cpus.is_empty() || home.is_some_and(|home| !cpus.contains(home)) {
                     return Err(EmptyMask);
                 }
                 self.0.allowed = cpus;
@@ -238,9 +240,13 @@ macro_rules! in_hand {
                 self.0.context_only = context_only;
             }
 
-            /// Gives it a context; one that it already had comes back.
-            pub fn bind(&mut self, context: Box<Context>) -> Option<Box<Context>> {
-                self.0.context.replace(context)
+            /// Gives it a context; one that it already had comes back. Refused, and given back, if its home is not among the CPUs
+            /// where the thread may run.
+            pub fn bind(&mut self, context: Box<Context>) -> Result<Option<Box<Context>>, Box<Context>> {
+                if !self.0.allowed.contains(context.home()) {
+                    return Err(context);
+                }
+                Ok(self.0.context.replace(context))
             }
 
             /// Takes its context away.
@@ -264,13 +270,13 @@ macro_rules! in_hand {
 in_hand!(Blocked);
 in_hand!(Runnable);
 
-/// The empty CPU set was refused: a thread must be able to run somewhere.
+/// A CPU set was refused: a thread must be able to run somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmptyMask;
 
 impl fmt::Display for EmptyMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the empty CPU mask leaves a thread nowhere to run")
+        write!(f, "the CPU mask leaves the thread nowhere to run")
     }
 }
 

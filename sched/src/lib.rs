@@ -63,7 +63,9 @@ mod topology;
 pub use account::{CpuTime, Snapshot};
 pub use balance::{BalancePlan, MoveOutcome, Summary, balance_plan, most_overdue};
 pub use check::Violation;
-pub use context::{AdmissionError, Context, ContextId, ContextInfo, Overrun, Spec, SpecError, Utilisation};
+pub use context::{
+    AdmissionError, Context, ContextId, ContextInfo, Overrun, Proposal, Refused, Spec, SpecError, Utilisation,
+};
 pub use cpu::{Cpu, Decision, Effect, Evicted, EvictionReason, Misplaced};
 pub use entity::{Blocked, EmptyMask, Key, Payload, QueueKind, Runnable, ThreadId, Ticket};
 pub use fair::Fair;

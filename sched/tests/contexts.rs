@@ -82,7 +82,7 @@ proptest! {
         let fits = acceptable(&spec)
             && mask & 1 == 1
             && u128::from(spec.budget_ns) * 1_000_000 <= u128::from(spec.relative_deadline_ns) * 949_999;
-        match cpu.admit(ContextId { id: 1, generation: 1 }, spec, 0) {
+        match cpu.admit(Proposal::new(ContextId { id: 1, generation: 1 }, spec), 0) {
             Ok(context) => {
                 prop_assert!(u128::from(spec.budget_ns) * 100 <= u128::from(spec.relative_deadline_ns) * 95);
                 prop_assert!(cpu.retire(context).is_ok());
@@ -218,7 +218,7 @@ fn s_03_an_unused_context_saves_nothing_up() {
         let spec = Spec::new(10 * MS, 100 * MS);
         let mut machine = Machine::new(1, PolicyKind::Wfq);
         let thread = machine.spawn(Plan::hog(64));
-        let mut context = machine.cpus[0].admit(identity(1), spec, 0).unwrap();
+        let mut context = machine.cpus[0].admit(Proposal::new(identity(1), spec), 0).unwrap();
         if rebind {
             // It was in use before, and then lay about.
             let effect = machine.cpus[0].bind_current(context, 0).unwrap();
@@ -364,7 +364,8 @@ fn s_11_bands_before_deadlines() {
         let mut spec = Spec::new(MS, deadline_ms * MS);
         spec.criticality = criticality;
         let mut thread = Runnable::new(ThreadId(id), id as u32, 1);
-        assert!(thread.bind(cpu.admit(identity(id), spec, now).unwrap()).is_none());
+        let context = cpu.admit(Proposal::new(identity(id), spec), now).unwrap();
+        assert!(matches!(thread.bind(context), Ok(None)));
         cpu.enqueue(thread, now).unwrap()
     };
     assert_eq!(bound(1, 0, 20, 0), Effect::Dispatch);
@@ -380,17 +381,20 @@ fn s_11_bands_before_deadlines() {
 #[test]
 fn s_11_admission_refuses_beyond_the_bound() {
     let mut cpu: Cpu<u32> = Cpu::new(cpu_id(0), PolicyKind::Wfq, 0);
-    let mut held: Vec<_> =
-        (0..9).map(|id| cpu.admit(identity(id), Spec::new(10 * MS, 100 * MS), 0).unwrap()).collect();
+    let mut held: Vec<_> = (0..9)
+        .map(|id| cpu.admit(Proposal::new(identity(id), Spec::new(10 * MS, 100 * MS)), 0).unwrap())
+        .collect();
     let before = cpu.reserved();
     for budget_ns in [6 * MS, 10 * MS, 100 * MS] {
-        let refused = cpu.admit(identity(99), Spec::new(budget_ns, 100 * MS), 0);
+        let refused = cpu
+            .admit(Proposal::new(identity(99), Spec::new(budget_ns, 100 * MS)), 0)
+            .map_err(|refused| refused.why);
         assert!(matches!(refused, Err(AdmissionError::Overcommitted { .. })), "{refused:?}");
         assert_eq!(cpu.reserved(), before);
         assert_eq!(cpu.check(), Ok(()));
     }
     assert!(cpu.retire(held.pop().unwrap()).is_ok());
-    assert!(cpu.admit(identity(99), Spec::new(10 * MS, 100 * MS), 0).is_ok());
+    assert!(cpu.admit(Proposal::new(identity(99), Spec::new(10 * MS, 100 * MS)), 0).is_ok());
 }
 
 /// S-11: best effort keeps its reserve. Contexts that use all that admission gives leave a hog 5 % of every long window: 10 s minus

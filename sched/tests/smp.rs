@@ -88,9 +88,9 @@ fn crowded(pinned: u64, throttled: u64, policy: PolicyKind) -> Cpu<u32> {
     let mut victim = Cpu::new(cpu_id(1), policy, 0);
     for id in 0..throttled {
         let identity = ContextId { id, generation: 1 };
-        let context = victim.admit(identity, Spec::new(20_000, 20_000_000), 0).unwrap();
+        let context = victim.admit(Proposal::new(identity, Spec::new(20_000, 20_000_000)), 0).unwrap();
         let mut poor = thread(1_000_000 + id, 64);
-        assert!(poor.bind(context).is_none());
+        assert!(matches!(poor.bind(context), Ok(None)));
         let _ = victim.enqueue(poor, 0).unwrap();
     }
     // Spends every budget, so that all of them wait for their refill.
@@ -200,9 +200,10 @@ fn s_04_masks_hold_at_placement_and_steal() {
 #[test]
 fn s_04_a_context_binds_its_thread_to_its_home() {
     let (mut home, mut other) = (idle_cpu(0), idle_cpu(1));
-    let context = home.admit(ContextId { id: 1, generation: 1 }, Spec::new(MS, 10 * MS), 0).unwrap();
+    let context =
+        home.admit(Proposal::new(ContextId { id: 1, generation: 1 }, Spec::new(MS, 10 * MS)), 0).unwrap();
     let mut bound = thread(1, 64);
-    assert!(bound.bind(context).is_none());
+    assert!(matches!(bound.bind(context), Ok(None)));
     let Err(Misplaced(bound)) = other.enqueue(bound, 0) else { panic!("ran away from its promise") };
     let _ = home.enqueue(bound, 0).unwrap();
     assert_eq!(other.steal_from(&mut home, 0), MoveOutcome::Nothing);

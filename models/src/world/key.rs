@@ -20,6 +20,7 @@ impl World {
             self.machine.look(core.id, |cpu| {
                 key.push(cpu.current().map_or(u8::MAX, |id| id.0 as u8));
                 key.push(u8::from(cpu.current().is_some() && *promised_ns == FOREVER));
+                key.push(u8::from(cpu.wants_dispatch()));
                 cpu.for_each_queued(|ticket, _, _| key.extend([ticket.thread.0 as u8, ticket.queue as u8]));
                 key.push(u8::MAX);
             });

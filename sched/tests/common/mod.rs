@@ -162,8 +162,9 @@ impl Machine {
         }
         if let Some(spec) = plan.context {
             let identity = ContextId { id: number as u64, generation: 1 };
-            let context = self.cpus[plan.cpu].admit(identity, spec, self.now).expect("admitted");
-            assert!(thread.bind(context).is_none());
+            let context =
+                self.cpus[plan.cpu].admit(Proposal::new(identity, spec), self.now).expect("admitted");
+            assert!(matches!(thread.bind(context), Ok(None)));
         }
         let cpu = plan.cpu;
         let mut seen = Seen {

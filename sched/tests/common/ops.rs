@@ -212,8 +212,10 @@ impl World {
                 let mask = CpuMask::from_bytes(&[x as u8 & 15]).unwrap_or(CpuMask::EMPTY);
                 let mask = if x & 16 == 0 { mask } else { CpuMask::ALL };
                 if let Some(hand) = choose(&mut self.hands, hand) {
+                    let home = in_hand!(hand, thread => thread.context().map(|context| context.home()));
                     let accepted = in_hand!(hand, thread => thread.set_allowed(mask)).is_ok();
-                    assert_eq!(accepted, !mask.is_empty());
+                    let fits = !mask.is_empty() && home.is_none_or(|home| mask.contains(home));
+                    assert_eq!(accepted, fits, "a thread must be able to run somewhere");
                 }
             }
             Op::Admit { cpu, context, x } => self.admit(cpu_of(cpu), context, x),
@@ -224,8 +226,10 @@ impl World {
                 }
                 let context = self.contexts.swap_remove(context as usize % self.contexts.len());
                 if let Some(hand) = choose(&mut self.hands, hand) {
-                    let old = in_hand!(hand, thread => thread.bind(context));
-                    self.contexts.extend(old);
+                    match in_hand!(hand, thread => thread.bind(context)) {
+                        Ok(old) => self.contexts.extend(old),
+                        Err(context) => self.contexts.push(context),
+                    }
                 }
             }
             Op::UnbindHand { hand } => {
@@ -386,7 +390,7 @@ impl World {
         let identity = ContextId { id: self.next_id, generation: 1 };
         self.next_id += 1;
         let before = self.cpus[cpu].reserved();
-        match self.cpus[cpu].admit(identity, spec, self.now) {
+        match self.cpus[cpu].admit(Proposal::new(identity, spec), self.now) {
             Ok(context) => {
                 let share =
                     (u128::from(spec.budget_ns) << 32).div_ceil(u128::from(spec.relative_deadline_ns));
@@ -404,7 +408,7 @@ impl World {
         let context = self.contexts.swap_remove(context as usize % self.contexts.len());
         let (id, home) = (context.identity().id, context.home());
         match self.cpus[cpu].retire(context) {
-            Ok(()) => {
+            Ok(_) => {
                 assert_eq!(home, self.cpus[cpu].id());
                 self.promises.remove(&id);
             }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use sched::{
     AdmissionError, BALANCE_SCAN_CPUS, Context, ContextId, CpuId, CpuMask, Decision, Effect, EvictionReason,
-    FOREVER, Landscape, LatencyClass, Level, MoveOutcome, Overrun, QueueKind, Runnable, SLICE_NS, Spec,
-    ThreadId, balance_plan, most_overdue, place,
+    FOREVER, Landscape, LatencyClass, Level, MoveOutcome, Overrun, Proposal, QueueKind, Runnable, SLICE_NS,
+    Spec, ThreadId, balance_plan, most_overdue, place,
 };
 use trace::Kind;
 
@@ -48,7 +48,7 @@ impl Engine<'_> {
         owner.set_allowed(allowed).expect("the parser refuses empty CPU lists");
         if definition.context.is_some() {
             match self.admit(definition, &allowed) {
-                Ok(context) => drop(owner.bind(context)),
+                Ok(context) => drop(owner.bind(context).expect("a home is among the allowed CPUs")),
                 Err(why) if strict => {
                     let (line, thread) = (definition.line.0, definition.name.clone());
                     return Err(SimError::Admission { line, thread, why: why.to_string() });
@@ -105,13 +105,17 @@ impl Engine<'_> {
         homes
             .sort_by_key(|cpu| (definition.home != Some(*cpu as u32), self.cpus[*cpu].core.reserved(), *cpu));
         let mut refusal = None;
+        let mut proposal = Proposal::new(identity, spec);
         for cpu in homes {
-            match self.cpus[cpu].core.admit(identity, spec, self.now) {
+            match self.cpus[cpu].core.admit(proposal, self.now) {
                 Ok(context) => {
                     self.next_context += 1;
                     return Ok(context);
                 }
-                Err(why) => refusal = refusal.or(Some(why)),
+                Err(refused) => {
+                    refusal = refusal.or(Some(refused.why));
+                    proposal = refused.proposal;
+                }
             }
         }
         Err(refusal.expect("a thread is allowed on at least one CPU"))
