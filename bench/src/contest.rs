@@ -100,7 +100,7 @@ impl<T: Tracked, P: Policy> Ours<T, P> {
         let mut cpu = Cpu::new(CpuId::new(0).expect("CPU 0 exists"), policy, 0);
         let shared = T::share(knobs.len());
         for (id, &(weight, class)) in (0u32..).zip(knobs) {
-            let mut thread = Runnable::new(ThreadId(u64::from(id)), T::make(id, &shared), 0x5eed);
+            let mut thread = Runnable::new(ThreadId(u64::from(id)), T::make(id, &shared));
             thread.set_weight(weight).expect("weights of the workload are valid");
             thread.set_class(class);
             let _ = cpu.enqueue(thread, 0).expect("no thread of the workload is restricted");

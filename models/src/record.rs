@@ -44,7 +44,7 @@ impl<B: Backend> Record<B> {
             ticket: B::Lock::new(LEAF, None),
             doomed: B::Word::new(),
         });
-        let mut blocked = Runnable::new(ThreadId(id), Handle(Arc::clone(&record)), seed).park();
+        let mut blocked = Runnable::new(ThreadId(id), Handle(Arc::clone(&record))).park();
         adjust(&mut blocked);
         *record.slot.lock() = Slot::Parked(blocked);
         record

@@ -179,12 +179,14 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             (None, Some(b)) => (QueueKind::Restricted, b),
             (None, None) => return MoveOutcome::Nothing,
         };
-        let candidate = victim.queue_mut(queue).get(key);
+        let candidate = victim.queue_mut(queue).find(Wanted::Exactly(key));
         if !candidate.is_some_and(|thread| fits(u64::from(thread.fair.weight().get()))) {
             return MoveOutcome::Nothing;
         }
         victim.charge(now);
-        let Some(mut thread) = victim.queue_mut(queue).take(key) else { return MoveOutcome::Nothing };
+        let Some(mut thread) = victim.queue_mut(queue).take(Wanted::Exactly(key)) else {
+            return MoveOutcome::Nothing;
+        };
         victim.leave_fair(&mut thread);
         let id = thread.id;
         self.charge(now);

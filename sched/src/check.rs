@@ -43,8 +43,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             weight += u64::from(thread.fair.weight().get());
             weighted += i128::from(thread.fair.weight().get()) * i128::from(thread.fair.position);
         };
-        self.open.for_each(&mut |thread, _| count(thread));
-        self.restricted.for_each(&mut |thread, _| count(thread));
+        self.open.for_each(&mut |thread| count(thread));
+        self.restricted.for_each(&mut |thread| count(thread));
         self.direct.iter().for_each(|thread| count(thread));
         let running_fair = self.running.as_ref().filter(|running| running.tier == Tier::Fair);
         running_fair.iter().for_each(|running| count(&running.thread));
@@ -73,7 +73,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             }
         };
         for queue in [&self.guaranteed, &self.open, &self.restricted, &self.throttled] {
-            queue.for_each(&mut |thread, _| see(thread, true));
+            queue.for_each(&mut |thread| see(thread, true));
         }
         self.direct.iter().for_each(|thread| see(thread, true));
         self.running.iter().for_each(|running| see(&running.thread, false));

@@ -216,7 +216,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             (QueueKind::Throttled, &self.throttled),
         ];
         for (queue, threads) in queues {
-            threads.for_each(&mut |thread, _| {
+            threads.for_each(&mut |thread| {
                 visit(self.ticket(thread, queue), thread.snapshot(), &thread.payload);
             });
         }
@@ -445,7 +445,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.charge(now);
         let mut thread = match ticket.queue {
             QueueKind::Direct => self.direct.take(),
-            queue => self.queue_mut(queue).take(ticket.key),
+            queue => self.queue_mut(queue).take(Wanted::Exactly(ticket.key)),
         }?;
         if matches!(ticket.queue, QueueKind::Open | QueueKind::Restricted | QueueKind::Direct) {
             self.leave_fair(&mut thread);
@@ -456,10 +456,10 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     fn find(&self, ticket: &Ticket) -> Option<&Entity<T>> {
         match ticket.queue {
             QueueKind::Direct => self.direct.as_deref().filter(|thread| thread.key == ticket.key),
-            QueueKind::Guaranteed => self.guaranteed.get(ticket.key),
-            QueueKind::Open => self.open.get(ticket.key),
-            QueueKind::Restricted => self.restricted.get(ticket.key),
-            QueueKind::Throttled => self.throttled.get(ticket.key),
+            QueueKind::Guaranteed => self.guaranteed.find(Wanted::Exactly(ticket.key)),
+            QueueKind::Open => self.open.find(Wanted::Exactly(ticket.key)),
+            QueueKind::Restricted => self.restricted.find(Wanted::Exactly(ticket.key)),
+            QueueKind::Throttled => self.throttled.find(Wanted::Exactly(ticket.key)),
         }
     }
 
@@ -506,12 +506,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             if let Some(thread) = &mut self.direct {
                 self.clock.reweigh(&mut thread.fair, weight);
             }
-        } else if let Some(mut thread) = self.queue_mut(ticket.queue).take(ticket.key) {
+        } else if let Some(mut thread) = self.queue_mut(ticket.queue).take(Wanted::Exactly(ticket.key)) {
             match ticket.queue {
                 QueueKind::Open | QueueKind::Restricted => self.clock.reweigh(&mut thread.fair, weight),
                 _ => thread.fair.set_weight_off_cpu(weight),
             }
-            self.queue_mut(ticket.queue).insert(thread);
+            self.queue_mut(ticket.queue).put_back(thread);
         }
         Ok(true)
     }
@@ -643,14 +643,17 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if self.policy.eligible_only() {
             self.clock.settle();
             let wanted = Wanted::EligibleAt(self.clock.eligible_until());
-            let open = self.open.find(wanted).map(|thread| thread.key);
-            let restricted = self.restricted.find(wanted).map(|thread| thread.key);
-            match (open, restricted) {
-                (Some(a), Some(b)) if b < a => return self.restricted.take(b),
-                (Some(a), _) => return self.open.take(a),
-                (None, Some(b)) => return self.restricted.take(b),
-                (None, None) => {} // only threads outside the queues pull the average down: take the first
-            }
+            let in_restricted = self.restricted.find(wanted).map(|thread| thread.key);
+            let eligible = match in_restricted {
+                None => self.open.take(wanted),
+                Some(key) if self.open.find(wanted).is_some_and(|open| open.key < key) => {
+                    self.open.take(wanted)
+                }
+                Some(_) => self.restricted.take(wanted),
+            };
+            if eligible.is_some() {
+                return eligible;
+            } // Otherwise only threads outside the queues pull the average down: take the first.
         }
         match (self.open.first_key(), self.restricted.first_key()) {
             (Some(a), Some(b)) if b < a => self.restricted.pop_first(),
@@ -719,7 +722,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         while let Some(at) = self.demoted.iter().position(|demoted| demoted.ready_at_ns <= self.at_ns) {
             match self.demoted[at].place {
                 Some((queue, key)) => {
-                    let Some(mut thread) = self.queue_mut(queue).take(key) else { break };
+                    let Some(mut thread) = self.queue_mut(queue).take(Wanted::Exactly(key)) else { break };
                     self.leave_fair(&mut thread);
                     self.queue_guaranteed(thread);
                 }
@@ -764,7 +767,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     /// Calls `visit` with the context of every queued thread that has one. Linear.
     pub fn for_each_context(&self, mut visit: impl FnMut(&Context)) {
         for threads in [&self.guaranteed, &self.restricted, &self.throttled] {
-            threads.for_each(&mut |thread, _| thread.context.iter().for_each(|context| visit(context)));
+            threads.for_each(&mut |thread| thread.context.iter().for_each(|context| visit(context)));
         }
     }
 

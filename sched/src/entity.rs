@@ -5,6 +5,7 @@ use core::fmt;
 
 use crate::account::Account;
 use crate::fair::Fair;
+use crate::node::Node;
 use crate::{Context, CpuId, CpuMask, LatencyClass, Snapshot, Weight, WeightError};
 
 /// The caller's name for a thread; unique among the threads that are alive.
@@ -73,18 +74,14 @@ pub(crate) enum Entrance {
     Join,
 }
 
-/// One thread. The fields that a walk through a queue reads come first, so that they share a cache line.
+/// One thread.
 #[repr(C)]
 pub(crate) struct Entity<T> {
     pub(crate) key: Key,
-    pub(crate) left: Link<T>,
-    pub(crate) right: Link<T>,
-    /// Random and fixed for life: the heap order that keeps trees shallow.
-    pub(crate) rank: u32,
+    /// A node for the tree of the queue that it will be in next.
+    pub(crate) spare: Option<Box<Node<T>>>,
     /// The slice has this much left.
     pub(crate) quantum_ns: u64,
-    /// Least position in the subtree (kept only where a policy asks for it).
-    pub(crate) least: i64,
     pub(crate) fair: Fair,
     pub(crate) account: Account,
     pub(crate) entrance: Entrance,
@@ -97,8 +94,6 @@ pub(crate) struct Entity<T> {
     pub(crate) id: ThreadId,
     /// Where it may run; `CpuMask::ALL` means anywhere.
     pub(crate) allowed: CpuMask,
-    /// Union of `allowed` over the subtree (kept only in the restricted queue).
-    pub(crate) reach: CpuMask,
     pub(crate) payload: T,
 }
 
@@ -139,17 +134,12 @@ pub struct Blocked<T>(pub(crate) Box<Entity<T>>);
 pub struct Runnable<T>(pub(crate) Box<Entity<T>>);
 
 impl<T> Runnable<T> {
-    /// Makes a thread. This is where its queue node is allocated; nothing later allocates for it.
-    ///
-    /// `seed` scatters the ranks: give every boot its own, secret where threads are hostile.
-    pub fn new(id: ThreadId, payload: T, seed: u64) -> Runnable<T> {
+    /// Makes a thread. This is where all that queues need for it is allocated; nothing later allocates.
+    pub fn new(id: ThreadId, payload: T) -> Runnable<T> {
         Runnable(Box::new(Entity {
             key: Key { tag: 0, sequence: 0 },
-            left: None,
-            right: None,
-            rank: rank(id, seed),
+            spare: Some(Node::spare()),
             quantum_ns: 0,
-            least: 0,
             fair: Fair::new(Weight::DEFAULT, LatencyClass::Normal),
             account: Account::default(),
             entrance: Entrance::New,
@@ -159,7 +149,6 @@ impl<T> Runnable<T> {
             last_cpu: None,
             id,
             allowed: CpuMask::ALL,
-            reach: CpuMask::EMPTY,
             payload,
         }))
     }
@@ -281,11 +270,3 @@ impl fmt::Display for EmptyMask {
 }
 
 impl core::error::Error for EmptyMask {}
-
-/// A well-mixed number for each id (the finaliser of SplitMix64).
-fn rank(id: ThreadId, seed: u64) -> u32 {
-    let mut mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed >> 32) as u32
-}

@@ -30,7 +30,7 @@
 //!
 //! # Invariants
 //! Numbered where they are kept; [`Cpu::check`] asserts all of them.
-//! * **I1** every queue is a binary search tree on [`Key`] and a heap on rank, and its aggregates are exact;
+//! * **I1** every queue is a B+ tree on [`Key`] with full enough nodes and exact summaries, and every thread in it brought one node;
 //! * **I2** the virtual clock's sums equal the sums over the fair threads of this CPU;
 //! * **I3** the high-water mark of the virtual clock never goes back;
 //! * **I4** a context's refills add up to its budget;
@@ -54,6 +54,7 @@ mod entity;
 mod fair;
 mod ledger;
 mod mask;
+mod node;
 mod params;
 mod place;
 mod policy;

@@ -363,7 +363,7 @@ fn s_11_bands_before_deadlines() {
     let mut bound = |id: u64, criticality: u8, deadline_ms: u64, now: u64| {
         let mut spec = Spec::new(MS, deadline_ms * MS);
         spec.criticality = criticality;
-        let mut thread = Runnable::new(ThreadId(id), id as u32, 1);
+        let mut thread = Runnable::new(ThreadId(id), id as u32);
         let context = cpu.admit(Proposal::new(identity(id), spec), now).unwrap();
         assert!(matches!(thread.bind(context), Ok(None)));
         cpu.enqueue(thread, now).unwrap()
@@ -432,7 +432,7 @@ fn s_12_every_interval_has_one_target() {
             }
             match random.next() % 7 {
                 0 => {
-                    let _ = cpu.enqueue(Runnable::new(ThreadId(id), id as u32, 3), now).unwrap();
+                    let _ = cpu.enqueue(Runnable::new(ThreadId(id), id as u32), now).unwrap();
                 }
                 1 => hands.extend(cpu.block(now)),
                 2 => drop(cpu.dispatch(now)),

@@ -125,7 +125,7 @@ fn f_05_bad_weights_are_refused_everywhere() {
         let refused = Err(WeightError { found: bad });
         assert_eq!(machine.cpus[0].set_current_weight(bad, 0), refused);
         assert_eq!(machine.cpus[0].set_queued_weight(&ticket, bad, 0), refused.map(|()| true));
-        let mut in_hand = Runnable::new(ThreadId(9), 9, 1);
+        let mut in_hand = Runnable::new(ThreadId(9), 9);
         assert_eq!(in_hand.set_weight(bad), refused);
         assert_eq!(in_hand.snapshot().weight.get(), 64);
         assert_eq!(machine.snapshot(running).weight.get(), 200);

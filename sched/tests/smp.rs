@@ -10,7 +10,7 @@ use sched::*;
 const POLICIES: [PolicyKind; 2] = [PolicyKind::Wfq, PolicyKind::Eevdf];
 
 fn thread(id: u64, weight: u16) -> Runnable<u32> {
-    let mut thread = Runnable::new(ThreadId(id), id as u32, 5);
+    let mut thread = Runnable::new(ThreadId(id), id as u32);
     thread.set_weight(weight).unwrap();
     thread
 }

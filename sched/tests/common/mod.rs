@@ -154,7 +154,7 @@ impl Machine {
     /// Starts a thread; returns its number.
     pub(crate) fn spawn(&mut self, plan: Plan) -> usize {
         let number = self.threads.len();
-        let mut thread = Runnable::new(ThreadId(number as u64), number as u32, 11);
+        let mut thread = Runnable::new(ThreadId(number as u64), number as u32);
         thread.set_weight(plan.weight).unwrap();
         thread.set_class(plan.class);
         if let Some(allowed) = plan.allowed {

@@ -268,7 +268,7 @@ impl World {
         }
         let id = self.next_id;
         self.next_id += 1;
-        let mut thread = Runnable::new(ThreadId(id), id as u32, u64::from(x));
+        let mut thread = Runnable::new(ThreadId(id), id as u32);
         thread.set_class(LatencyClass::ALL[x as usize % 4]);
         thread.set_weight(1 + (x >> 2) % 1024).unwrap();
         self.places.insert(id, Place::Hand);

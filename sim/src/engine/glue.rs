@@ -32,7 +32,7 @@ impl Engine<'_> {
         let index = self.threads.len() as u32;
         let place: Rc<Cell<_>> = Rc::default();
         let member = Member { index, place: Rc::clone(&place), refilled: Rc::clone(&self.refilled) };
-        let mut owner = Runnable::new(ThreadId(u64::from(index)), member, scenario.seed).park();
+        let mut owner = Runnable::new(ThreadId(u64::from(index)), member).park();
         owner.set_weight(definition.weight).expect("the parser checks weights");
         owner.set_class(class_of(definition.class));
         let allowed = match &definition.cpus {
