@@ -1,9 +1,11 @@
 //! The nodes of a queue's tree: sorted arrays of up to [`FANOUT`] entries.
 //!
 //! Entries are kept in *descending* order, so that the first thread of the queue is the last entry of the last node: taking it
-//! moves nothing. In an inner node an entry's key is a lower bound of everything below it; it may be lower than needed, never higher.
+//! moves nothing. In an inner node an entry's key is a lower bound of everything below it; it may be lower than needed, never
+//! higher. The last entry takes what is smaller than all bounds, so its own key is never looked at.
 
 use alloc::boxed::Box;
+use core::mem::swap;
 
 use crate::CpuMask;
 use crate::entity::{Entity, Key};
@@ -22,7 +24,7 @@ pub(crate) struct Entry {
 }
 
 /// What unused places hold: smaller than every key, larger than every floor.
-const NO_ENTRY: Entry = Entry { key: Key { tag: i64::MIN, sequence: 0 }, floor: i64::MAX };
+const UNUSED: Entry = Entry { key: Key { tag: i64::MIN, sequence: 0 }, floor: i64::MAX };
 
 /// What hangs on the entries.
 pub(crate) enum Slots<T> {
@@ -32,10 +34,17 @@ pub(crate) enum Slots<T> {
     Nodes([Option<Box<Node<T>>>; FANOUT]),
 }
 
+/// The tags lie together because a search looks at nothing else; what follows the slots is touched only where it is needed.
+#[repr(C)]
 pub(crate) struct Node<T> {
-    pub(crate) len: usize,
-    pub(crate) entries: [Entry; FANOUT],
+    len: usize,
+    tags: [i64; FANOUT],
     pub(crate) slots: Slots<T>,
+    /// Whether `floors` is kept.
+    has_floors: bool,
+    floors: [i64; FANOUT],
+    /// In inner nodes only: a leaf's threads know theirs.
+    sequences: [u64; FANOUT],
     /// Union of the CPU masks below (kept only in the restricted queue).
     pub(crate) reach: CpuMask,
 }
@@ -45,82 +54,164 @@ impl<T> Node<T> {
     pub(crate) fn spare() -> Box<Node<T>> {
         Box::new(Node {
             len: 0,
-            entries: [NO_ENTRY; FANOUT],
+            tags: [UNUSED.key.tag; FANOUT],
             slots: Slots::Threads([const { None }; FANOUT]),
+            has_floors: false,
+            floors: [UNUSED.floor; FANOUT],
+            sequences: [UNUSED.key.sequence; FANOUT],
             reach: CpuMask::EMPTY,
         })
     }
 
-    pub(crate) fn become_leaf(&mut self) {
+    pub(crate) fn become_leaf(&mut self, has_floors: bool) {
         debug_assert!(self.len == 0);
-        if !matches!(self.slots, Slots::Threads(_)) {
+        self.has_floors = has_floors;
+        if !self.is_leaf() {
             self.slots = Slots::Threads([const { None }; FANOUT]);
         }
     }
 
-    pub(crate) fn become_inner(&mut self) {
+    pub(crate) fn become_inner(&mut self, has_floors: bool) {
         debug_assert!(self.len == 0);
-        if !matches!(self.slots, Slots::Nodes(_)) {
+        self.has_floors = has_floors;
+        if self.is_leaf() {
             self.slots = Slots::Nodes([const { None }; FANOUT]);
         }
+    }
+
+    pub(crate) fn is_leaf(&self) -> bool {
+        matches!(self.slots, Slots::Threads(_))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     pub(crate) fn is_full(&self) -> bool {
         self.len == FANOUT
     }
 
-    pub(crate) fn used(&self) -> &[Entry] {
-        &self.entries[..self.len]
+    pub(crate) fn entry(&self, at: usize) -> Entry {
+        Entry { key: self.key(at), floor: self.floors[at] }
     }
 
-    /// How many entries have a larger tag: where a newcomer, last among equals, belongs. Halving without branches: which way it
-    /// goes cannot be predicted, and unused entries are smaller than everything.
+    #[inline]
+    pub(crate) fn key(&self, at: usize) -> Key {
+        match self.thread(at) {
+            Some(thread) => thread.key,
+            None => Key { tag: self.tags[at], sequence: self.sequences[at] },
+        }
+    }
+
+    pub(crate) fn set_entry(&mut self, at: usize, entry: Entry) {
+        (self.tags[at], self.sequences[at], self.floors[at]) =
+            (entry.key.tag, entry.key.sequence, entry.floor);
+    }
+
+    pub(crate) fn set_floor(&mut self, at: usize, floor: i64) {
+        self.floors[at] = floor;
+    }
+
+    pub(crate) fn floor_at(&self, at: usize) -> i64 {
+        self.floors[at]
+    }
+
+    /// How many entries have a larger tag: where a newcomer, last among equals, belongs. Unused entries are smaller than
+    /// everything. First the quarter, then the place in it: comparisons that do not wait for each other, and no branch, because
+    /// which way it goes cannot be predicted.
     #[inline]
     pub(crate) fn place_of_tag(&self, tag: i64) -> usize {
         const { assert!(FANOUT == 16) };
-        let larger = |at: usize| usize::from(self.entries[at & (FANOUT - 1)].key.tag > tag);
-        let mut at = 8 * larger(7);
-        at += 4 * larger(at + 3);
-        at += 2 * larger(at + 1);
-        at += larger(at);
-        at + larger(at)
+        let larger = |at: usize| usize::from(self.tags[at & (FANOUT - 1)] > tag);
+        let quarter = 4 * (larger(3) + larger(7) + larger(11));
+        quarter + larger(quarter) + larger(quarter + 1) + larger(quarter + 2) + larger(quarter + 3)
     }
 
     /// How many entries have a larger key.
     pub(crate) fn place_of(&self, key: Key) -> usize {
-        self.used().partition_point(|entry| entry.key > key)
+        // Those with a larger tag, then those with the same tag that came later.
+        let above = key.tag.checked_add(1).map_or(0, |next| self.place_of_tag(next - 1));
+        let later = |at: &usize| self.tags[*at] == key.tag && self.key(*at).sequence > key.sequence;
+        above + (above..self.len).take_while(later).count()
+    }
+
+    /// The last entry whose floor is at or below a position.
+    #[inline]
+    pub(crate) fn last_at_or_below(&self, position: i64) -> Option<usize> {
+        self.floors[..self.len].iter().rposition(|floor| *floor <= position)
     }
 
     /// The least floor of all entries.
     pub(crate) fn floor(&self) -> i64 {
-        self.entries.iter().map(|entry| entry.floor).fold(i64::MAX, i64::min)
+        if !self.has_floors {
+            return UNUSED.floor;
+        }
+        self.floors.iter().copied().fold(UNUSED.floor, i64::min)
     }
 
-    /// Adds an entry; what follows moves one place up.
+    /// Adds a thread; what follows moves one place up.
     #[inline]
-    pub(crate) fn insert_thread(&mut self, at: usize, entry: Entry, thread: Box<Entity<T>>) {
+    pub(crate) fn insert_thread(&mut self, at: usize, thread: Box<Entity<T>>) {
         let Slots::Threads(threads) = &mut self.slots else { unreachable!("threads live in leaves") };
-        insert(&mut self.entries, threads, self.len, at, entry, thread);
+        if self.has_floors {
+            push_in(&mut self.floors[at..=self.len], thread.fair.position);
+        }
+        // One loop for both: most often only a few places move.
+        let (mut tag, mut thread) = (thread.key.tag, Some(thread));
+        for (place, slot) in self.tags[at..=self.len].iter_mut().zip(&mut threads[at..=self.len]) {
+            swap(place, &mut tag);
+            swap(slot, &mut thread);
+        }
+        debug_assert!(thread.is_none());
+        core::mem::forget(thread); // it is `None`: nothing to drop, and the compiler need not ask
         self.len += 1;
     }
 
     pub(crate) fn insert_node(&mut self, at: usize, entry: Entry, node: Box<Node<T>>) {
         let Slots::Nodes(nodes) = &mut self.slots else { unreachable!("nodes live in inner nodes") };
-        insert(&mut self.entries, nodes, self.len, at, entry, node);
+        push_in(&mut nodes[at..=self.len], Some(node));
+        push_in(&mut self.tags[at..=self.len], entry.key.tag);
+        push_in(&mut self.sequences[at..=self.len], entry.key.sequence);
+        push_in(&mut self.floors[at..=self.len], entry.floor);
         self.len += 1;
     }
 
+    /// Takes the last thread of a leaf: the first in order. Nothing moves.
     #[inline]
+    pub(crate) fn pop_thread(&mut self) -> Option<Box<Entity<T>>> {
+        let Slots::Threads(threads) = &mut self.slots else { return None };
+        let last = self.len.checked_sub(1)?;
+        self.len = last;
+        self.tags[last] = UNUSED.key.tag;
+        if self.has_floors {
+            self.floors[last] = UNUSED.floor;
+        }
+        threads[last].take()
+    }
+
     pub(crate) fn remove_thread(&mut self, at: usize) -> Option<Box<Entity<T>>> {
         let Slots::Threads(threads) = &mut self.slots else { return None };
-        self.len -= 1;
-        remove(&mut self.entries, threads, self.len, at)
+        let taken = pull_out(&mut threads[at..self.len], None);
+        self.remove_entry(at);
+        taken
     }
 
     pub(crate) fn remove_node(&mut self, at: usize) -> Option<Box<Node<T>>> {
         let Slots::Nodes(nodes) = &mut self.slots else { return None };
+        let taken = pull_out(&mut nodes[at..self.len], None);
+        self.remove_entry(at);
+        taken
+    }
+
+    fn remove_entry(&mut self, at: usize) {
+        pull_out(&mut self.tags[at..self.len], UNUSED.key.tag);
+        if !self.is_leaf() {
+            pull_out(&mut self.sequences[at..self.len], UNUSED.key.sequence);
+        }
+        if self.has_floors {
+            pull_out(&mut self.floors[at..self.len], UNUSED.floor);
+        }
         self.len -= 1;
-        remove(&mut self.entries, nodes, self.len, at)
     }
 
     pub(crate) fn thread(&self, at: usize) -> Option<&Entity<T>> {
@@ -137,6 +228,24 @@ impl<T> Node<T> {
         }
     }
 
+    /// The node below an entry.
+    #[inline]
+    pub(crate) fn node_mut(&mut self, at: usize) -> &mut Node<T> {
+        match &mut self.slots {
+            Slots::Nodes(nodes) => nodes[at].as_mut().expect("every entry of an inner node has a node"),
+            Slots::Threads(_) => unreachable!("leaves have no nodes below"),
+        }
+    }
+
+    /// The node below the last entry, which has the smallest keys.
+    #[inline]
+    pub(crate) fn last_node_mut(&mut self) -> Option<&mut Node<T>> {
+        match &mut self.slots {
+            Slots::Nodes(nodes) => nodes.get_mut(self.len.checked_sub(1)?)?.as_deref_mut(),
+            Slots::Threads(_) => None,
+        }
+    }
+
     /// Two neighbours below this inner node: the one at `at`, and the next one, which has the smaller keys.
     pub(crate) fn pair_mut(&mut self, at: usize) -> Option<(&mut Node<T>, &mut Node<T>)> {
         let Slots::Nodes(nodes) = &mut self.slots else { return None };
@@ -147,9 +256,13 @@ impl<T> Node<T> {
     /// Appends the first `count` entries of a neighbour with smaller keys.
     pub(crate) fn take_front_of(&mut self, smaller: &mut Node<T>, count: usize) {
         let (to, from) = (self.len, smaller.len);
-        self.entries[to..to + count].copy_from_slice(&smaller.entries[..count]);
-        smaller.entries.copy_within(count..from, 0);
-        smaller.entries[from - count..from].fill(NO_ENTRY);
+        move_front(&mut self.tags, to, &mut smaller.tags, from, count, UNUSED.key.tag);
+        if !self.is_leaf() {
+            move_front(&mut self.sequences, to, &mut smaller.sequences, from, count, UNUSED.key.sequence);
+        }
+        if self.has_floors {
+            move_front(&mut self.floors, to, &mut smaller.floors, from, count, UNUSED.floor);
+        }
         match (&mut self.slots, &mut smaller.slots) {
             (Slots::Threads(mine), Slots::Threads(theirs)) => shift_front(mine, to, theirs, from, count),
             (Slots::Nodes(mine), Slots::Nodes(theirs)) => shift_front(mine, to, theirs, from, count),
@@ -159,72 +272,64 @@ impl<T> Node<T> {
         smaller.len -= count;
     }
 
-    /// Gives the last `count` entries to the front of a neighbour with smaller keys.
-    pub(crate) fn give_back_to(&mut self, smaller: &mut Node<T>, count: usize) {
-        let (keep, len) = (self.len - count, smaller.len);
-        smaller.entries.copy_within(..len, count);
-        smaller.entries[..count].copy_from_slice(&self.entries[keep..self.len]);
-        self.entries[keep..self.len].fill(NO_ENTRY);
-        match (&mut self.slots, &mut smaller.slots) {
-            (Slots::Threads(mine), Slots::Threads(theirs)) => shift_back(mine, keep, theirs, len, count),
-            (Slots::Nodes(mine), Slots::Nodes(theirs)) => shift_back(mine, keep, theirs, len, count),
+    /// Gives the last `count` entries to an empty neighbour with smaller keys.
+    pub(crate) fn give_back_to(&mut self, empty: &mut Node<T>, count: usize) {
+        debug_assert!(empty.len == 0);
+        let keep = self.len - count;
+        move_back(&mut self.tags, keep, &mut empty.tags, count, UNUSED.key.tag);
+        if !self.is_leaf() {
+            move_back(&mut self.sequences, keep, &mut empty.sequences, count, UNUSED.key.sequence);
+        }
+        if self.has_floors {
+            move_back(&mut self.floors, keep, &mut empty.floors, count, UNUSED.floor);
+        }
+        match (&mut self.slots, &mut empty.slots) {
+            (Slots::Threads(mine), Slots::Threads(theirs)) => shift_back(mine, keep, theirs, count),
+            (Slots::Nodes(mine), Slots::Nodes(theirs)) => shift_back(mine, keep, theirs, count),
             _ => unreachable!("neighbours have the same height"),
         }
         self.len = keep;
-        smaller.len += count;
+        empty.len = count;
     }
 }
 
+/// Puts a value first; the others move one place up, and the last one (unused) falls out.
 #[inline]
-fn insert<S>(
-    entries: &mut [Entry; FANOUT],
-    slots: &mut [Option<Box<S>>; FANOUT],
-    len: usize,
-    at: usize,
-    entry: Entry,
-    what: Box<S>,
-) {
-    // Mostly a few places at the end: a loop beats two calls to move memory.
-    let mut to = len;
-    while to > at {
-        entries[to] = entries[to - 1];
-        slots.swap(to, to - 1);
-        to -= 1;
+fn push_in<V>(places: &mut [V], mut value: V) {
+    for place in places {
+        swap(place, &mut value);
     }
-    entries[at] = entry;
-    slots[at] = Some(what);
 }
 
+/// Takes the first value; the others move one place down, and the last place becomes `unused`.
 #[inline]
-fn remove<S>(
-    entries: &mut [Entry; FANOUT],
-    slots: &mut [Option<Box<S>>; FANOUT],
-    last: usize,
-    at: usize,
-) -> Option<Box<S>> {
-    let taken = slots[at].take();
-    for to in at..last {
-        entries[to] = entries[to + 1];
-        slots.swap(to, to + 1);
+fn pull_out<V>(places: &mut [V], mut unused: V) -> V {
+    for place in places.iter_mut().rev() {
+        swap(place, &mut unused);
     }
-    entries[last] = NO_ENTRY;
-    taken
+    unused
+}
+
+fn move_front<V: Copy>(mine: &mut [V], to: usize, theirs: &mut [V], from: usize, count: usize, unused: V) {
+    mine[to..to + count].copy_from_slice(&theirs[..count]);
+    theirs.copy_within(count..from, 0);
+    theirs[from - count..from].fill(unused);
+}
+
+fn move_back<V: Copy>(mine: &mut [V], keep: usize, theirs: &mut [V], count: usize, unused: V) {
+    theirs[..count].copy_from_slice(&mine[keep..keep + count]);
+    mine[keep..keep + count].fill(unused);
 }
 
 fn shift_front<S>(mine: &mut [Option<S>], to: usize, theirs: &mut [Option<S>], from: usize, count: usize) {
-    for at in 0..count {
-        mine[to + at] = theirs[at].take();
+    for (place, other) in mine[to..to + count].iter_mut().zip(&mut theirs[..count]) {
+        *place = other.take();
     }
-    for at in count..from {
-        theirs[at - count] = theirs[at].take();
-    }
+    theirs[..from].rotate_left(count);
 }
 
-fn shift_back<S>(mine: &mut [Option<S>], keep: usize, theirs: &mut [Option<S>], len: usize, count: usize) {
-    for at in (0..len).rev() {
-        theirs[at + count] = theirs[at].take();
-    }
-    for at in 0..count {
-        theirs[at] = mine[keep + at].take();
+fn shift_back<S>(mine: &mut [Option<S>], keep: usize, theirs: &mut [Option<S>], count: usize) {
+    for (place, other) in theirs[..count].iter_mut().zip(&mut mine[keep..keep + count]) {
+        *place = other.take();
     }
 }

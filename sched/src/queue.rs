@@ -49,14 +49,13 @@ impl Wanted {
     #[inline]
     fn entry_in<T>(self, node: &Node<T>) -> Option<usize> {
         match self {
-            Wanted::First => node.len.checked_sub(1),
-            Wanted::Exactly(key) => {
+            Wanted::First => node.len().checked_sub(1),
+            Wanted::Exactly(key) if node.is_leaf() => {
                 let at = node.place_of(key);
-                let leaf = matches!(node.slots, Slots::Threads(_));
-                let found = node.used().get(at)?.key;
-                (found == key || !leaf).then_some(at)
+                (at < node.len() && node.key(at) == key).then_some(at)
             }
-            Wanted::EligibleAt(position) => node.used().iter().rposition(|entry| entry.floor <= position),
+            Wanted::Exactly(key) => Some(node.place_of(key).min(node.len() - 1)),
+            Wanted::EligibleAt(position) => node.last_at_or_below(position),
             Wanted::AllowedOn(cpu) => match &node.slots {
                 Slots::Threads(threads) => threads
                     .iter()
@@ -86,7 +85,7 @@ impl Pool<()> {
 impl<T> Pool<T> {
     #[inline]
     fn put(&mut self, node: Box<Node<T>>) {
-        debug_assert!(node.len == 0);
+        debug_assert!(node.len() == 0);
         self.len += 1;
         if self.near_len < self.near.len() {
             self.near[self.near_len] = Some(node);
@@ -98,7 +97,7 @@ impl<T> Pool<T> {
 
     #[cold]
     fn put_far(&mut self, mut node: Box<Node<T>>) {
-        node.become_inner();
+        node.become_inner(false);
         if let Slots::Nodes(nodes) = &mut node.slots {
             nodes[0] = self.far.take();
         }
@@ -130,6 +129,13 @@ impl<T> Pool<T> {
     /// A node for the tree, which always has fewer nodes than threads.
     fn node(&mut self) -> Box<Node<T>> {
         self.get().expect("every queued thread brought a node, and the tree has fewer nodes than threads")
+    }
+}
+
+/// Unlinks one by one: a chain of a hundred thousand nodes must not be dropped by recursion.
+impl<T> Drop for Pool<T> {
+    fn drop(&mut self) {
+        while self.get().is_some() {}
     }
 }
 
@@ -188,51 +194,75 @@ impl<T> Queue<T> {
         if let Some(spare) = thread.spare.take() {
             self.pool.put(spare);
         }
-        let entry = Entry { key, floor: thread.fair.position };
-        let mut node = match &mut self.root {
-            Some(root) if root.is_full() => grow(root, &mut self.pool, self.keeps),
-            Some(root) => root,
-            None => {
-                let mut leaf = self.pool.node();
-                leaf.become_leaf();
-                self.root.insert(leaf)
-            }
-        };
+        let place = |node: &Node<T>| if LATEST { node.place_of_tag(key.tag) } else { node.place_of(key) };
+        // At most twice: with room made, the second descent finds it.
         loop {
-            if self.keeps.reach {
-                node.reach = node.reach.or(&thread.effective_mask());
+            let Some(mut node) = self.root.as_deref_mut() else {
+                let mut leaf = self.pool.node();
+                leaf.become_leaf(self.keeps.least);
+                self.root = Some(leaf);
+                continue;
+            };
+            let mut at = place(node);
+            while !node.is_leaf() {
+                let below = at.min(node.len() - 1);
+                if self.keeps != Aggregates::NONE {
+                    note(node, below, &thread, self.keeps);
+                }
+                node = node.node_mut(below);
+                at = place(node);
             }
-            let place = |node: &Node<T>| if LATEST { node.place_of_tag(key.tag) } else { node.place_of(key) };
-            let at = place(node);
-            if matches!(node.slots, Slots::Threads(_)) {
-                return node.insert_thread(at, entry, thread);
+            if !node.is_full() {
+                if self.keeps.reach {
+                    node.reach = node.reach.or(&thread.effective_mask());
+                }
+                return node.insert_thread(at, thread);
             }
-            // Smaller than everything: it goes below the last entry, whose bound it lowers.
-            let mut at = at.min(node.len - 1);
-            if node.node(at).is_some_and(Node::is_full) {
-                split(node, at, &mut self.pool, self.keeps);
-                at = place(node).min(node.len - 1);
-            }
-            let bound = &mut node.entries[at];
-            bound.key = bound.key.min(key);
-            bound.floor = bound.floor.min(entry.floor);
-            let Slots::Nodes(nodes) = &mut node.slots else { unreachable!("checked above") };
-            let Some(below) = &mut nodes[at] else { unreachable!("every entry has its node") };
-            node = below;
+            self.make_room(place);
         }
     }
 
-    /// Takes the first thread.
+    /// Splits every full node on the way to a place.
+    #[cold]
+    fn make_room(&mut self, place: impl Fn(&Node<T>) -> usize) {
+        let Some(root) = &mut self.root else { return };
+        if root.is_full() {
+            grow(root, &mut self.pool, self.keeps);
+        }
+        let mut node = &mut **root;
+        while !node.is_leaf() {
+            let mut at = place(node).min(node.len() - 1);
+            if node.node(at).is_some_and(Node::is_full) {
+                split(node, at, &mut self.pool, self.keeps);
+                at = place(node).min(node.len() - 1);
+            }
+            node = node.node_mut(at);
+        }
+    }
+
+    /// Takes the first thread. The usual case is a walk to the last leaf, where it is the last entry; only a leaf that runs out
+    /// has to be mended from above.
     #[inline]
     pub(crate) fn pop_first(&mut self) -> Option<Box<Entity<T>>> {
-        self.take(Wanted::First)
+        let mut node = self.root.as_deref_mut()?;
+        while !node.is_leaf() {
+            node = node.last_node_mut()?;
+        }
+        if node.len() < 2 || self.keeps != Aggregates::NONE {
+            return self.take(Wanted::First);
+        }
+        let mut thread = node.pop_thread()?;
+        self.first = Some(node.key(node.len() - 1));
+        self.len -= 1;
+        thread.spare = self.pool.get();
+        Some(thread)
     }
 
     /// Takes the first thread that fits.
     pub(crate) fn take(&mut self, wanted: Wanted) -> Option<Box<Entity<T>>> {
         let root = self.root.as_mut()?;
         let mut thread = take_below(root, wanted, self.keeps, &mut self.pool)?;
-        if root.len < 2 {
+        if root.len() < 2 {
             self.shrink();
         }
         self.len -= 1;
@@ -246,12 +276,11 @@ impl<T> Queue<T> {
     /// Takes away a root that is empty or has only one node below.
     #[cold]
     fn shrink(&mut self) {
-        let Some(mut root) = self.root.take_if(|root| root.len == 0 || matches!(root.slots, Slots::Nodes(_)))
-        else {
+        let Some(mut root) = self.root.take_if(|root| root.len() == 0 || !root.is_leaf()) else {
             return;
         };
-        self.root = root.remove_node(0);
-        root.len = 0;
+        self.root = if root.len() > 0 { root.remove_node(0) } else { None };
+        root.reach = CpuMask::EMPTY;
         self.pool.put(root);
     }
 
@@ -270,7 +299,7 @@ impl<T> Queue<T> {
     /// Calls `visit` for every thread in key order. For checks and listings: linear.
     pub(crate) fn for_each<'a>(&'a self, visit: &mut impl FnMut(&'a Entity<T>)) {
         fn walk<'a, T>(node: &'a Node<T>, visit: &mut impl FnMut(&'a Entity<T>)) {
-            for at in (0..node.len).rev() {
+            for at in (0..node.len()).rev() {
                 match node.node(at) {
                     Some(below) => walk(below, visit),
                     None => node.thread(at).into_iter().for_each(&mut *visit),
@@ -315,54 +344,63 @@ impl<T> Queue<T> {
 fn first_of<T>(root: Option<&Node<T>>) -> Option<Key> {
     let mut node = root?;
     loop {
-        let last = node.len.checked_sub(1)?;
+        let last = node.len().checked_sub(1)?;
         match node.node(last) {
             Some(below) => node = below,
-            None => return Some(node.entries[last].key),
+            None => return Some(node.key(last)),
         }
     }
 }
 
+/// A thread is about to be added below an entry: the summaries on its way learn of it.
+fn note<T>(node: &mut Node<T>, at: usize, thread: &Entity<T>, keeps: Aggregates) {
+    if keeps.least {
+        node.set_floor(at, node.floor_at(at).min(thread.fair.position));
+    }
+    if keeps.reach {
+        node.reach = node.reach.or(&thread.effective_mask());
+    }
+}
+
 /// A full root gets a new root above it.
-#[cold]
-fn grow<'a, T>(root: &'a mut Box<Node<T>>, pool: &mut Pool<T>, keeps: Aggregates) -> &'a mut Box<Node<T>> {
+fn grow<T>(root: &mut Box<Node<T>>, pool: &mut Pool<T>, keeps: Aggregates) {
     let mut above = pool.node();
-    above.become_inner();
+    above.become_inner(keeps.least);
     above.reach = root.reach;
     let entry = summary_of(root);
     let old = core::mem::replace(root, above);
     root.insert_node(0, entry, old);
     split(root, 0, pool, keeps);
-    root
 }
 
-/// What an inner node knows of the node below.
+/// What an inner node knows of the node below. The smallest key has to be fetched from a leaf: last entries do not tell.
 fn summary_of<T>(node: &Node<T>) -> Entry {
-    Entry {
-        key: node.used().last().map_or(Key { tag: i64::MIN, sequence: 0 }, |entry| entry.key),
-        floor: node.floor(),
-    }
+    let smallest = first_of(Some(node));
+    Entry { key: smallest.unwrap_or(Key { tag: i64::MIN, sequence: 0 }), floor: node.floor() }
 }
 
 /// Splits the full node below an entry; there is room for one more entry.
-#[cold]
 fn split<T>(node: &mut Node<T>, at: usize, pool: &mut Pool<T>, keeps: Aggregates) {
     let mut fresh = pool.node();
     match node.node(at).map(|below| &below.slots) {
-        Some(Slots::Nodes(_)) => fresh.become_inner(),
-        _ => fresh.become_leaf(),
+        Some(Slots::Nodes(_)) => fresh.become_inner(keeps.least),
+        _ => fresh.become_leaf(keeps.least),
     }
-    let bound = node.entries[at].key;
-    node.insert_node(at + 1, Entry { key: bound, floor: i64::MAX }, fresh);
+    node.insert_node(at + 1, node.entry(at), fresh);
     if let Some((larger, smaller)) = node.pair_mut(at) {
         larger.give_back_to(smaller, FANOUT / 2);
-        refresh(larger, keeps);
-        refresh(smaller, keeps);
-        let (mut left, mut right) = (summary_of(larger), summary_of(smaller));
-        right.key = right.key.min(bound);
-        left.key = left.key.max(right.key);
-        (node.entries[at], node.entries[at + 1]) = (left, right);
     }
+    summarise_pair(node, at, keeps);
+}
+
+/// Computes anew what a node knows of two neighbours below.
+fn summarise_pair<T>(node: &mut Node<T>, at: usize, keeps: Aggregates) {
+    let Some((larger, smaller)) = node.pair_mut(at) else { return };
+    refresh(larger, keeps);
+    refresh(smaller, keeps);
+    let (left, right) = (summary_of(larger), summary_of(smaller));
+    node.set_entry(at, left);
+    node.set_entry(at + 1, right);
 }
 
 /// Takes a thread out of a subtree, and mends what that leaves too small.
@@ -373,15 +411,19 @@ fn take_below<T>(
     pool: &mut Pool<T>,
 ) -> Option<Box<Entity<T>>> {
     let at = wanted.entry_in(node)?;
+    let floor = node.floor_at(at);
     let thread = match &mut node.slots {
         Slots::Threads(_) => node.remove_thread(at)?,
         Slots::Nodes(nodes) => {
             let below = nodes[at].as_mut()?;
             let thread = take_below(below, wanted, keeps, pool)?;
-            if keeps.least && node.entries[at].floor == thread.fair.position {
-                node.entries[at].floor = below.floor();
+            let len = below.len();
+            if keeps.least && floor == thread.fair.position {
+                let floor = below.floor();
+                node.set_floor(at, floor);
             }
-            if below.len < MIN_FILL && node.len > 1 {
+            // The last node is where threads are taken from: it may run out before anything is done about it.
+            if len == 0 || (len < MIN_FILL && at + 1 < node.len()) {
                 mend(node, at, keeps, pool);
             }
             thread
@@ -393,36 +435,31 @@ fn take_below<T>(
     Some(thread)
 }
 
-/// The node below an entry has become too small: it is merged with a neighbour, or gets some of its entries.
+/// The node below an entry has become too small: it is taken out, merged with the next one, or gets some of its entries.
 #[cold]
 fn mend<T>(node: &mut Node<T>, at: usize, keeps: Aggregates, pool: &mut Pool<T>) {
-    // The pair is (at, at + 1); the last entry pairs with the one before.
-    let at = at.min(node.len - 2);
-    let Some((larger, smaller)) = node.pair_mut(at) else { return };
-    let total = larger.len + smaller.len;
-    if total <= FANOUT {
-        larger.take_front_of(smaller, smaller.len);
-        refresh(larger, keeps);
-        let merged = Entry { key: Key::min(node.entries[at].key, node.entries[at + 1].key), floor: i64::MAX };
-        if let Some(mut empty) = node.remove_node(at + 1) {
+    if at + 1 == node.len() {
+        // The last one, and empty.
+        if let Some(mut empty) = node.remove_node(at) {
             empty.reach = CpuMask::EMPTY;
             pool.put(empty);
         }
-        let floor = node.node(at).map_or(i64::MAX, Node::floor);
-        node.entries[at] = Entry { floor, ..merged };
         return;
     }
-    let half = total / 2;
-    if larger.len > half {
-        larger.give_back_to(smaller, larger.len - half);
-    } else {
-        larger.take_front_of(smaller, half - larger.len);
+    let Some((larger, smaller)) = node.pair_mut(at) else { return };
+    let total = larger.len() + smaller.len();
+    if total > FANOUT {
+        larger.take_front_of(smaller, total / 2 - larger.len());
+        return summarise_pair(node, at, keeps);
     }
+    larger.take_front_of(smaller, smaller.len());
     refresh(larger, keeps);
-    refresh(smaller, keeps);
-    let (left, floor) = (summary_of(larger), smaller.floor());
-    node.entries[at] = left;
-    node.entries[at + 1].floor = floor;
+    let merged = summary_of(larger);
+    node.set_entry(at, merged);
+    if let Some(mut empty) = node.remove_node(at + 1) {
+        empty.reach = CpuMask::EMPTY;
+        pool.put(empty);
+    }
 }
 
 /// Computes the CPU reach of a node anew.
@@ -443,47 +480,60 @@ fn refresh<T>(node: &mut Node<T>, keeps: Aggregates) {
 struct Checked {
     nodes: usize,
     height: usize,
+    smallest: Key,
+    largest: Key,
 }
 
-fn check_node<T>(node: &Node<T>, keeps: Aggregates, above: Option<Entry>) -> Result<Checked, &'static str> {
-    if node.len == 0 || (above.is_some() && node.len < MIN_FILL) {
+/// `above` is the entry for this node, and whether it is the last one of its node.
+fn check_node<T>(
+    node: &Node<T>,
+    keeps: Aggregates,
+    above: Option<(Entry, bool)>,
+) -> Result<Checked, &'static str> {
+    if node.len() == 0 || above.is_some_and(|(_, last)| !last && node.len() < MIN_FILL) {
         return Err("fill of a node");
     }
-    if let Some(above) = above {
-        if node.used().iter().any(|entry| entry.key < above.key) {
-            return Err("lower bound of a subtree");
-        }
-        if keeps.least && node.floor() != above.floor {
-            return Err("least position of a subtree");
-        }
+    if keeps.least && above.is_some_and(|(above, _)| node.floor() != above.floor) {
+        return Err("least position of a subtree");
     }
-    let mut checked = Checked { nodes: 1, height: 0 };
+    let mut whole: Option<Checked> = None;
     let mut reach = CpuMask::EMPTY;
-    for at in 0..node.len {
-        let entry = node.entries[at];
-        match (node.node(at), node.thread(at)) {
+    for at in 0..node.len() {
+        let (entry, last) = (node.entry(at), at + 1 == node.len());
+        let part = match (node.node(at), node.thread(at)) {
             (Some(below), _) => {
-                let inner = check_node(below, keeps, Some(entry))?;
-                if at > 0 && inner.height + 1 != checked.height {
-                    return Err("height of a subtree");
-                }
-                checked.nodes += inner.nodes;
-                checked.height = inner.height + 1;
                 reach = reach.or(&below.reach);
+                let below = check_node(below, keeps, Some((entry, last)))?;
+                if !last && below.smallest < entry.key {
+                    return Err("lower bound of a subtree");
+                }
+                Checked { height: below.height + 1, ..below }
             }
             (None, Some(thread)) => {
                 if thread.key != entry.key || (keeps.least && thread.fair.position != entry.floor) {
                     return Err("entry of a thread");
                 }
                 reach = reach.or(&thread.effective_mask());
+                Checked { nodes: 0, height: 0, smallest: thread.key, largest: thread.key }
             }
             (None, None) => return Err("an entry without anything below"),
+        };
+        let first = Checked { nodes: 1, height: part.height, smallest: part.smallest, largest: part.largest };
+        let before = whole.get_or_insert(first);
+        if before.height != part.height {
+            return Err("height of a subtree");
         }
+        // What is below an entry lies at or under the bound of the entry before.
+        if at > 0 && part.largest > node.key(at - 1) {
+            return Err("upper bound of a subtree");
+        }
+        before.nodes += part.nodes;
+        before.smallest = part.smallest;
     }
     if keeps.reach && node.reach != reach {
         return Err("CPU reach of a subtree");
     }
-    Ok(checked)
+    whole.ok_or("fill of a node")
 }
 
 #[cfg(test)]
@@ -569,6 +619,38 @@ mod tests {
         }
     }
 
+    /// Three levels and more: the first eligible thread, taken and put in again for long.
+    #[test]
+    fn eligible_threads_of_a_large_queue() {
+        let mut queue = Queue::new(Aggregates { least: true, reach: false });
+        let mut map: BTreeMap<Key, i64> = BTreeMap::new();
+        let mut random = 7u64;
+        let mut next = move |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % below) as i64
+        };
+        for sequence in 0..12_000u64 {
+            let (tag, position) = (next(5_000), next(1_000));
+            queue.insert(node(sequence, tag, position, 0));
+            map.insert(Key { tag, sequence }, position);
+            if sequence >= 3_000 {
+                let limit = next(400);
+                let expected = map.iter().find(|(_, position)| **position <= limit).map(|(key, _)| *key);
+                assert_eq!(queue.take(Wanted::EligibleAt(limit)).map(|thread| thread.key), expected);
+                expected.map(|key| map.remove(&key));
+            }
+            if sequence % 512 == 0 {
+                assert_eq!(queue.check(), Ok(()));
+            }
+        }
+        while let Some((key, _)) = map.pop_first() {
+            assert_eq!(queue.pop_first().map(|thread| thread.key), Some(key));
+        }
+        assert_eq!(queue.check(), Ok(()));
+    }
+
     /// Every thread leaves with a node, in whatever order threads come and go.
     #[test]
     fn nodes_are_passed_on() {
@@ -607,9 +689,14 @@ mod tests {
         fn root(queue: &mut Queue<u32>) -> &mut Node<u32> {
             queue.root.as_mut().unwrap()
         }
-        assert_eq!(damaged(|queue| root(queue).entries[0].floor -= 1), "least position of a subtree");
+        fn lift(node: &mut Node<u32>) {
+            let mut entry = node.entry(0);
+            entry.key.tag += 100;
+            node.set_entry(0, entry);
+        }
+        assert_eq!(damaged(|queue| root(queue).set_floor(0, -1)), "least position of a subtree");
         assert_eq!(damaged(|queue| root(queue).reach = CpuMask::EMPTY), "CPU reach of a subtree");
-        assert_eq!(damaged(|queue| root(queue).entries[1].key.tag += 100), "lower bound of a subtree");
+        assert_eq!(damaged(|queue| lift(root(queue))), "lower bound of a subtree");
         assert_eq!(damaged(|queue| queue.len += 1), "queue length");
         assert_eq!(damaged(|queue| drop(queue.pool.get())), "number of nodes");
         assert_eq!(
