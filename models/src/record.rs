@@ -37,7 +37,7 @@ pub struct Record<B: Backend> {
 
 impl<B: Backend> Record<B> {
     /// A thread that waits. `adjust` sets its knobs.
-    pub fn parked(id: u64, seed: u64, adjust: impl FnOnce(&mut Blocked<Handle<B>>)) -> Arc<Record<B>> {
+    pub fn parked(id: u64, adjust: impl FnOnce(&mut Blocked<Handle<B>>)) -> Arc<Record<B>> {
         let record = Arc::new(Record {
             id: ThreadId(id),
             slot: B::Lock::new(LEAF, Slot::Dead),

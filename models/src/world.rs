@@ -152,7 +152,7 @@ impl World {
         let home = CpuMask::first_n(1);
         let threads = (0..u64::from(config.threads))
             .map(|id| {
-                Record::parked(id, 7, |blocked| {
+                Record::parked(id, |blocked| {
                     if config.pinned && id == 0 {
                         blocked.set_allowed(home).expect("not empty");
                     }

@@ -83,7 +83,7 @@ fn run_to_rest(core: &mut Core<Loom>, machine: &Machine<Loom>) {
 /// leave CPU 0, so it is nothing to steal.
 fn prepare(flaw: Option<Flaw>, threads: u64, busy: usize) -> (Arc<Machine<Loom>>, [Core<Loom>; 2]) {
     let pin = |id: u64| {
-        Record::parked(id, 7, move |blocked| {
+        Record::parked(id, move |blocked| {
             let cpus = if id == 1 { CpuMask::first_n(1) } else { CpuMask::ALL };
             blocked.set_allowed(cpus).expect("not empty");
         })

@@ -131,7 +131,7 @@ impl Worker {
 fn new_stage(cpus: usize, policy: PolicyKind, flaw: Option<Flaw>) -> Stage {
     let threads = (0..THREADS)
         .map(|id| {
-            Record::parked(id, 99, |blocked: &mut sched::Blocked<Handle<Host>>| {
+            Record::parked(id, |blocked: &mut sched::Blocked<Handle<Host>>| {
                 if id % 8 == 0 {
                     let home = CpuId::new(id as usize / 8 % cpus).expect("small");
                     blocked.set_allowed(CpuMask::only(home)).expect("not empty");
