@@ -5,7 +5,7 @@ use core::fmt;
 
 use crate::cpu::{Cpu, Tier};
 use crate::entity::Entity;
-use crate::{Context, CpuId, Overrun, Payload, Policy, ThreadId, Utilisation};
+use crate::{Context, CpuId, CpuMask, Overrun, Payload, Policy, ThreadId, Utilisation};
 
 /// A broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             if queued && !thread.may_run_on(self.id) && first_broken.is_ok() {
                 first_broken = broken("I7", "a queued thread may not run here", Some(thread.id));
             }
+            if thread.anywhere != (thread.allowed == CpuMask::ALL) && first_broken.is_ok() {
+                first_broken = broken("I7", "what is remembered of a CPU mask", Some(thread.id));
+            }
             let Some(context) = &thread.context else { return };
             reserved = reserved.plus(context.spec().utilisation());
             contexts += 1;
@@ -81,6 +84,10 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         // Contexts of blocked threads are out of sight, so the sum here can only be smaller.
         if reserved > self.reserved || contexts > self.contexts || self.reserved > Utilisation::BOUND {
             return broken("I6", "reserved utilisation", None);
+        }
+        let promised = self.guaranteed.len() + self.throttled.len() + self.demoted.len();
+        if self.contexts == 0 && promised > 0 {
+            return broken("I6", "threads in the tier of contexts, but no context", None);
         }
         for demoted in &self.demoted {
             let mut known = self.current() == Some(demoted.thread);

@@ -43,21 +43,26 @@ impl VirtualClock {
         self.high + self.skew
     }
 
-    /// Is a thread at this position owed service (EEVDF)? Exact: no division, no rounding. The average lies at or above
-    /// at least one of the positions it is made of, so among threads that are all counted here one is always eligible.
-    pub(crate) fn eligible_until(&self) -> i64 {
-        // floor(average): integer positions at or below the average are exactly those at or below its floor.
-        if self.weight == 0 { i64::MAX } else { self.origin + self.weighted.div_euclid(self.weight as i64) }
+    /// Up to which position threads are owed service (EEVDF). The average lies at or above at least one of the positions it
+    /// is made of, so among threads that are all counted here one is always eligible.
+    #[inline]
+    pub(crate) fn eligible_until(&mut self) -> i64 {
+        self.settle();
+        // floor(average): integer positions at or below the average are exactly those at or below its floor, and that
+        // is what a settled origin is.
+        if self.weight == 0 { i64::MAX } else { self.origin }
     }
 
     /// Brings origin and high-water mark up to date.
+    #[inline]
     pub(crate) fn settle(&mut self) {
-        if self.weight == 0 {
-            return;
+        let weight = self.weight as i64;
+        if weight <= 0 {
+            return; // never negative; but a division by what is known to be positive needs no checks
         }
-        let step = self.weighted.div_euclid(self.weight as i64);
+        let step = self.weighted.div_euclid(weight);
         self.origin += step;
-        self.weighted -= step * self.weight as i64;
+        self.weighted -= step * weight;
         self.high = self.high.max(self.origin);
     }
 

@@ -9,9 +9,9 @@ use crate::clock::VirtualClock;
 use crate::entity::{Entity, Entrance, Key, Link};
 use crate::queue::{Aggregates, Queue, Wanted};
 use crate::{
-    AdmissionError, Blocked, Context, CpuId, CpuMask, CpuTime, FOREVER, LatencyClass, MAX_CONTEXTS_PER_CPU,
-    Overrun, Payload, Policy, PolicyKind, Proposal, QueueKind, Refused, Runnable, Snapshot, Spec, ThreadId,
-    Ticket, Utilisation, Weight, WeightError,
+    AdmissionError, Blocked, Context, CpuId, CpuTime, FOREVER, LatencyClass, MAX_CONTEXTS_PER_CPU, Overrun,
+    Payload, Policy, PolicyKind, Proposal, QueueKind, Refused, Runnable, Snapshot, Spec, ThreadId, Ticket,
+    Utilisation, Weight, WeightError,
 };
 
 /// What the caller must do after an event.
@@ -116,6 +116,7 @@ pub struct Cpu<T, P: Policy = PolicyKind> {
     /// What the last thread left of its slice: the most that a direct handoff may run.
     leftover_ns: u64,
     pub(crate) reserved: Utilisation,
+    /// Admitted here. With none, nobody is guaranteed, throttled or demoted, and events need not look (I6).
     pub(crate) contexts: usize,
     pub(crate) time: CpuTime,
 }
@@ -182,6 +183,11 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.open.len() + self.restricted.len() + usize::from(self.direct.is_some())
     }
 
+    /// As `waiting() > 0`, without counting.
+    fn anybody_waits(&self) -> bool {
+        !self.open.is_empty() || !self.restricted.is_empty() || self.direct.is_some()
+    }
+
     /// Whether time goes to nobody's account at the moment.
     pub fn is_in_interrupt(&self) -> bool {
         self.in_interrupt
@@ -233,11 +239,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     /// Charges everything up to `now` to the one target that had the CPU (S-12). Time never goes back: an older `now`
     /// charges nothing.
+    #[inline]
     pub(crate) fn charge(&mut self, now: u64) {
-        let elapsed = now.saturating_sub(self.at_ns);
-        if elapsed == 0 {
+        if now <= self.at_ns {
             return;
         }
+        let elapsed = now - self.at_ns;
         self.at_ns = now;
         if self.in_interrupt {
             self.time.interrupt_ns += elapsed;
@@ -295,8 +302,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     /// Queues a thread that is on no clock, and says what that means for the CPU.
-    pub(crate) fn queue_and_react(&mut self, thread: Box<Entity<T>>) -> Effect {
-        let arrival = self.queue_up(thread);
+    pub(crate) fn queue_and_react(&mut self, mut thread: Box<Entity<T>>) -> Effect {
+        let arrival = if thread.context.is_some() {
+            self.queue_by_budget(thread)
+        } else {
+            self.enter_fair(&mut thread);
+            self.queue_fair(thread)
+        };
         self.effect_of_arrival(arrival)
     }
 
@@ -339,8 +351,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.forget_demotion(thread);
     }
 
-    /// Puts a thread that is on no clock into the queue that its budget calls for.
-    fn queue_up(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+    /// Puts a thread that is on no clock and has a context into the queue that its budget calls for.
+    fn queue_by_budget(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
         if let Some(context) = &thread.context {
             if context.ledger.available_ns(self.at_ns) > 0 {
                 return self.queue_guaranteed(thread);
@@ -383,7 +395,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         thread.key = self.next_key(tag);
         let key = thread.key;
         let position = thread.fair.position;
-        let anywhere = thread.allowed == CpuMask::ALL && thread.context.is_none();
+        let anywhere = thread.anywhere && thread.context.is_none();
         let queue = if anywhere { QueueKind::Open } else { QueueKind::Restricted };
         thread.payload.queued(self.ticket(&thread, queue));
         if thread.context.is_some() {
@@ -407,10 +419,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             (QueueKind::Guaranteed, Tier::Fair) => true,
             (_, Tier::Guaranteed) => false,
             (_, Tier::Fair) => {
-                let eligible = !self.policy.eligible_only() || {
-                    self.clock.settle();
-                    position <= self.clock.eligible_until()
-                };
+                let eligible = !self.policy.eligible_only() || position <= self.clock.eligible_until();
                 self.policy.preempts(key.tag, eligible, running.thread.key.tag)
             }
         };
@@ -524,7 +533,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     pub fn timer(&mut self, now: u64) -> Effect {
         self.charge(now);
         self.release_due();
-        let waiting = self.waiting() > 0;
+        let waiting = self.anybody_waits();
         let Some(running) = &mut self.running else {
             return if self.guaranteed.is_empty() && !waiting { self.rearm() } else { Effect::Dispatch };
         };
@@ -606,7 +615,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                     thread.account.throttles += 1;
                     return Some(Evicted { thread: Blocked(thread), reason: EvictionReason::TimeoutFault });
                 }
-                self.queue_up(thread);
+                self.queue_by_budget(thread);
             }
             _ => {
                 self.queue_fair(thread);
@@ -617,7 +626,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     fn pick(&mut self) -> Option<(Box<Entity<T>>, Tier)> {
         let leftover_ns = core::mem::take(&mut self.leftover_ns);
-        if let Some(thread) = self.guaranteed.pop_first() {
+        if self.contexts > 0
+            && let Some(thread) = self.guaranteed.pop_first()
+        {
             self.requeue_direct();
             return Some((thread, Tier::Guaranteed));
         }
@@ -641,7 +652,6 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     fn pop_fair(&mut self) -> Option<Box<Entity<T>>> {
         if self.policy.eligible_only() {
-            self.clock.settle();
             let wanted = Wanted::EligibleAt(self.clock.eligible_until());
             let in_restricted = self.restricted.find(wanted).map(|thread| thread.key);
             let eligible = match in_restricted {
@@ -685,8 +695,6 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     /// When the caller must ask again at the latest.
     fn horizon(&self) -> u64 {
-        let refill = self.throttled.first_key().map_or(FOREVER, |key| key.tag as u64);
-        let promotion = self.demoted.iter().map(|demoted| demoted.ready_at_ns).min().unwrap_or(FOREVER);
         let end = match &self.running {
             None => FOREVER,
             Some(Running { thread, tier: Tier::Guaranteed, .. }) => {
@@ -695,10 +703,18 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 self.at_ns + left
             }
             // A thread with budget that yielded waits behind a best-effort one: it must not wait for ever.
-            Some(_) if self.waiting() == 0 && self.guaranteed.is_empty() => FOREVER,
+            Some(_) if !self.anybody_waits() && self.guaranteed.is_empty() => FOREVER,
             Some(Running { thread, .. }) => self.at_ns + thread.quantum_ns,
         };
-        end.min(refill).min(promotion)
+        if self.contexts == 0 { end } else { end.min(self.next_release_ns()) }
+    }
+
+    /// When the next thread gets budget that is throttled or demoted.
+    #[inline(never)] // keeps the path of CPUs without contexts short
+    fn next_release_ns(&self) -> u64 {
+        let refill = self.throttled.first_key().map_or(FOREVER, |key| key.tag as u64);
+        let promotion = self.demoted.iter().map(|demoted| demoted.ready_at_ns).min().unwrap_or(FOREVER);
+        refill.min(promotion)
     }
 
     fn rearm(&mut self) -> Effect {
@@ -715,9 +731,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     /// Threads whose refill has come move back to the guaranteed tier. Bounded by `MAX_CONTEXTS_PER_CPU`.
     fn release_due(&mut self) {
+        if self.contexts == 0 {
+            return;
+        }
         while self.throttled.first_key().is_some_and(|key| key.tag as u64 <= self.at_ns) {
             let Some(thread) = self.throttled.pop_first() else { break };
-            self.queue_up(thread);
+            self.queue_by_budget(thread);
         }
         while let Some(at) = self.demoted.iter().position(|demoted| demoted.ready_at_ns <= self.at_ns) {
             match self.demoted[at].place {
@@ -741,6 +760,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
+    #[inline(never)] // keeps the path of threads without contexts short
     fn note_demotion(&mut self, thread: &mut Entity<T>, place: Option<(QueueKind, Key)>) {
         let ready_at_ns = thread.context.as_ref().map_or(FOREVER, |context| context.ledger.ready_at_ns());
         match self.demoted.iter_mut().find(|demoted| demoted.thread == thread.id) {

@@ -89,6 +89,8 @@ pub(crate) struct Entity<T> {
     pub(crate) context_only: bool,
     /// Has no budget, and runs in the fair tier until it has again.
     pub(crate) demoted: bool,
+    /// `allowed` is `CpuMask::ALL`: remembered, because every enqueue asks.
+    pub(crate) anywhere: bool,
     pub(crate) context: Option<Box<Context>>,
     pub(crate) last_cpu: Option<CpuId>,
     pub(crate) id: ThreadId,
@@ -145,6 +147,7 @@ impl<T> Runnable<T> {
             entrance: Entrance::New,
             context_only: false,
             demoted: false,
+            anywhere: true,
             context: None,
             last_cpu: None,
             id,
@@ -221,6 +224,7 @@ macro_rules! in_hand {
                     return Err(EmptyMask);
                 }
                 self.0.allowed = cpus;
+                self.0.anywhere = cpus == CpuMask::ALL;
                 Ok(())
             }
 
