@@ -74,7 +74,7 @@ pub(crate) enum Entrance {
     Join,
 }
 
-/// One thread.
+/// One thread. What every event touches comes first, together.
 #[repr(C)]
 pub(crate) struct Entity<T> {
     pub(crate) key: Key,
@@ -82,8 +82,8 @@ pub(crate) struct Entity<T> {
     pub(crate) spare: Option<Box<Node<T>>>,
     /// The slice has this much left.
     pub(crate) quantum_ns: u64,
-    pub(crate) fair: Fair,
-    pub(crate) account: Account,
+    pub(crate) context: Option<Box<Context>>,
+    pub(crate) id: ThreadId,
     pub(crate) entrance: Entrance,
     /// Stops without a context, instead of falling back to best effort.
     pub(crate) context_only: bool,
@@ -91,12 +91,12 @@ pub(crate) struct Entity<T> {
     pub(crate) demoted: bool,
     /// `allowed` is `CpuMask::ALL`: remembered, because every enqueue asks.
     pub(crate) anywhere: bool,
-    pub(crate) context: Option<Box<Context>>,
     pub(crate) last_cpu: Option<CpuId>,
-    pub(crate) id: ThreadId,
+    pub(crate) fair: Fair,
+    pub(crate) account: Account,
+    pub(crate) payload: T,
     /// Where it may run; `CpuMask::ALL` means anywhere.
     pub(crate) allowed: CpuMask,
-    pub(crate) payload: T,
 }
 
 impl<T> Entity<T> {
