@@ -68,7 +68,20 @@ pub fn asked(shell: &str) -> Vec<&str> {
     // Whether the next word begins a command, and whether the command is `make`.
     let (mut begins, mut is_make) = (true, false);
     let mut words = shell.split_whitespace();
+    // Inside quotes there are no commands and no targets.
+    let mut quote = None;
     while let Some(word) = words.next() {
+        let inside = quote.is_some();
+        for letter in word.chars().filter(|letter| matches!(letter, '\'' | '"')) {
+            match quote {
+                None => quote = Some(letter),
+                Some(open) if open == letter => quote = None,
+                Some(_) => {}
+            }
+        }
+        if inside {
+            continue;
+        }
         let is_setting = word.split_once('=').is_some_and(|(name, _)| is_variable(name));
         match word {
             "$" if begins => {}
@@ -118,6 +131,7 @@ mod tests {
             asked("$ make -j2 sim SCENARIO=a/b.scn && make test; make tidy # make no"),
             ["sim", "test", "tidy"]
         );
+        assert_eq!(asked("make sim ARGS='--html a.html --svg b' report"), ["sim", "report"]);
         assert_eq!(asked("make -C main help"), ["help"]);
         assert_eq!(asked("REPS=3 make bench-sched"), ["bench-sched"]);
         assert!(
