@@ -5,13 +5,13 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::budget::Demoted;
 use crate::clock::VirtualClock;
 use crate::entity::{Entity, Entrance, Key, Link};
 use crate::queue::{Aggregates, Queue, Wanted};
 use crate::{
-    AdmissionError, Blocked, Context, CpuId, CpuTime, FOREVER, LatencyClass, MAX_CONTEXTS_PER_CPU, Overrun,
-    Payload, Policy, PolicyKind, Proposal, QueueKind, Refused, Runnable, Snapshot, Spec, ThreadId, Ticket,
-    Utilisation, Weight, WeightError,
+    Blocked, Context, CpuId, CpuTime, FOREVER, LatencyClass, MAX_CONTEXTS_PER_CPU, Overrun, Payload, Policy,
+    PolicyKind, QueueKind, Runnable, Snapshot, ThreadId, Ticket, Utilisation, Weight, WeightError,
 };
 
 /// What the caller must do after an event.
@@ -78,19 +78,11 @@ pub(crate) struct Running<T> {
 }
 
 /// Where a thread was queued just now.
-struct Arrival {
-    queue: QueueKind,
-    key: Key,
+pub(crate) struct Arrival {
+    pub(crate) queue: QueueKind,
+    pub(crate) key: Key,
     /// In virtual time; means something in the fair queues only.
-    position: i64,
-}
-
-/// A thread that spent its budget and runs at its weight until `ready_at_ns`.
-pub(crate) struct Demoted {
-    pub(crate) thread: ThreadId,
-    pub(crate) ready_at_ns: u64,
-    /// Its place in a fair queue; `None` while it runs or sits in the direct slot.
-    place: Option<(QueueKind, Key)>,
+    pub(crate) position: i64,
 }
 
 /// All scheduling state of one CPU.
@@ -231,7 +223,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    fn ticket(&self, thread: &Entity<T>, queue: QueueKind) -> Ticket {
+    pub(crate) fn ticket(&self, thread: &Entity<T>, queue: QueueKind) -> Ticket {
         Ticket { thread: thread.id, cpu: self.id, queue, key: thread.key }
     }
 
@@ -338,7 +330,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         thread.last_cpu = Some(self.id);
     }
 
-    fn enter_fair(&mut self, thread: &mut Entity<T>) {
+    pub(crate) fn enter_fair(&mut self, thread: &mut Entity<T>) {
         match thread.entrance {
             Entrance::New => self.clock.enter_new(&mut thread.fair),
             Entrance::Join => self.clock.enter(&mut thread.fair),
@@ -351,46 +343,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.forget_demotion(thread);
     }
 
-    /// Puts a thread that is on no clock and has a context into the queue that its budget calls for.
-    fn queue_by_budget(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
-        if let Some(context) = &thread.context {
-            if context.ledger.available_ns(self.at_ns) > 0 {
-                return self.queue_guaranteed(thread);
-            }
-            if context.spec().overrun != Overrun::Demote {
-                return self.queue_throttled(thread);
-            }
-        }
-        self.enter_fair(&mut thread);
-        self.queue_fair(thread)
-    }
-
-    fn next_key(&mut self, tag: i64) -> Key {
+    pub(crate) fn next_key(&mut self, tag: i64) -> Key {
         self.sequence += 1;
         Key { tag, sequence: self.sequence }
     }
 
-    fn queue_guaranteed(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
-        let tag = thread.context.as_ref().map_or(i64::MAX, |context| context.urgency_tag());
-        thread.key = self.next_key(tag);
-        let key = thread.key;
-        thread.payload.queued(self.ticket(&thread, QueueKind::Guaranteed));
-        self.guaranteed.insert(thread);
-        Arrival { queue: QueueKind::Guaranteed, key, position: 0 }
-    }
-
-    fn queue_throttled(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
-        let ready = thread.context.as_ref().map_or(FOREVER, |context| context.ledger.ready_at_ns());
-        thread.key = self.next_key(ready as i64);
-        thread.account.throttles += 1;
-        let key = thread.key;
-        thread.payload.queued(self.ticket(&thread, QueueKind::Throttled));
-        self.throttled.insert(thread);
-        Arrival { queue: QueueKind::Throttled, key, position: 0 }
-    }
-
     /// Queues a thread that is already counted by the clock.
-    fn queue_fair(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+    pub(crate) fn queue_fair(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
         let tag = self.policy.tag(&mut thread.fair);
         thread.key = self.next_key(tag);
         let key = thread.key;
@@ -426,7 +385,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if preempts { self.want_dispatch() } else { self.rearm() }
     }
 
-    fn want_dispatch(&mut self) -> Effect {
+    pub(crate) fn want_dispatch(&mut self) -> Effect {
         self.wanted = true;
         Effect::Dispatch
     }
@@ -709,14 +668,6 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if self.contexts == 0 { end } else { end.min(self.next_release_ns()) }
     }
 
-    /// When the next thread gets budget that is throttled or demoted.
-    #[inline(never)] // keeps the path of CPUs without contexts short
-    fn next_release_ns(&self) -> u64 {
-        let refill = self.throttled.first_key().map_or(FOREVER, |key| key.tag as u64);
-        let promotion = self.demoted.iter().map(|demoted| demoted.ready_at_ns).min().unwrap_or(FOREVER);
-        refill.min(promotion)
-    }
-
     fn rearm(&mut self) -> Effect {
         let until_ns = self.horizon();
         match &mut self.running {
@@ -727,149 +678,5 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             }
             None => Effect::Rearm { until_ns },
         }
-    }
-
-    /// Threads whose refill has come move back to the guaranteed tier. Bounded by `MAX_CONTEXTS_PER_CPU`.
-    fn release_due(&mut self) {
-        if self.contexts == 0 {
-            return;
-        }
-        while self.throttled.first_key().is_some_and(|key| key.tag as u64 <= self.at_ns) {
-            let Some(thread) = self.throttled.pop_first() else { break };
-            self.queue_by_budget(thread);
-        }
-        while let Some(at) = self.demoted.iter().position(|demoted| demoted.ready_at_ns <= self.at_ns) {
-            match self.demoted[at].place {
-                Some((queue, key)) => {
-                    let Some(mut thread) = self.queue_mut(queue).take(Wanted::Exactly(key)) else { break };
-                    self.leave_fair(&mut thread);
-                    self.queue_guaranteed(thread);
-                }
-                None => {
-                    let Some(running) = &mut self.running else { break };
-                    let thread = &mut running.thread;
-                    running.tier = Tier::Guaranteed;
-                    thread.key.tag =
-                        thread.context.as_ref().map_or(i64::MAX, |context| context.urgency_tag());
-                    self.clock.leave(&mut thread.fair);
-                    thread.entrance = Entrance::Join;
-                    thread.demoted = false;
-                    self.demoted.swap_remove(at);
-                }
-            }
-        }
-    }
-
-    #[inline(never)] // keeps the path of threads without contexts short
-    fn note_demotion(&mut self, thread: &mut Entity<T>, place: Option<(QueueKind, Key)>) {
-        let ready_at_ns = thread.context.as_ref().map_or(FOREVER, |context| context.ledger.ready_at_ns());
-        match self.demoted.iter_mut().find(|demoted| demoted.thread == thread.id) {
-            Some(demoted) => demoted.place = place,
-            None => self.demoted.push(Demoted { thread: thread.id, ready_at_ns, place }),
-        }
-        thread.demoted = true;
-    }
-
-    fn forget_demotion(&mut self, thread: &mut Entity<T>) {
-        if thread.demoted {
-            self.demoted.retain(|demoted| demoted.thread != thread.id);
-            thread.demoted = false;
-        }
-    }
-
-    // ---- contexts -----------------------------------------------------------------------------------------------
-
-    /// How many contexts are promised time here, wherever their threads are.
-    pub fn contexts(&self) -> usize {
-        self.contexts
-    }
-
-    /// Calls `visit` with the context of every queued thread that has one. Linear.
-    pub fn for_each_context(&self, mut visit: impl FnMut(&Context)) {
-        for threads in [&self.guaranteed, &self.restricted, &self.throttled] {
-            threads.for_each(&mut |thread| thread.context.iter().for_each(|context| visit(context)));
-        }
-    }
-
-    /// The share of this CPU that is promised to contexts.
-    pub fn reserved(&self) -> Utilisation {
-        self.reserved
-    }
-
-    /// Promises CPU time, or says why not (S-11). Everything is checked before anything changes, and nothing is allocated: the
-    /// proposal was made before the lock was taken.
-    pub fn admit(&mut self, proposal: Proposal, now: u64) -> Result<Box<Context>, Refused> {
-        match self.admissible(proposal.spec()) {
-            Ok(total) => {
-                self.reserved = total;
-                self.contexts += 1;
-                Ok(proposal.admitted(self.id, now.max(self.at_ns)))
-            }
-            Err(why) => Err(Refused { why, proposal }),
-        }
-    }
-
-    /// The utilisation with this spec, if it may be admitted.
-    fn admissible(&self, spec: &Spec) -> Result<Utilisation, AdmissionError> {
-        spec.validate().map_err(AdmissionError::Invalid)?;
-        if !spec.cpu_mask.contains(self.id) {
-            return Err(AdmissionError::WrongCpu(self.id));
-        }
-        if self.contexts == MAX_CONTEXTS_PER_CPU {
-            return Err(AdmissionError::TooMany);
-        }
-        let asked = spec.utilisation();
-        let total = self.reserved.plus(asked);
-        if total > Utilisation::BOUND {
-            return Err(AdmissionError::Overcommitted {
-                asked_ppm: asked.ppm(),
-                free_ppm: Utilisation::BOUND.minus(self.reserved).ppm(),
-            });
-        }
-        Ok(total)
-    }
-
-    /// Takes a promise back; the context must be unbound, and from here. What is left can be proposed elsewhere, or dropped
-    /// when no lock is held.
-    pub fn retire(&mut self, context: Box<Context>) -> Result<Proposal, Box<Context>> {
-        if context.home() != self.id {
-            return Err(context);
-        }
-        self.reserved = self.reserved.minus(context.spec().utilisation());
-        self.contexts -= 1;
-        Ok(Proposal::from_retired(context))
-    }
-
-    /// The running thread goes on with a context. Given back if it has one already, or if the promise was made elsewhere.
-    pub fn bind_current(&mut self, mut context: Box<Context>, now: u64) -> Result<Effect, Box<Context>> {
-        self.charge(now);
-        match &mut self.running {
-            Some(running) if running.thread.context.is_none() && context.home() == self.id => {
-                // What lay unused counts from now on; otherwise every period since then would come back at once.
-                context.ledger.activate(self.at_ns);
-                running.tier = Tier::Guaranteed;
-                running.thread.key.tag = context.urgency_tag();
-                running.thread.context = Some(context);
-                self.clock.leave(&mut running.thread.fair);
-                running.thread.entrance = Entrance::Join;
-                Ok(self.want_dispatch())
-            }
-            _ => Err(context),
-        }
-    }
-
-    /// Takes the running thread's context away: it falls back to best effort, or stops if it runs on contexts only.
-    pub fn unbind_current(&mut self, now: u64) -> Option<(Box<Context>, Effect)> {
-        self.charge(now);
-        let mut running = self.running.take()?;
-        let context = running.thread.context.take();
-        if context.is_some() && running.tier == Tier::Guaranteed {
-            running.tier = Tier::Fair;
-            running.thread.quantum_ns = 0;
-            self.enter_fair(&mut running.thread);
-        }
-        self.forget_demotion(&mut running.thread);
-        self.running = Some(running);
-        context.map(|context| (context, self.want_dispatch()))
     }
 }

@@ -46,6 +46,7 @@ extern crate std;
 
 mod account;
 mod balance;
+mod budget;
 mod check;
 mod clock;
 mod context;

@@ -1,0 +1,204 @@
+//! What contexts add to a CPU: admission, binding, and the way back when a refill comes.
+
+use alloc::boxed::Box;
+
+use crate::cpu::{Arrival, Cpu, Effect, Tier};
+use crate::entity::{Entity, Entrance, Key};
+use crate::queue::Wanted;
+use crate::{
+    AdmissionError, Context, FOREVER, MAX_CONTEXTS_PER_CPU, Overrun, Payload, Policy, Proposal, QueueKind,
+    Refused, Spec, ThreadId, Utilisation,
+};
+
+/// A thread that spent its budget and runs at its weight until `ready_at_ns`.
+pub(crate) struct Demoted {
+    pub(crate) thread: ThreadId,
+    pub(crate) ready_at_ns: u64,
+    /// Its place in a fair queue; `None` while it runs or sits in the direct slot.
+    place: Option<(QueueKind, Key)>,
+}
+
+impl<T: Payload, P: Policy> Cpu<T, P> {
+    /// How many contexts are promised time here, wherever their threads are.
+    pub fn contexts(&self) -> usize {
+        self.contexts
+    }
+
+    /// Calls `visit` with the context of every queued thread that has one. Linear.
+    pub fn for_each_context(&self, mut visit: impl FnMut(&Context)) {
+        for threads in [&self.guaranteed, &self.restricted, &self.throttled] {
+            threads.for_each(&mut |thread| thread.context.iter().for_each(|context| visit(context)));
+        }
+    }
+
+    /// The share of this CPU that is promised to contexts.
+    pub fn reserved(&self) -> Utilisation {
+        self.reserved
+    }
+
+    /// Promises CPU time, or says why not (S-11). Everything is checked before anything changes, and nothing is allocated: the
+    /// proposal was made before the lock was taken.
+    pub fn admit(&mut self, proposal: Proposal, now: u64) -> Result<Box<Context>, Refused> {
+        match self.admissible(proposal.spec()) {
+            Ok(total) => {
+                self.reserved = total;
+                self.contexts += 1;
+                Ok(proposal.admitted(self.id, now.max(self.at_ns)))
+            }
+            Err(why) => Err(Refused { why, proposal }),
+        }
+    }
+
+    /// The utilisation with this spec, if it may be admitted.
+    fn admissible(&self, spec: &Spec) -> Result<Utilisation, AdmissionError> {
+        spec.validate().map_err(AdmissionError::Invalid)?;
+        if !spec.cpu_mask.contains(self.id) {
+            return Err(AdmissionError::WrongCpu(self.id));
+        }
+        if self.contexts == MAX_CONTEXTS_PER_CPU {
+            return Err(AdmissionError::TooMany);
+        }
+        let asked = spec.utilisation();
+        let total = self.reserved.plus(asked);
+        if total > Utilisation::BOUND {
+            return Err(AdmissionError::Overcommitted {
+                asked_ppm: asked.ppm(),
+                free_ppm: Utilisation::BOUND.minus(self.reserved).ppm(),
+            });
+        }
+        Ok(total)
+    }
+
+    /// Takes a promise back; the context must be unbound, and from here. What is left can be proposed elsewhere, or dropped
+    /// when no lock is held.
+    pub fn retire(&mut self, context: Box<Context>) -> Result<Proposal, Box<Context>> {
+        if context.home() != self.id {
+            return Err(context);
+        }
+        self.reserved = self.reserved.minus(context.spec().utilisation());
+        self.contexts -= 1;
+        Ok(Proposal::from_retired(context))
+    }
+
+    /// The running thread goes on with a context. Given back if it has one already, or if the promise was made elsewhere.
+    pub fn bind_current(&mut self, mut context: Box<Context>, now: u64) -> Result<Effect, Box<Context>> {
+        self.charge(now);
+        match &mut self.running {
+            Some(running) if running.thread.context.is_none() && context.home() == self.id => {
+                // What lay unused counts from now on; otherwise every period since then would come back at once.
+                context.ledger.activate(self.at_ns);
+                running.tier = Tier::Guaranteed;
+                running.thread.key.tag = context.urgency_tag();
+                running.thread.context = Some(context);
+                self.clock.leave(&mut running.thread.fair);
+                running.thread.entrance = Entrance::Join;
+                Ok(self.want_dispatch())
+            }
+            _ => Err(context),
+        }
+    }
+
+    /// Takes the running thread's context away: it falls back to best effort, or stops if it runs on contexts only.
+    pub fn unbind_current(&mut self, now: u64) -> Option<(Box<Context>, Effect)> {
+        self.charge(now);
+        let mut running = self.running.take()?;
+        let context = running.thread.context.take();
+        if context.is_some() && running.tier == Tier::Guaranteed {
+            running.tier = Tier::Fair;
+            running.thread.quantum_ns = 0;
+            self.enter_fair(&mut running.thread);
+        }
+        self.forget_demotion(&mut running.thread);
+        self.running = Some(running);
+        context.map(|context| (context, self.want_dispatch()))
+    }
+
+    /// Threads whose refill has come move back to the guaranteed tier. Bounded by `MAX_CONTEXTS_PER_CPU`.
+    pub(crate) fn release_due(&mut self) {
+        if self.contexts == 0 {
+            return;
+        }
+        while self.throttled.first_key().is_some_and(|key| key.tag as u64 <= self.at_ns) {
+            let Some(thread) = self.throttled.pop_first() else { break };
+            self.queue_by_budget(thread);
+        }
+        while let Some(at) = self.demoted.iter().position(|demoted| demoted.ready_at_ns <= self.at_ns) {
+            match self.demoted[at].place {
+                Some((queue, key)) => {
+                    let Some(mut thread) = self.queue_mut(queue).take(Wanted::Exactly(key)) else { break };
+                    self.leave_fair(&mut thread);
+                    self.queue_guaranteed(thread);
+                }
+                None => {
+                    let Some(running) = &mut self.running else { break };
+                    let thread = &mut running.thread;
+                    running.tier = Tier::Guaranteed;
+                    thread.key.tag =
+                        thread.context.as_ref().map_or(i64::MAX, |context| context.urgency_tag());
+                    self.clock.leave(&mut thread.fair);
+                    thread.entrance = Entrance::Join;
+                    thread.demoted = false;
+                    self.demoted.swap_remove(at);
+                }
+            }
+        }
+    }
+
+    #[inline(never)] // keeps the path of threads without contexts short
+    pub(crate) fn note_demotion(&mut self, thread: &mut Entity<T>, place: Option<(QueueKind, Key)>) {
+        let ready_at_ns = thread.context.as_ref().map_or(FOREVER, |context| context.ledger.ready_at_ns());
+        match self.demoted.iter_mut().find(|demoted| demoted.thread == thread.id) {
+            Some(demoted) => demoted.place = place,
+            None => self.demoted.push(Demoted { thread: thread.id, ready_at_ns, place }),
+        }
+        thread.demoted = true;
+    }
+
+    pub(crate) fn forget_demotion(&mut self, thread: &mut Entity<T>) {
+        if thread.demoted {
+            self.demoted.retain(|demoted| demoted.thread != thread.id);
+            thread.demoted = false;
+        }
+    }
+
+    /// Puts a thread that is on no clock and has a context into the queue that its budget calls for.
+    pub(crate) fn queue_by_budget(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+        if let Some(context) = &thread.context {
+            if context.ledger.available_ns(self.at_ns) > 0 {
+                return self.queue_guaranteed(thread);
+            }
+            if context.spec().overrun != Overrun::Demote {
+                return self.queue_throttled(thread);
+            }
+        }
+        self.enter_fair(&mut thread);
+        self.queue_fair(thread)
+    }
+
+    pub(crate) fn queue_guaranteed(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+        let tag = thread.context.as_ref().map_or(i64::MAX, |context| context.urgency_tag());
+        thread.key = self.next_key(tag);
+        let key = thread.key;
+        thread.payload.queued(self.ticket(&thread, QueueKind::Guaranteed));
+        self.guaranteed.insert(thread);
+        Arrival { queue: QueueKind::Guaranteed, key, position: 0 }
+    }
+
+    pub(crate) fn queue_throttled(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+        let ready = thread.context.as_ref().map_or(FOREVER, |context| context.ledger.ready_at_ns());
+        thread.key = self.next_key(ready as i64);
+        thread.account.throttles += 1;
+        let key = thread.key;
+        thread.payload.queued(self.ticket(&thread, QueueKind::Throttled));
+        self.throttled.insert(thread);
+        Arrival { queue: QueueKind::Throttled, key, position: 0 }
+    }
+
+    /// When the next thread gets budget that is throttled or demoted.
+    #[inline(never)] // keeps the path of CPUs without contexts short
+    pub(crate) fn next_release_ns(&self) -> u64 {
+        let refill = self.throttled.first_key().map_or(FOREVER, |key| key.tag as u64);
+        let promotion = self.demoted.iter().map(|demoted| demoted.ready_at_ns).min().unwrap_or(FOREVER);
+        refill.min(promotion)
+    }
+}
