@@ -13,7 +13,9 @@
 
 use crate::cpu::{Cpu, Effect, Tier};
 use crate::queue::Wanted;
-use crate::{BALANCE_GAP_NS, CpuId, CpuMask, MAX_SKEW_NS, Payload, Policy, QueueKind, Utilisation};
+use crate::{
+    BALANCE_GAP_NS, BALANCE_PERIOD_NS, CpuId, CpuMask, MAX_SKEW_NS, Payload, Policy, QueueKind, Utilisation,
+};
 
 /// What other CPUs need to know of one: small, copyable, published after events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct Summary {
     pub restricted_overdue: Option<i64>,
     /// Where the threads of the restricted queue may run.
     pub restricted_reach: CpuMask,
+    /// The only best-effort thread waits, because a thread with budget runs: whoever takes it frees this CPU to take another.
+    pub lone_waiter: bool,
     /// Nothing runs and nothing waits.
     pub idle: bool,
     /// Promised to contexts.
@@ -101,9 +105,21 @@ pub fn balance_plan(me: &Summary, others: impl IntoIterator<Item = Summary>) -> 
 /// `me` is ahead by the gap, `other` has somebody waiting for us, and with at least one more thread of the least weight we
 /// would not be more crowded than `other` is. The exact weight is checked under the locks.
 fn worth_moving(me: &Summary, other: &Summary) -> bool {
-    me.clock - other.clock >= BALANCE_GAP_NS
-        && other.overdue_for(me.cpu).is_some()
-        && me.crowding_against(me.weight + 1, other) <= other.crowding_against(other.weight, me)
+    me.clock - other.clock >= BALANCE_GAP_NS && other.overdue_for(me.cpu).is_some() && fits(me, other, 1)
+}
+
+/// Whether `me` may take a thread of this weight from `other`: it is not more crowded afterwards than `other` is now. Or `other` has no
+/// best-effort thread left then and will take one of ours: the two change places.
+fn fits(me: &Summary, other: &Summary, weight: u64) -> bool {
+    other.lone_waiter
+        || me.crowding_against(me.weight + weight, other) <= other.crowding_against(other.weight, me)
+}
+
+/// When a CPU should take its next balance step. Not strictly periodic: a step that always came at the same point of somebody's
+/// cycle would always see the same thread waiting.
+pub fn next_balance_ns(cpu: CpuId, now: u64) -> u64 {
+    let mixed = (now ^ (cpu.index() as u64) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    now + BALANCE_PERIOD_NS - BALANCE_PERIOD_NS / 8 + mixed % (BALANCE_PERIOD_NS / 4)
 }
 
 /// What came of a steal or a balance step.
@@ -141,6 +157,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             overdue: overdue(&self.open),
             restricted_overdue: overdue(&self.restricted),
             restricted_reach: self.restricted.reach(),
+            lone_waiter: self.waiting() == 1 && self.current_is_guaranteed(),
             idle: self.running.is_none() && self.queued() == self.throttled.len(),
             reserved: self.reserved,
         }
@@ -157,10 +174,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if !worth_moving(&me, &other) {
             return MoveOutcome::Nothing;
         }
-        self.take_from(slow, now, |thread_weight| {
-            let ours = me.crowding_against(me.weight + thread_weight, &other);
-            ours <= other.crowding_against(other.weight, &me)
-        })
+        self.take_from(slow, now, |weight| fits(&me, &other, weight))
     }
 
     /// Gives up what this clock is behind `limit` in the common frame: see [`BalancePlan::forgive_below`].

@@ -63,7 +63,7 @@ mod queue;
 mod topology;
 
 pub use account::{CpuTime, Snapshot};
-pub use balance::{BalancePlan, MoveOutcome, Summary, balance_plan, most_overdue};
+pub use balance::{BalancePlan, MoveOutcome, Summary, balance_plan, most_overdue, next_balance_ns};
 pub use check::Violation;
 pub use context::{
     AdmissionError, Context, ContextId, ContextInfo, Overrun, Proposal, Refused, Spec, SpecError, Utilisation,

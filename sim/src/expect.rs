@@ -1,6 +1,8 @@
 //! Does a run meet what its scenario expects of it?
 
 use crate::engine::Outcome;
+use crate::report::units::Human;
+use crate::report::{percentile_ppm, wake_waits};
 use crate::scenario::{Check, ContextSpec, Expect, Op, Overrun, Scenario, Target, within_ppm};
 
 /// One expectation, and how it turned out.
@@ -35,15 +37,16 @@ fn judge_one(scenario: &Scenario, outcome: &Outcome, expect: &Expect) -> Verdict
                 within_ppm(ratio, *ratio_ppm, *tolerance_ppm),
             )
         }
-        Check::Latency { target, percentile_ppm, limit_ns } => {
-            let mut waits: Vec<u64> = members(outcome, *target)
-                .flat_map(|at| outcome.threads[at].latencies_ns.iter().copied())
-                .collect();
+        Check::Latency { target, percentile_ppm: percentile_ppm_asked, limit_ns } => {
+            let waits = outcome.trace.as_ref().map(wake_waits).unwrap_or_default();
+            let mut waits: Vec<u64> =
+                members(outcome, *target).filter_map(|at| waits.get(at)).flatten().copied().collect();
             waits.sort_unstable();
-            let rank = (waits.len() as u128 * u128::from(*percentile_ppm)).div_ceil(1_000_000) as usize;
-            match rank.checked_sub(1).and_then(|at| waits.get(at)) {
-                Some(wait) => (crate::scenario::duration_text(*wait), wait <= limit_ns),
-                None => ("no wake-up at all".into(), false),
+            let wait = percentile_ppm(&waits, *percentile_ppm_asked);
+            if waits.is_empty() {
+                ("no wake-up at all".into(), false)
+            } else {
+                (Human(wait).to_string(), wait <= *limit_ns)
             }
         }
         Check::Order { cpu, runs } => {

@@ -9,7 +9,7 @@ use sim::report::table::Table;
 use sim::report::units::{Human, Percent};
 use sim::report::{Summary, svg};
 
-use super::play::write_file;
+use super::play::{print_verdicts, write_file};
 use super::{Failure, OUTPUT, Overrides, load};
 
 #[derive(Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Options {
     /// The scenario (default: all of them)
     scenario: Option<PathBuf>,
     /// CPU counts to compare, for example 1,2,4 (default: compare the policies instead)
-    #[arg(long, value_delimiter = ',', value_name = "N,N")]
+    #[arg(long, value_delimiter = ',', value_name = "N,N", value_parser = clap::value_parser!(u32).range(1..=256))]
     cpus: Vec<u32>,
     /// Where to put the pictures
     #[arg(long, value_name = "FOLDER", default_value = OUTPUT)]
@@ -43,7 +43,12 @@ fn variants(options: &Options) -> Vec<(String, Overrides)> {
             })
             .into();
     }
-    let on = |cpus: &u32| (format!("{cpus} CPUs"), Overrides { cpus: Some(*cpus), ..Overrides::default() });
+    let on = |cpus: &u32| {
+        (
+            format!("{cpus} CPU{}", if *cpus == 1 { "" } else { "s" }),
+            Overrides { cpus: Some(*cpus), ..Overrides::default() },
+        )
+    };
     options.cpus.iter().map(on).collect()
 }
 
@@ -72,6 +77,10 @@ fn compare_one(path: &Path, options: &Options) -> Result<(), Failure> {
         let trace = outcome.trace.as_ref().expect("runs from the command line are recorded");
         let file = options.out.join(format!("{name}-{}.svg", label.replace(' ', "-")));
         write_file(&file, svg::timeline(trace, None).as_bytes())?;
+        if !loaded.scenario.expects.is_empty() {
+            println!("{label}:");
+            print_verdicts(&loaded, &outcome);
+        }
         let summary = loaded.summary(&outcome);
         // The first thread stands for all: scenarios name the interesting one first.
         if let Some(share) = summary.threads.first().and_then(|row| row.expected_share) {

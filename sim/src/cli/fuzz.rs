@@ -15,7 +15,7 @@ use super::{Failure, OUTPUT};
 #[derive(Args)]
 pub(crate) struct FuzzOptions {
     /// How many seeds
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first one
     #[arg(long, default_value_t = 0)]
@@ -63,8 +63,17 @@ pub(super) fn replay(options: &ReplayOptions) -> Result<ExitCode, Failure> {
     let (scenario, mut engine_options) = workload(options.seed);
     engine_options.record = true;
     let base = Path::new(OUTPUT).join(format!("fuzz-{}", options.seed));
-    write_file(&base.with_extension("scn"), scenario.to_string().as_bytes())?;
-    println!("{:?}", engine_options.faults);
+    let faults = engine_options.faults;
+    let injected = format!(
+        "in a thousand: {} lost ticks, {} late timers, {} late interrupts, {} busy locks",
+        faults.lost_tick, faults.late_timer, faults.late_ipi, faults.busy_lock
+    );
+    let note = format!(
+        "# The workload of fuzz seed {}. Injected faults ({injected}) are not in this file: only\n# `make sim-replay SEED={}` makes the same run.\n\n",
+        options.seed, options.seed
+    );
+    write_file(&base.with_extension("scn"), (note + &scenario.to_string()).as_bytes())?;
+    println!("faults {injected}");
     match Engine::new(&scenario, engine_options).and_then(Engine::run) {
         Ok(outcome) => {
             let trace = outcome.trace.as_ref().expect("replays are recorded");

@@ -7,7 +7,7 @@ use sim::engine::costs::Costs;
 use sim::engine::{Engine, Options, Outcome};
 use sim::expect::fluid_shares;
 use sim::report::Summary;
-use sim::scenario::{PolicyName, Scenario};
+use sim::scenario::{Action, Check, PolicyName, Scenario};
 
 use super::{Failure, Overrides};
 
@@ -19,6 +19,7 @@ pub(super) struct Loaded {
     pub(super) path: PathBuf,
     pub(super) scenario: Scenario,
     pub(super) options: Options,
+    overrides: Overrides,
 }
 
 /// The folder of the scenarios, seen from the project's root or from `sim/`.
@@ -39,8 +40,8 @@ pub(super) fn all() -> Result<Vec<PathBuf>, Failure> {
 }
 
 pub(super) fn read(path: &Path) -> Result<Scenario, Failure> {
-    let found = [path.to_path_buf(), folder()?.join(path).with_extension("scn")];
-    let Some(path) = found.iter().find(|path| path.is_file()) else {
+    let named = if path.is_file() { path.to_path_buf() } else { folder()?.join(path).with_extension("scn") };
+    let Some(path) = Some(&named).filter(|path| path.is_file()) else {
         let known: Vec<String> =
             all()?.iter().filter_map(|path| Some(path.file_stem()?.to_str()?.to_string())).collect();
         return Err(format!("no scenario at `{}`; known ones: {}", path.display(), known.join(", ")).into());
@@ -59,18 +60,43 @@ pub(super) fn load(path: &Path, overrides: &Overrides) -> Result<Loaded, Failure
         scenario.seed = seed;
     }
     if let Some(cpus) = overrides.cpus {
-        scenario.cpus = cpus;
-        scenario.topology = None;
-        // CPU lists may not fit any more: the parser knows.
-        let text = scenario.to_string();
-        scenario = Scenario::parse(&format!("{} with --cpus {cpus}", path.display()), &text)?;
+        set_cpus(&mut scenario, cpus).map_err(|why| format!("{}: {why}", path.display()))?;
     }
     let mut options = Options::of(&scenario);
     if let Some(file) = &overrides.costs {
         let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
         options.costs = Costs::parse(&file.display().to_string(), &text)?;
     }
-    Ok(Loaded { path: path.to_path_buf(), scenario, options })
+    Ok(Loaded { path: path.to_path_buf(), scenario, options, overrides: overrides.clone() })
+}
+
+/// Another number of CPUs; whatever names one that is not there any more is refused by its line.
+fn set_cpus(scenario: &mut Scenario, cpus: u32) -> Result<(), String> {
+    let refuse = |line: u32, what: &str, cpu: u32| {
+        Err(format!("line {line}: {what} names CPU {cpu}, and --cpus {cpus} has 0 to {}", cpus - 1))
+    };
+    for thread in &scenario.threads {
+        let named = thread.cpus.iter().flatten().chain(&thread.home);
+        if let Some(cpu) = named.copied().find(|cpu| *cpu >= cpus) {
+            return refuse(thread.line.0, &format!("thread `{}`", thread.name), cpu);
+        }
+    }
+    for timed in &scenario.timed {
+        if let Action::Stall { cpu, .. } = timed.action
+            && cpu >= cpus
+        {
+            return refuse(timed.line.0, "`stall`", cpu);
+        }
+    }
+    for expect in &scenario.expects {
+        if let Check::Order { cpu, .. } = expect.check
+            && cpu >= cpus
+        {
+            return refuse(expect.line.0, "`expect order`", cpu);
+        }
+    }
+    (scenario.cpus, scenario.topology) = (cpus, None);
+    Ok(())
 }
 
 impl Loaded {
@@ -92,13 +118,7 @@ impl Loaded {
         summary.policy = self.scenario.policy.to_string();
         summary.seed = self.scenario.seed;
         summary.about = self.about();
-        summary.command = format!(
-            "make sim SCENARIO={} POLICY={} CPUS={} ARGS='--seed {}'",
-            self.path.display(),
-            self.scenario.policy,
-            self.scenario.cpus,
-            self.scenario.seed
-        );
+        summary.command = self.command();
         for (row, share) in summary.threads.iter_mut().zip(fluid_shares(&self.scenario).unwrap_or_default()) {
             row.expected_share = Some(share);
         }
@@ -107,6 +127,28 @@ impl Loaded {
             ("longest wait ns".to_string(), outcome.counters.longest_wait_ns),
         ]);
         summary
+    }
+
+    /// The command that makes the same run again: what was changed from outside, and nothing else.
+    fn command(&self) -> String {
+        let mut command = format!("make sim SCENARIO='{}'", self.path.display());
+        let mut arguments = String::new();
+        if let Some(policy) = &self.overrides.policy {
+            command += &format!(" POLICY={policy}");
+        }
+        if let Some(cpus) = self.overrides.cpus {
+            command += &format!(" CPUS={cpus}");
+        }
+        if let Some(seed) = self.overrides.seed {
+            arguments += &format!("--seed {seed} ");
+        }
+        if let Some(costs) = &self.overrides.costs {
+            arguments += &format!("--costs {} ", costs.display());
+        }
+        if !arguments.is_empty() {
+            command += &format!(" ARGS='{}'", arguments.trim_end());
+        }
+        command
     }
 
     /// The comment at the top of the file, as one paragraph.

@@ -90,7 +90,7 @@ pub(crate) struct Overrides {
     #[arg(long)]
     policy: Option<String>,
     /// How many CPUs, 1 to 256 (default: the scenario's)
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     cpus: Option<u32>,
     /// The seed of everything random (default: the scenario's)
     #[arg(long)]

@@ -30,7 +30,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Draw the SVG only up to this time, for example 400ms
-    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
+    #[arg(long, value_name = "TIME", value_parser = milliseconds, requires = "svg")]
     until: Option<u64>,
     /// Write a Perfetto trace (open it in ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
@@ -83,11 +83,14 @@ pub(super) fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         Some(path) => vec![path.clone()],
         None => load::all()?,
     };
+    let mut all_met = true;
     for path in paths {
         let loaded = load::load(&path, &options.overrides)?;
-        write_report(&loaded, &loaded.run()?)?;
+        let outcome = loaded.run()?;
+        write_report(&loaded, &outcome)?;
+        all_met &= print_verdicts(&loaded, &outcome);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if all_met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Writes the HTML report of a run under `target/sim`.

@@ -17,7 +17,7 @@ use super::{Failure, OUTPUT};
 #[derive(Args)]
 pub(crate) struct Options {
     /// The CPU counts
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = clap::value_parser!(u32).range(1..=256))]
     cpus: Vec<u32>,
     /// The ordering policy: wfq or eevdf
     #[arg(long, default_value = "wfq")]
@@ -27,9 +27,6 @@ pub(crate) struct Options {
 pub(super) fn smp(options: &Options) -> Result<ExitCode, Failure> {
     let policy = PolicyName::from_name(&options.policy)
         .ok_or_else(|| format!("--policy: found `{}`, expected wfq or eevdf", options.policy))?;
-    if let Some(bad) = options.cpus.iter().find(|cpus| !(1..=256).contains(*cpus)) {
-        return Err(format!("--cpus: found `{bad}`, expected 1 to 256").into());
-    }
     let mut table = Table::new(&["workload", "CPUs", "time", "speed-up", "moves", "overhead"], 1);
     let mut tsv = String::from("workload\tcpus\telapsed_ns\tspeed_up\tmoves\toverhead\n");
     let mut series = Vec::new();

@@ -43,7 +43,7 @@ const STOPS: [(&str, &str, u64); 5] = [
     (
         "call-chain",
         "A client calls a server. The server takes over the CPU on the spot, for the rest of the client's slice.",
-        12_000_000,
+        24_000_000,
     ),
 ];
 
@@ -64,9 +64,13 @@ pub(super) fn tour(options: &Options) -> Result<ExitCode, Failure> {
         write_report(&loaded, &outcome)?;
         println!();
         if waits && at + 1 < STOPS.len() {
-            print!("Enter for the next stop ");
+            print!("Enter for the next stop, q to leave ");
             std::io::stdout().flush()?;
-            std::io::stdin().lock().read_line(&mut String::new())?;
+            let mut answer = String::new();
+            std::io::stdin().lock().read_line(&mut answer)?;
+            if answer.trim().eq_ignore_ascii_case("q") {
+                break;
+            }
         }
     }
     println!("Open a report in a browser: each page has a timeline to zoom into.");

@@ -67,11 +67,9 @@ impl Engine<'_> {
             loops: Vec::new(),
             remaining_ns: 0,
             wake_version: 0,
-            woken_at: None,
             parent,
             children: 0,
             serving: None,
-            latencies_ns: Vec::new(),
             last_ran: None,
             queued_at: None,
         });
@@ -134,7 +132,6 @@ impl Engine<'_> {
                 return None;
             }
         };
-        thread.woken_at = (wait != Wait::Start).then_some(self.now);
         thread.queued_at = Some((self.now, self.overhead_ns));
         self.counters.wakes += 1;
         let home = scenario.threads[thread.spec].home.and_then(|cpu| CpuId::new(cpu as usize));
@@ -449,11 +446,6 @@ impl Engine<'_> {
         }
         let costs = self.options.costs;
         let thread = &mut self.threads[index as usize];
-        if let Some(woken) = thread.woken_at.take()
-            && record
-        {
-            thread.latencies_ns.push(self.now - woken);
-        }
         let came_from = thread.last_ran.replace(id);
         thread.on_cpu = Some(cpu);
         let mut cost = costs.switch_ns;

@@ -167,8 +167,6 @@ pub struct ThreadResult {
     pub snapshot: Snapshot,
     /// When it ended, if it did.
     pub ended_ns: Option<u64>,
-    /// Every wait from wake to run, in order (empty when not recorded).
-    pub latencies_ns: Vec<u64>,
 }
 
 /// A finished run.
@@ -238,12 +236,10 @@ pub(crate) struct Thread {
     remaining_ns: u64,
     /// Invalidates wake-ups that are under way.
     wake_version: u32,
-    woken_at: Option<u64>,
     parent: Option<u32>,
     children: u32,
     /// The caller that this server works for.
     serving: Option<u32>,
-    latencies_ns: Vec<u64>,
     last_ran: Option<CpuId>,
     /// Since when it waits for a CPU, and how much overhead there had been by then.
     queued_at: Option<(u64, u64)>,
@@ -513,7 +509,7 @@ impl<'a> Engine<'a> {
             }
             Event::Balance { cpu } => {
                 self.balance(usize::from(cpu));
-                self.push(self.now + BALANCE_PERIOD_NS, event);
+                self.push(sched::next_balance_ns(self.cpus[usize::from(cpu)].id, self.now), event);
                 Ok(Some(usize::from(cpu)))
             }
         }
@@ -540,7 +536,7 @@ impl<'a> Engine<'a> {
         queued.sort_unstable_by_key(|(index, _)| *index);
         for index in 0..self.threads.len() {
             let name = self.name(index as u32);
-            let thread = &mut self.threads[index];
+            let thread = &self.threads[index];
             let snapshot = match (&thread.ended, &thread.parked) {
                 (Some((_, snapshot)), _) => *snapshot,
                 (None, Some((blocked, _))) => blocked.snapshot(),
@@ -555,7 +551,6 @@ impl<'a> Engine<'a> {
                 instance: thread.instance,
                 snapshot,
                 ended_ns: thread.ended.map(|(time, _)| time),
-                latencies_ns: std::mem::take(&mut thread.latencies_ns),
             });
         }
         let trace = self.options.record.then(|| {

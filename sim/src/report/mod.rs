@@ -16,6 +16,7 @@ pub mod units;
 mod demo;
 
 pub use shares::{Shares, shares_over_time};
+pub use summary::{percentile_ppm, wake_waits};
 
 /// The figures of one run, ready to be shown.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,7 +56,7 @@ pub struct ThreadRow {
     pub share: f64,
     /// The share that a perfectly divisible CPU would have given it, when that is known.
     pub expected_share: Option<f64>,
-    /// How often it waited for a CPU after a wake or its spawn.
+    /// How often it waited for a CPU after a wake.
     pub waits: u64,
     /// Half of these waits were at most this long.
     pub wake_p50_ns: u64,

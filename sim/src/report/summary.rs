@@ -21,7 +21,7 @@ impl Summary {
         };
         summary.count_events(trace, &index);
         summary.count_runs(trace, &index);
-        summary.count_waits(trace, &index);
+        summary.count_waits(trace);
         summary
     }
 
@@ -63,44 +63,55 @@ impl Summary {
         }
     }
 
-    /// From wake (or spawn) to the next run. Not taken from `Trace::states`, because a thread
-    /// that runs the moment it wakes leaves no span there, and such waits of 0 ns count.
-    fn count_waits(&mut self, trace: &Trace, index: &BTreeMap<u32, usize>) {
-        let mut woken: Vec<Option<u64>> = vec![None; self.threads.len()];
-        let mut asleep = vec![true; self.threads.len()];
-        let mut waits: Vec<Vec<u64>> = vec![Vec::new(); self.threads.len()];
-        for event in trace.events.iter().filter(|event| event.time_ns <= trace.end_ns) {
-            let at = event.kind.thread().and_then(|thread| index.get(&thread));
-            let Some(&at) = at else { continue };
-            match event.kind {
-                // A wake of a thread that is awake already starts no new wait.
-                Kind::Wake { .. } | Kind::Spawn { .. } if asleep[at] => {
-                    asleep[at] = false;
-                    woken[at] = Some(event.time_ns);
-                }
-                Kind::Run { .. } => {
-                    asleep[at] = false;
-                    waits[at].extend(woken[at].take().map(|since_ns| event.time_ns - since_ns));
-                }
-                Kind::Block { .. } | Kind::Exit { .. } => {
-                    asleep[at] = true;
-                    woken[at] = None;
-                }
-                // From here it waits for budget, not for a CPU.
-                Kind::Throttle { .. } => woken[at] = None,
-                _ => {}
-            }
-        }
-        for (at, row) in self.threads.iter_mut().enumerate() {
-            // A wait that the end cut short was at least this long: a starved thread must show.
-            waits[at].extend(woken[at].map(|since_ns| trace.end_ns - since_ns));
-            waits[at].sort_unstable();
-            row.waits = waits[at].len() as u64;
-            row.wake_p50_ns = percentile(&waits[at], 50);
-            row.wake_p99_ns = percentile(&waits[at], 99);
-            row.wake_max_ns = percentile(&waits[at], 100);
+    fn count_waits(&mut self, trace: &Trace) {
+        for (row, mut waits) in self.threads.iter_mut().zip(wake_waits(trace)) {
+            waits.sort_unstable();
+            row.waits = waits.len() as u64;
+            row.wake_p50_ns = percentile_ppm(&waits, 500_000);
+            row.wake_p99_ns = percentile_ppm(&waits, 990_000);
+            row.wake_max_ns = percentile_ppm(&waits, 1_000_000);
         }
     }
+}
+
+/// Every wait of every thread (in the order of the thread table), from a wake to the first instruction that follows: the one
+/// definition, for tables and for `expect latency`. The wait after a spawn is none: nobody was woken.
+///
+/// Not taken from `Trace::states`, because a thread that runs the moment it wakes leaves no span there, and such waits of 0 ns
+/// count. A wait that the end cuts short was at least this long: a starved thread must show.
+#[must_use]
+pub fn wake_waits(trace: &Trace) -> Vec<Vec<u64>> {
+    let index: BTreeMap<u32, usize> =
+        trace.threads.iter().enumerate().map(|(at, info)| (info.id, at)).collect();
+    let mut woken: Vec<Option<u64>> = vec![None; trace.threads.len()];
+    let mut asleep = vec![true; trace.threads.len()];
+    let mut waits: Vec<Vec<u64>> = vec![Vec::new(); trace.threads.len()];
+    for event in trace.events.iter().filter(|event| event.time_ns <= trace.end_ns) {
+        let Some(&at) = event.kind.thread().and_then(|thread| index.get(&thread)) else { continue };
+        match event.kind {
+            Kind::Spawn { .. } => asleep[at] = false,
+            // A wake of a thread that is awake already starts no new wait.
+            Kind::Wake { .. } if asleep[at] => {
+                asleep[at] = false;
+                woken[at] = Some(event.time_ns);
+            }
+            Kind::Run { .. } => {
+                asleep[at] = false;
+                waits[at].extend(woken[at].take().map(|since_ns| event.time_ns - since_ns));
+            }
+            Kind::Block { .. } | Kind::Exit { .. } => {
+                asleep[at] = true;
+                woken[at] = None;
+            }
+            // From here it waits for budget, not for a CPU.
+            Kind::Throttle { .. } => woken[at] = None,
+            _ => {}
+        }
+    }
+    for (waits, woken) in waits.iter_mut().zip(woken) {
+        waits.extend(woken.map(|since_ns| trace.end_ns - since_ns));
+    }
+    waits
 }
 
 fn named_row(info: &trace::ThreadInfo) -> ThreadRow {
@@ -108,9 +119,10 @@ fn named_row(info: &trace::ThreadInfo) -> ThreadRow {
     ThreadRow { name, weight: info.weight, class, ..ThreadRow::default() }
 }
 
-/// Nearest rank; 0 when there is nothing to rank.
-fn percentile(sorted: &[u64], percent: usize) -> u64 {
-    let rank = (sorted.len() * percent).div_ceil(100);
+/// Nearest rank, in parts per million; 0 when there is nothing to rank.
+#[must_use]
+pub fn percentile_ppm(sorted: &[u64], ppm: u64) -> u64 {
+    let rank = (sorted.len() as u128 * u128::from(ppm)).div_ceil(1_000_000) as usize;
     rank.checked_sub(1).map_or(0, |at| sorted[at])
 }
 
@@ -123,9 +135,10 @@ mod tests {
     #[test]
     fn nearest_rank() {
         let hundred: Vec<u64> = (1..=100).collect();
-        assert_eq!([50, 99, 100].map(|percent| percentile(&hundred, percent)), [50, 99, 100]);
-        assert_eq!([50, 99, 100].map(|percent| percentile(&[7], percent)), [7, 7, 7]);
-        assert_eq!(percentile(&[], 99), 0);
+        let ranks = |waits: &[u64]| [500_000, 990_000, 1_000_000].map(|ppm| percentile_ppm(waits, ppm));
+        assert_eq!(ranks(&hundred), [50, 99, 100]);
+        assert_eq!(ranks(&[7]), [7, 7, 7]);
+        assert_eq!(ranks(&[]), [0, 0, 0]);
     }
 
     #[test]
@@ -143,8 +156,8 @@ mod tests {
         trace.push(30, 0, Kind::Wake { thread });
         trace.push(35, 0, Kind::Wake { thread });
         let row = &Summary::from_trace(&trace).threads[0];
-        // 0 at once, 4 after the first sleep, and 70 that the end cuts short.
-        assert_eq!((row.waits, row.wake_p50_ns, row.wake_max_ns), (3, 4, 70));
+        // Not the spawn; 4 after the first sleep, and 70 that the end cuts short.
+        assert_eq!((row.waits, row.wake_p50_ns, row.wake_max_ns), (2, 4, 70));
     }
 
     #[test]
@@ -162,7 +175,7 @@ mod tests {
         let summary = Summary::from_trace(&trace);
         let [a, b] = &summary.threads[..] else { panic!("two threads") };
         assert_eq!((a.run_ns, a.migrations, a.preemptions, a.wake_max_ns), (40 + 40, 1, 1, 0));
-        assert_eq!((b.run_ns, b.waits, b.wake_p50_ns), (58, 1, 42));
+        assert_eq!((b.run_ns, b.waits), (58, 0));
         assert!((a.share - 0.8).abs() < 1e-12);
         assert_eq!(summary.cpus[0], CpuRow { thread_ns: 98, idle_ns: 0, system_ns: 2 });
         assert_eq!(summary.cpus[1], CpuRow { thread_ns: 40, idle_ns: 60, system_ns: 0 });

@@ -27,7 +27,11 @@ pub const NAME_LEN_MAX: usize = 48;
 pub const TIME_NS_MAX: u64 = 1_000_000 * 1_000_000_000;
 
 /// The refill slots of a context that names none.
-pub const REFILLS_DEFAULT: u8 = 8;
+pub const REFILLS_DEFAULT: u8 = REFILLS_MAX;
+/// The fewest refill slots: what the core takes.
+pub const REFILLS_MIN: u8 = sched::MIN_REFILLS as u8;
+/// The most.
+pub const REFILLS_MAX: u8 = sched::MAX_REFILLS as u8;
 /// The seed of a scenario that names none.
 pub const SEED_DEFAULT: u64 = 1;
 

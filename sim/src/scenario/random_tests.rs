@@ -119,14 +119,14 @@ fn generate_thread(random: &mut Random, index: usize, scenario: &Scenario) -> Th
     if random.chance(40) {
         let period_ns = random.time_ns(u64::MAX);
         let budget_ns = random.within(1, period_ns);
-        let byte = |random: &mut Random, low| u8::try_from(random.within(low, 255)).expect("a byte");
+        let byte = |random: &mut Random, low, high| u8::try_from(random.within(low, high)).expect("a byte");
         spec.context = Some(ContextSpec {
             budget_ns,
             period_ns,
             deadline_ns: random.within(budget_ns, period_ns),
-            band: byte(random, 0),
+            band: byte(random, 0, 7),
             overrun: random.pick(Overrun::ALL),
-            refills: byte(random, 1),
+            refills: byte(random, 2, 8),
         });
     }
     if index == SERVER {

@@ -1,7 +1,9 @@
 //! Thread lines: the parameters of a thread and of its scheduling context.
 
 use super::lex::{Cursor, Read, Word};
-use super::limits::{REFILLS_DEFAULT, THREADS_MAX, TIME_NS_MAX, WEIGHT_MAX, WEIGHT_MIN};
+use super::limits::{
+    REFILLS_DEFAULT, REFILLS_MAX, REFILLS_MIN, THREADS_MAX, TIME_NS_MAX, WEIGHT_MAX, WEIGHT_MIN,
+};
 use super::print::duration_text;
 use super::values::{Pair, cpu, cpu_list, duration, keyword, pairs, small, time_in_run};
 use super::{Class, ContextSpec, Overrun, Scenario, SourceLine, ThreadSpec};
@@ -98,9 +100,9 @@ fn context(given: &[Pair<'_>], cursor: &Cursor<'_>) -> Read<Option<ContextSpec>>
                 let rule = "a deadline lies between budget and period";
                 spec.deadline_ns = read.map_err(|error| error.with_note(rule))?;
             }
-            "band" => spec.band = small(*value, "a band", 0..=u8::MAX)?,
+            "band" => spec.band = small(*value, "a band", 0..=sched::MAX_CRITICALITY)?,
             "overrun" => spec.overrun = keyword(*value, Overrun::ALL, Overrun::name)?,
-            "refills" => spec.refills = small(*value, "a number of refills", 1..=u8::MAX)?,
+            "refills" => spec.refills = small(*value, "a number of refills", REFILLS_MIN..=REFILLS_MAX)?,
             _ => {}
         }
     }
