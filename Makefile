@@ -13,6 +13,11 @@ GROUPS ?=
 TARGET ?=
 ARGS ?=
 
+# A misspelt variable would silently mean its default.
+KNOWN = SEEDS REPS SECONDS CPUS POLICY SCENARIO SEED GROUPS TARGET ARGS
+$(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(if $(filter $(name),$(KNOWN)),,\
+  $(error no variable `$(name)' here; there are: $(KNOWN)))))
+
 # Built first with cargo's own progress shown, then run without it.
 SIM = cargo build --release --locked -p sim && cargo run --release --quiet --locked -p sim --
 BENCH = cargo build --release --locked -p bench && cargo run --release --quiet --locked -p bench
@@ -41,7 +46,7 @@ help: ## this list
 	  'TARGET=name' 'the fuzz target (default: all)' \
 	  'ARGS=...' 'further arguments, as they are'
 
-run: setup-rust ## play the tour of the simulator (without a terminal it plays and ends)
+run: setup-rust ## play the tour of the simulator (pauses for Enter on a terminal, else plays and ends)
 	@$(SIM) tour $(ARGS)
 
 test: setup-test ## run every test group; ends with `N passed, M failed`
@@ -72,7 +77,7 @@ golden-bless: setup-rust ## write the golden timelines anew (then read the diffe
 sim-fuzz: setup-rust ## random workloads with injected faults, invariants checked at every step (SEEDS)
 	@$(SIM) fuzz --seeds $(SEEDS) $(ARGS)
 
-sim-replay: setup-rust ## play one failing seed again, step by step (SEED)
+sim-replay: setup-rust ## play one failing seed again, and write its scenario and report (SEED)
 	@test -n '$(SEED)' || { echo 'sim-replay: which seed? make sim-replay SEED=n' >&2; exit 2; }
 	@$(SIM) replay --seed $(SEED) $(ARGS)
 
@@ -81,16 +86,16 @@ fuzz: setup-fuzz ## coverage-guided fuzzing of the core (TARGET, SECONDS)
 
 ##@ Simulator
 
-sim: setup-rust ## play a scenario: table and timeline (SCENARIO, POLICY, CPUS, ARGS)
+sim: setup-rust ## play a scenario: table and verdicts; ARGS=--help lists what else (SCENARIO, POLICY, CPUS, ARGS)
 	@test -n '$(SCENARIO)' || { echo 'sim: which scenario? make sim SCENARIO=path, one of:' >&2; \
 	  ls sim/scenarios/*.scn >&2; exit 2; }
 	@$(SIM) run '$(SCENARIO)' $(if $(POLICY),--policy $(POLICY)) $(if $(CPUS),--cpus $(CPUS)) $(ARGS)
 
 sim-compare: setup-rust ## play a scenario, or all, under both policies side by side (SCENARIO, CPUS)
-	@$(SIM) compare $(SCENARIO) $(if $(CPUS),--cpus $(CPUS)) $(ARGS)
+	@$(SIM) compare $(if $(SCENARIO),'$(SCENARIO)') $(if $(CPUS),--cpus $(CPUS)) $(ARGS)
 
-sim-smp: setup-rust ## the SMP matrix: six workloads on 1 to 64 CPUs, table and plot
-	@$(SIM) smp $(ARGS)
+sim-smp: setup-rust ## the SMP matrix: six workloads on 1 to 64 CPUs, table and plot (CPUS, POLICY)
+	@$(SIM) smp $(if $(POLICY),--policy $(POLICY)) $(if $(CPUS),--cpus $(CPUS)) $(ARGS)
 
 plots: setup-rust ## draw the pictures of the docs anew, into docs/plots
 	@for name in heavy-and-light classes short-sleeper; do $(SIM) compare $$name --out target/plots >/dev/null || exit 1; done
@@ -100,8 +105,8 @@ plots: setup-rust ## draw the pictures of the docs anew, into docs/plots
 	@mkdir -p docs/plots && for picture in docs/plots/*.svg; do cp target/plots/$${picture##*/} docs/plots/ || exit 1; done
 	@ls docs/plots
 
-report: setup-rust ## one HTML page with a timeline to look at, under target/ (SCENARIO)
-	@$(SIM) report $(SCENARIO) $(ARGS)
+report: setup-rust ## one HTML page with a timeline to look at, under target/ (SCENARIO, POLICY, CPUS)
+	@$(SIM) report $(if $(SCENARIO),'$(SCENARIO)') $(if $(POLICY),--policy $(POLICY)) $(if $(CPUS),--cpus $(CPUS)) $(ARGS)
 
 ##@ Benchmarks
 

@@ -17,6 +17,12 @@ shift
 
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cargo +nightly fuzz list)
+for target in "${targets[@]}"; do
+  [ -f "fuzz/fuzz_targets/$target.rs" ] || {
+    echo "fuzz: no target $target; there are: $(cargo +nightly fuzz list | tr '\n' ' ')" >&2
+    exit 2
+  }
+done
 failed=0
 for target in "${targets[@]}"; do
   echo "fuzz $target: $duration_s s"

@@ -61,7 +61,11 @@ pub trait Payload {
     fn queued(&self, _ticket: Ticket) {}
 }
 
+impl Payload for () {}
 impl Payload for u32 {}
+impl Payload for u64 {}
+impl Payload for usize {}
+impl Payload for &'static str {}
 
 pub(crate) type Link<T> = Option<Box<Entity<T>>>;
 

@@ -50,6 +50,16 @@ impl Fair {
         self.position
     }
 
+    /// Where its current request ends, for policies that keep one.
+    pub fn deadline(&self) -> i64 {
+        self.deadline
+    }
+
+    /// Sets where its current request ends. It moves along when the thread joins another clock.
+    pub fn set_deadline(&mut self, deadline: i64) {
+        self.deadline = deadline;
+    }
+
     /// The slice of its class, in its own virtual time.
     pub fn virtual_slice(&self) -> i64 {
         self.virtual_slice

@@ -7,6 +7,37 @@
 use crate::fair::Fair;
 
 /// An ordering policy. Implement it to try another one: `Cpu<T, YourPolicy>`.
+///
+/// ```
+/// use sched::{Cpu, CpuId, Fair, Policy, Runnable, ThreadId};
+///
+/// /// Whoever has run least, weighted, runs next, for a millisecond.
+/// #[derive(Clone, Copy)]
+/// struct LeastRun;
+///
+/// impl Policy for LeastRun {
+///     fn name(self) -> &'static str { "least-run" }
+///     fn eligible_only(self) -> bool { false }
+///     fn tag(self, fair: &mut Fair) -> i64 { fair.position() }
+///     fn quantum_ns(self, _: &Fair) -> u64 { 1_000_000 }
+///     fn preempts(self, newcomer: i64, _eligible: bool, running: i64) -> bool { newcomer < running }
+/// }
+///
+/// let mut cpu = Cpu::new(CpuId::new(0).unwrap(), LeastRun, 0);
+/// for (id, weight) in [(1, 128), (2, 64)] {
+///     let mut thread = Runnable::new(ThreadId(id), ());
+///     thread.set_weight(weight).unwrap();
+///     let _ = cpu.enqueue(thread, 0).unwrap();
+/// }
+/// let (mut now, mut ran) = (0, [0, 0]);
+/// while now < 300_000_000 {
+///     let decision = cpu.dispatch(now);
+///     ran[decision.run.unwrap().0 as usize - 1] += decision.until_ns - now;
+///     now = decision.until_ns; // a kernel would arm its timer for this, and dispatch when it fires
+/// }
+/// assert_eq!(ran[0] / ran[1], 2);
+/// assert_eq!(cpu.check(), Ok(()));
+/// ```
 pub trait Policy: Copy {
     /// The name used on command lines and in reports.
     fn name(self) -> &'static str;

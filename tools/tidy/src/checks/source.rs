@@ -90,6 +90,11 @@ pub(crate) fn unfinished(tree: &Tree) -> Vec<Problem> {
             }
         }
     }
+    for (file, text) in tree.texts_of("md") {
+        if let Some(at) = text.find(concat!("@", "@")) {
+            problems.push(Problem::new(file, rust::line_of(text, at), "a place that was never filled in"));
+        }
+    }
     for (file, text) in tree.texts_of("rs") {
         let code = rust::code_of(text);
         for (at, word) in rust::words(&code) {
@@ -176,6 +181,8 @@ mod tests {
             let text = format!("\nlet x = {bad};\n");
             assert_catches(unfinished, &good, &[("a.rs", &text)], "a.rs:2", word);
         }
+        let page = format!("a\n{0}FIGURES{0}\n", "@@");
+        assert_catches(unfinished, &good, &[("a.md", &page)], "a.md:2", "never filled in");
         let mark = ["FIX", "ME"].concat();
         assert_catches(unfinished, &good, &[("a.sh", &format!("# {mark}: x\n"))], "a.sh:1", &mark);
     }
