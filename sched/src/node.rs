@@ -2,7 +2,7 @@
 //!
 //! Entries are kept in *descending* order, so that the first thread of the queue is the last entry of the last node: taking it
 //! moves nothing. In an inner node an entry's key is a lower bound of everything below it; it may be lower than needed, never
-//! higher. The last entry takes what is smaller than all bounds, so its own key is never looked at.
+//! higher. The last entry takes whatever is smaller than the bounds before it: its own is [`Key::LEAST`].
 
 use alloc::boxed::Box;
 use core::mem::swap;
@@ -23,8 +23,21 @@ pub(crate) struct Entry {
     pub(crate) floor: i64,
 }
 
+impl Key {
+    /// No thread's key is smaller.
+    pub(crate) const LEAST: Key = Key { tag: i64::MIN, sequence: 0 };
+}
+
 /// What unused places hold: smaller than every key, larger than every floor.
-const UNUSED: Entry = Entry { key: Key { tag: i64::MIN, sequence: 0 }, floor: i64::MAX };
+const UNUSED: Entry = Entry { key: Key::LEAST, floor: i64::MAX };
+
+/// A tag as a node keeps it. Unsigned, in the same order: a processor counts unsigned comparisons in fewer instructions.
+type Rank = u64;
+const SIGN: u64 = 1 << 63;
+
+const fn rank(tag: i64) -> Rank {
+    tag as u64 ^ SIGN
+}
 
 /// What hangs on the entries.
 pub(crate) enum Slots<T> {
@@ -34,11 +47,11 @@ pub(crate) enum Slots<T> {
     Nodes([Option<Box<Node<T>>>; FANOUT]),
 }
 
-/// The tags lie together because a search looks at nothing else; what follows the slots is touched only where it is needed.
+/// The ranks lie together because a search looks at nothing else; what follows the slots is touched only where it is needed.
 #[repr(C)]
 pub(crate) struct Node<T> {
     len: usize,
-    tags: [i64; FANOUT],
+    ranks: [Rank; FANOUT],
     pub(crate) slots: Slots<T>,
     /// Whether `floors` is kept.
     has_floors: bool,
@@ -54,7 +67,7 @@ impl<T> Node<T> {
     pub(crate) fn spare() -> Box<Node<T>> {
         Box::new(Node {
             len: 0,
-            tags: [UNUSED.key.tag; FANOUT],
+            ranks: [rank(UNUSED.key.tag); FANOUT],
             slots: Slots::Threads([const { None }; FANOUT]),
             has_floors: false,
             floors: [UNUSED.floor; FANOUT],
@@ -99,17 +112,36 @@ impl<T> Node<T> {
     pub(crate) fn key(&self, at: usize) -> Key {
         match self.thread(at) {
             Some(thread) => thread.key,
-            None => Key { tag: self.tags[at], sequence: self.sequences[at] },
+            None => Key { tag: (self.ranks[at] ^ SIGN) as i64, sequence: self.sequences[at] },
         }
     }
 
     pub(crate) fn set_entry(&mut self, at: usize, entry: Entry) {
-        (self.tags[at], self.sequences[at], self.floors[at]) =
-            (entry.key.tag, entry.key.sequence, entry.floor);
+        self.set_bound(at, entry.key);
+        self.floors[at] = entry.floor;
+    }
+
+    pub(crate) fn set_bound(&mut self, at: usize, key: Key) {
+        (self.ranks[at], self.sequences[at]) = (rank(key.tag), key.sequence);
+    }
+
+    /// The bound between this node and the next one: the key of its last entry, which has none of its own in an inner node.
+    pub(crate) fn cut(&mut self) -> Key {
+        let key = self.key(self.len - 1);
+        if !self.is_leaf() {
+            self.set_bound(self.len - 1, Key::LEAST);
+        }
+        key
     }
 
     pub(crate) fn set_floor(&mut self, at: usize, floor: i64) {
         self.floors[at] = floor;
+    }
+
+    #[inline]
+    pub(crate) fn lower_floor(&mut self, at: usize, floor: i64) {
+        let place = &mut self.floors[at & (FANOUT - 1)];
+        *place = floor.min(*place);
     }
 
     pub(crate) fn floor_at(&self, at: usize) -> i64 {
@@ -122,7 +154,8 @@ impl<T> Node<T> {
     #[inline]
     pub(crate) fn place_of_tag(&self, tag: i64) -> usize {
         const { assert!(FANOUT == 16) };
-        let larger = |at: usize| usize::from(self.tags[at & (FANOUT - 1)] > tag);
+        let rank = rank(tag);
+        let larger = |at: usize| usize::from(self.ranks[at & (FANOUT - 1)] > rank);
         let quarter = 4 * (larger(3) + larger(7) + larger(11));
         quarter + larger(quarter) + larger(quarter + 1) + larger(quarter + 2) + larger(quarter + 3)
     }
@@ -130,15 +163,19 @@ impl<T> Node<T> {
     /// How many entries have a larger key.
     pub(crate) fn place_of(&self, key: Key) -> usize {
         // Those with a larger tag, then those with the same tag that came later.
-        let above = key.tag.checked_add(1).map_or(0, |next| self.place_of_tag(next - 1));
-        let later = |at: &usize| self.tags[*at] == key.tag && self.key(*at).sequence > key.sequence;
+        let above = self.place_of_tag(key.tag);
+        let later = |at: &usize| self.ranks[*at] == rank(key.tag) && self.key(*at).sequence > key.sequence;
         above + (above..self.len).take_while(later).count()
     }
 
     /// The last entry whose floor is at or below a position.
     #[inline]
     pub(crate) fn last_at_or_below(&self, position: i64) -> Option<usize> {
-        self.floors[..self.len].iter().rposition(|floor| *floor <= position)
+        let mut at = self.len.checked_sub(1)?;
+        while *self.floors.get(at)? > position {
+            at = at.wrapping_sub(1); // past the first entry, `get` ends it
+        }
+        Some(at)
     }
 
     /// The least floor of all entries.
@@ -146,6 +183,7 @@ impl<T> Node<T> {
         if !self.has_floors {
             return UNUSED.floor;
         }
+        // All of them, used or not: no branch to mispredict, which costs more than a few comparisons.
         self.floors.iter().copied().fold(UNUSED.floor, i64::min)
     }
 
@@ -153,24 +191,30 @@ impl<T> Node<T> {
     #[inline]
     pub(crate) fn insert_thread(&mut self, at: usize, thread: Box<Entity<T>>) {
         let Slots::Threads(threads) = &mut self.slots else { unreachable!("threads live in leaves") };
+        let (mut rank, mut floor, mut thread) = (rank(thread.key.tag), thread.fair.position, Some(thread));
+        self.len += 1;
+        // One loop for all: most often only a few places move.
+        let places = (at..self.len).map(|place| place & (FANOUT - 1));
         if self.has_floors {
-            push_in(&mut self.floors[at..=self.len], thread.fair.position);
-        }
-        // One loop for both: most often only a few places move.
-        let (mut tag, mut thread) = (thread.key.tag, Some(thread));
-        for (place, slot) in self.tags[at..=self.len].iter_mut().zip(&mut threads[at..=self.len]) {
-            swap(place, &mut tag);
-            swap(slot, &mut thread);
+            for place in places {
+                swap(&mut self.ranks[place], &mut rank);
+                swap(&mut self.floors[place], &mut floor);
+                swap(&mut threads[place], &mut thread);
+            }
+        } else {
+            for place in places {
+                swap(&mut self.ranks[place], &mut rank);
+                swap(&mut threads[place], &mut thread);
+            }
         }
         debug_assert!(thread.is_none());
         core::mem::forget(thread); // it is `None`: nothing to drop, and the compiler need not ask
-        self.len += 1;
     }
 
     pub(crate) fn insert_node(&mut self, at: usize, entry: Entry, node: Box<Node<T>>) {
         let Slots::Nodes(nodes) = &mut self.slots else { unreachable!("nodes live in inner nodes") };
         push_in(&mut nodes[at..=self.len], Some(node));
-        push_in(&mut self.tags[at..=self.len], entry.key.tag);
+        push_in(&mut self.ranks[at..=self.len], rank(entry.key.tag));
         push_in(&mut self.sequences[at..=self.len], entry.key.sequence);
         push_in(&mut self.floors[at..=self.len], entry.floor);
         self.len += 1;
@@ -182,36 +226,35 @@ impl<T> Node<T> {
         let Slots::Threads(threads) = &mut self.slots else { return None };
         let last = self.len.checked_sub(1)?;
         self.len = last;
-        self.tags[last] = UNUSED.key.tag;
+        self.ranks[last] = rank(UNUSED.key.tag);
         if self.has_floors {
             self.floors[last] = UNUSED.floor;
         }
         threads[last].take()
     }
 
+    /// Takes out a thread; what follows moves one place down.
+    #[inline]
     pub(crate) fn remove_thread(&mut self, at: usize) -> Option<Box<Entity<T>>> {
         let Slots::Threads(threads) = &mut self.slots else { return None };
-        let taken = pull_out(&mut threads[at..self.len], None);
-        self.remove_entry(at);
-        taken
+        let (mut rank, mut floor, mut thread) = (rank(UNUSED.key.tag), UNUSED.floor, None);
+        for place in (at..self.len).rev().map(|place| place & (FANOUT - 1)) {
+            swap(&mut self.ranks[place], &mut rank);
+            swap(&mut self.floors[place], &mut floor);
+            swap(&mut threads[place], &mut thread);
+        }
+        self.len -= 1;
+        thread
     }
 
     pub(crate) fn remove_node(&mut self, at: usize) -> Option<Box<Node<T>>> {
         let Slots::Nodes(nodes) = &mut self.slots else { return None };
-        let taken = pull_out(&mut nodes[at..self.len], None);
-        self.remove_entry(at);
-        taken
-    }
-
-    fn remove_entry(&mut self, at: usize) {
-        pull_out(&mut self.tags[at..self.len], UNUSED.key.tag);
-        if !self.is_leaf() {
-            pull_out(&mut self.sequences[at..self.len], UNUSED.key.sequence);
-        }
-        if self.has_floors {
-            pull_out(&mut self.floors[at..self.len], UNUSED.floor);
-        }
+        let used = at..self.len;
+        pull_out(&mut self.ranks[used.clone()], rank(UNUSED.key.tag));
+        pull_out(&mut self.sequences[used.clone()], UNUSED.key.sequence);
+        pull_out(&mut self.floors[used.clone()], UNUSED.floor);
         self.len -= 1;
+        pull_out(&mut nodes[used], None)
     }
 
     pub(crate) fn thread(&self, at: usize) -> Option<&Entity<T>> {
@@ -232,7 +275,9 @@ impl<T> Node<T> {
     #[inline]
     pub(crate) fn node_mut(&mut self, at: usize) -> &mut Node<T> {
         match &mut self.slots {
-            Slots::Nodes(nodes) => nodes[at].as_mut().expect("every entry of an inner node has a node"),
+            Slots::Nodes(nodes) => {
+                nodes[at & (FANOUT - 1)].as_mut().expect("every entry of an inner node has a node")
+            }
             Slots::Threads(_) => unreachable!("leaves have no nodes below"),
         }
     }
@@ -256,7 +301,7 @@ impl<T> Node<T> {
     /// Appends the first `count` entries of a neighbour with smaller keys.
     pub(crate) fn take_front_of(&mut self, smaller: &mut Node<T>, count: usize) {
         let (to, from) = (self.len, smaller.len);
-        move_front(&mut self.tags, to, &mut smaller.tags, from, count, UNUSED.key.tag);
+        move_front(&mut self.ranks, to, &mut smaller.ranks, from, count, rank(UNUSED.key.tag));
         if !self.is_leaf() {
             move_front(&mut self.sequences, to, &mut smaller.sequences, from, count, UNUSED.key.sequence);
         }
@@ -276,7 +321,7 @@ impl<T> Node<T> {
     pub(crate) fn give_back_to(&mut self, empty: &mut Node<T>, count: usize) {
         debug_assert!(empty.len == 0);
         let keep = self.len - count;
-        move_back(&mut self.tags, keep, &mut empty.tags, count, UNUSED.key.tag);
+        move_back(&mut self.ranks, keep, &mut empty.ranks, count, rank(UNUSED.key.tag));
         if !self.is_leaf() {
             move_back(&mut self.sequences, keep, &mut empty.sequences, count, UNUSED.key.sequence);
         }
@@ -331,5 +376,84 @@ fn shift_front<S>(mine: &mut [Option<S>], to: usize, theirs: &mut [Option<S>], f
 fn shift_back<S>(mine: &mut [Option<S>], keep: usize, theirs: &mut [Option<S>], count: usize) {
     for (place, other) in theirs[..count].iter_mut().zip(&mut mine[keep..keep + count]) {
         *place = other.take();
+    }
+}
+
+/// Unused nodes: what queued threads brought along and the tree does not need.
+pub(crate) struct Pool<T> {
+    /// The last few, so that a thread that comes and one that goes pass a node on without touching it.
+    near: [Option<Box<Node<T>>>; Pool::<()>::NEAR],
+    near_len: usize,
+    /// The rest, each in the first slot of the one before.
+    far: Option<Box<Node<T>>>,
+    len: usize,
+}
+
+impl Pool<()> {
+    const NEAR: usize = 8;
+}
+
+impl<T> Pool<T> {
+    pub(crate) const fn new() -> Pool<T> {
+        Pool { near: [const { None }; Pool::<()>::NEAR], near_len: 0, far: None, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(crate) fn put(&mut self, node: Box<Node<T>>) {
+        debug_assert!(node.len() == 0);
+        self.len += 1;
+        if self.near_len < self.near.len() {
+            self.near[self.near_len] = Some(node);
+            self.near_len += 1;
+        } else {
+            self.put_far(node);
+        }
+    }
+
+    #[cold]
+    fn put_far(&mut self, mut node: Box<Node<T>>) {
+        node.become_inner(false);
+        if let Slots::Nodes(nodes) = &mut node.slots {
+            nodes[0] = self.far.take();
+        }
+        self.far = Some(node);
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self) -> Option<Box<Node<T>>> {
+        let node = match self.near_len.checked_sub(1) {
+            Some(last) => {
+                self.near_len = last;
+                self.near[last].take()
+            }
+            None => self.get_far(),
+        };
+        self.len -= usize::from(node.is_some());
+        node
+    }
+
+    #[cold]
+    fn get_far(&mut self) -> Option<Box<Node<T>>> {
+        let mut node = self.far.take()?;
+        if let Slots::Nodes(nodes) = &mut node.slots {
+            self.far = nodes[0].take();
+        }
+        Some(node)
+    }
+
+    /// A node for the tree, which always has fewer nodes than threads.
+    pub(crate) fn node(&mut self) -> Box<Node<T>> {
+        self.get().expect("every queued thread brought a node, and the tree has fewer nodes than threads")
+    }
+}
+
+/// Unlinks one by one: a chain of a hundred thousand nodes must not be dropped by recursion.
+impl<T> Drop for Pool<T> {
+    fn drop(&mut self) {
+        while self.get().is_some() {}
     }
 }

@@ -15,7 +15,7 @@
 use alloc::boxed::Box;
 
 use crate::entity::{Entity, Key};
-use crate::node::{Entry, FANOUT, MIN_FILL, Node, Slots};
+use crate::node::{Entry, FANOUT, MIN_FILL, Node, Pool, Slots};
 use crate::{CpuId, CpuMask};
 
 /// Which summaries of subtrees a queue keeps.
@@ -54,7 +54,7 @@ impl Wanted {
                 let at = node.place_of(key);
                 (at < node.len() && node.key(at) == key).then_some(at)
             }
-            Wanted::Exactly(key) => Some(node.place_of(key).min(node.len() - 1)),
+            Wanted::Exactly(key) => Some(node.place_of(key)),
             Wanted::EligibleAt(position) => node.last_at_or_below(position),
             Wanted::AllowedOn(cpu) => match &node.slots {
                 Slots::Threads(threads) => threads
@@ -65,77 +65,6 @@ impl Wanted {
                 }
             },
         }
-    }
-}
-
-/// Unused nodes: what queued threads brought along and the tree does not need.
-struct Pool<T> {
-    /// The last few, so that a thread that comes and one that goes pass a node on without touching it.
-    near: [Option<Box<Node<T>>>; Pool::<()>::NEAR],
-    near_len: usize,
-    /// The rest, each in the first slot of the one before.
-    far: Option<Box<Node<T>>>,
-    len: usize,
-}
-
-impl Pool<()> {
-    const NEAR: usize = 8;
-}
-
-impl<T> Pool<T> {
-    #[inline]
-    fn put(&mut self, node: Box<Node<T>>) {
-        debug_assert!(node.len() == 0);
-        self.len += 1;
-        if self.near_len < self.near.len() {
-            self.near[self.near_len] = Some(node);
-            self.near_len += 1;
-        } else {
-            self.put_far(node);
-        }
-    }
-
-    #[cold]
-    fn put_far(&mut self, mut node: Box<Node<T>>) {
-        node.become_inner(false);
-        if let Slots::Nodes(nodes) = &mut node.slots {
-            nodes[0] = self.far.take();
-        }
-        self.far = Some(node);
-    }
-
-    #[inline]
-    fn get(&mut self) -> Option<Box<Node<T>>> {
-        let node = match self.near_len.checked_sub(1) {
-            Some(last) => {
-                self.near_len = last;
-                self.near[last].take()
-            }
-            None => self.get_far(),
-        };
-        self.len -= usize::from(node.is_some());
-        node
-    }
-
-    #[cold]
-    fn get_far(&mut self) -> Option<Box<Node<T>>> {
-        let mut node = self.far.take()?;
-        if let Slots::Nodes(nodes) = &mut node.slots {
-            self.far = nodes[0].take();
-        }
-        Some(node)
-    }
-
-    /// A node for the tree, which always has fewer nodes than threads.
-    fn node(&mut self) -> Box<Node<T>> {
-        self.get().expect("every queued thread brought a node, and the tree has fewer nodes than threads")
-    }
-}
-
-/// Unlinks one by one: a chain of a hundred thousand nodes must not be dropped by recursion.
-impl<T> Drop for Pool<T> {
-    fn drop(&mut self) {
-        while self.get().is_some() {}
     }
 }
 
@@ -150,8 +79,7 @@ pub(crate) struct Queue<T> {
 
 impl<T> Queue<T> {
     pub(crate) const fn new(keeps: Aggregates) -> Queue<T> {
-        let pool = Pool { near: [const { None }; Pool::<()>::NEAR], near_len: 0, far: None, len: 0 };
-        Queue { root: None, len: 0, first: None, keeps, pool }
+        Queue { root: None, len: 0, first: None, keeps, pool: Pool::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -195,49 +123,55 @@ impl<T> Queue<T> {
             self.pool.put(spare);
         }
         let place = |node: &Node<T>| if LATEST { node.place_of_tag(key.tag) } else { node.place_of(key) };
-        // At most twice: with room made, the second descent finds it.
-        loop {
-            let Some(mut node) = self.root.as_deref_mut() else {
-                let mut leaf = self.pool.node();
-                leaf.become_leaf(self.keeps.least);
-                self.root = Some(leaf);
-                continue;
-            };
-            let mut at = place(node);
-            while !node.is_leaf() {
-                let below = at.min(node.len() - 1);
-                if self.keeps != Aggregates::NONE {
-                    note(node, below, &thread, self.keeps);
-                }
-                node = node.node_mut(below);
-                at = place(node);
+        let Some(mut node) = self.root.as_deref_mut() else { return self.put_first(thread) };
+        let keeps = self.keeps;
+        let mut at = place(node);
+        while !node.is_leaf() {
+            if keeps != Aggregates::NONE {
+                note(node, at, &thread, keeps);
             }
-            if !node.is_full() {
-                if self.keeps.reach {
-                    node.reach = node.reach.or(&thread.effective_mask());
-                }
-                return node.insert_thread(at, thread);
-            }
-            self.make_room(place);
+            node = node.node_mut(at);
+            at = place(node);
         }
+        if node.is_full() {
+            return self.put_where_full(thread, place);
+        }
+        extend_reach(node, &thread, keeps);
+        node.insert_thread(at, thread);
     }
 
-    /// Splits every full node on the way to a place.
+    /// Puts a thread into an empty queue.
     #[cold]
-    fn make_room(&mut self, place: impl Fn(&Node<T>) -> usize) {
+    fn put_first(&mut self, thread: Box<Entity<T>>) {
+        let mut leaf = self.pool.node();
+        leaf.become_leaf(self.keeps.least);
+        extend_reach(&mut leaf, &thread, self.keeps);
+        leaf.insert_thread(0, thread);
+        self.root = Some(leaf);
+    }
+
+    /// Puts a thread where the leaf is full: another descent, which splits every full node on its way.
+    #[cold]
+    fn put_where_full(&mut self, thread: Box<Entity<T>>, place: impl Fn(&Node<T>) -> usize) {
         let Some(root) = &mut self.root else { return };
         if root.is_full() {
-            grow(root, &mut self.pool, self.keeps);
+            let keep = share(place(root));
+            grow(root, keep, &mut self.pool, self.keeps);
         }
         let mut node = &mut **root;
         while !node.is_leaf() {
-            let mut at = place(node).min(node.len() - 1);
-            if node.node(at).is_some_and(Node::is_full) {
-                split(node, at, &mut self.pool, self.keeps);
-                at = place(node).min(node.len() - 1);
+            let mut at = place(node);
+            let below = node.node_mut(at);
+            if below.is_full() {
+                let keep = share(place(below));
+                split(node, at, keep, &mut self.pool, self.keeps);
+                at = place(node);
             }
+            note(node, at, &thread, self.keeps);
             node = node.node_mut(at);
         }
+        extend_reach(node, &thread, self.keeps);
+        node.insert_thread(place(node), thread);
     }
 
     /// Takes the first thread. The usual case is a walk to the last leaf, where it is the last entry; only a leaf that runs out
@@ -260,8 +194,16 @@ impl<T> Queue<T> {
 
     /// Takes the first thread that fits.
     pub(crate) fn take(&mut self, wanted: Wanted) -> Option<Box<Entity<T>>> {
+        match wanted {
+            // What every pick asks for gets code of its own.
+            Wanted::EligibleAt(position) => self.take_entry(move |node| node.last_at_or_below(position)),
+            _ => self.take_entry(move |node| wanted.entry_in(node)),
+        }
+    }
+
+    fn take_entry(&mut self, choose: impl Fn(&Node<T>) -> Option<usize> + Copy) -> Option<Box<Entity<T>>> {
         let root = self.root.as_mut()?;
-        let mut thread = take_below(root, wanted, self.keeps, &mut self.pool)?;
+        let mut thread = take_below(root, choose, self.keeps, &mut self.pool)?;
         if root.len() < 2 {
             self.shrink();
         }
@@ -334,7 +276,7 @@ impl<T> Queue<T> {
             Some(root) => check_node(root, self.keeps, None)?.nodes,
             None => 0,
         };
-        if nodes + self.pool.len != self.len {
+        if nodes + self.pool.len() != self.len {
             return Err("number of nodes");
         }
         Ok(())
@@ -353,85 +295,81 @@ fn first_of<T>(root: Option<&Node<T>>) -> Option<Key> {
 }
 
 /// A thread is about to be added below an entry: the summaries on its way learn of it.
+#[inline]
 fn note<T>(node: &mut Node<T>, at: usize, thread: &Entity<T>, keeps: Aggregates) {
     if keeps.least {
-        node.set_floor(at, node.floor_at(at).min(thread.fair.position));
+        node.lower_floor(at, thread.fair.position);
     }
+    extend_reach(node, thread, keeps);
+}
+
+#[inline]
+fn extend_reach<T>(node: &mut Node<T>, thread: &Entity<T>, keeps: Aggregates) {
     if keeps.reach {
         node.reach = node.reach.or(&thread.effective_mask());
     }
 }
 
 /// A full root gets a new root above it.
-fn grow<T>(root: &mut Box<Node<T>>, pool: &mut Pool<T>, keeps: Aggregates) {
+fn grow<T>(root: &mut Box<Node<T>>, keep: usize, pool: &mut Pool<T>, keeps: Aggregates) {
     let mut above = pool.node();
     above.become_inner(keeps.least);
     above.reach = root.reach;
-    let entry = summary_of(root);
+    let entry = Entry { key: Key::LEAST, floor: root.floor() };
     let old = core::mem::replace(root, above);
     root.insert_node(0, entry, old);
-    split(root, 0, pool, keeps);
+    split(root, 0, keep, pool, keeps);
 }
 
-/// What an inner node knows of the node below. The smallest key has to be fetched from a leaf: last entries do not tell.
-fn summary_of<T>(node: &Node<T>) -> Entry {
-    let smallest = first_of(Some(node));
-    Entry { key: smallest.unwrap_or(Key { tag: i64::MIN, sequence: 0 }), floor: node.floor() }
+/// How many entries stay when a full node is split for a newcomer. Most threads come to the end of the order: few then, because
+/// what is left behind is seldom added to, and had better be full.
+fn share(newcomer: usize) -> usize {
+    if newcomer < MIN_FILL { MIN_FILL } else { FANOUT / 2 }
 }
 
-/// Splits the full node below an entry; there is room for one more entry.
-fn split<T>(node: &mut Node<T>, at: usize, pool: &mut Pool<T>, keeps: Aggregates) {
-    let mut fresh = pool.node();
-    match node.node(at).map(|below| &below.slots) {
-        Some(Slots::Nodes(_)) => fresh.become_inner(keeps.least),
-        _ => fresh.become_leaf(keeps.least),
+/// Splits the full node below an entry, where `keep` entries stay; there is room for one more entry.
+fn split<T>(node: &mut Node<T>, at: usize, keep: usize, pool: &mut Pool<T>, keeps: Aggregates) {
+    let mut smaller = pool.node();
+    let old = node.key(at);
+    let larger = node.node_mut(at);
+    if larger.is_leaf() {
+        smaller.become_leaf(keeps.least);
+    } else {
+        smaller.become_inner(keeps.least);
     }
-    node.insert_node(at + 1, node.entry(at), fresh);
-    if let Some((larger, smaller)) = node.pair_mut(at) {
-        larger.give_back_to(smaller, FANOUT / 2);
-    }
-    summarise_pair(node, at, keeps);
-}
-
-/// Computes anew what a node knows of two neighbours below.
-fn summarise_pair<T>(node: &mut Node<T>, at: usize, keeps: Aggregates) {
-    let Some((larger, smaller)) = node.pair_mut(at) else { return };
+    larger.give_back_to(&mut smaller, FANOUT - keep);
     refresh(larger, keeps);
-    refresh(smaller, keeps);
-    let (left, right) = (summary_of(larger), summary_of(smaller));
-    node.set_entry(at, left);
-    node.set_entry(at + 1, right);
+    refresh(&mut smaller, keeps);
+    let entry = Entry { key: larger.cut(), floor: larger.floor() };
+    node.set_entry(at, entry);
+    node.insert_node(at + 1, Entry { key: old, floor: smaller.floor() }, smaller);
 }
 
 /// Takes a thread out of a subtree, and mends what that leaves too small.
 fn take_below<T>(
     node: &mut Node<T>,
-    wanted: Wanted,
+    choose: impl Fn(&Node<T>) -> Option<usize> + Copy,
     keeps: Aggregates,
     pool: &mut Pool<T>,
 ) -> Option<Box<Entity<T>>> {
-    let at = wanted.entry_in(node)?;
-    let floor = node.floor_at(at);
-    let thread = match &mut node.slots {
-        Slots::Threads(_) => node.remove_thread(at)?,
-        Slots::Nodes(nodes) => {
-            let below = nodes[at].as_mut()?;
-            let thread = take_below(below, wanted, keeps, pool)?;
-            let len = below.len();
-            if keeps.least && floor == thread.fair.position {
-                let floor = below.floor();
-                node.set_floor(at, floor);
-            }
-            // The last node is where threads are taken from: it may run out before anything is done about it.
-            if len == 0 || (len < MIN_FILL && at + 1 < node.len()) {
-                mend(node, at, keeps, pool);
-            }
-            thread
-        }
-    };
-    if keeps.reach {
+    let at = choose(node)?;
+    if node.is_leaf() {
+        let thread = node.remove_thread(at);
         refresh(node, keeps);
+        return thread;
     }
+    let below = node.node_mut(at);
+    let thread = take_below(below, choose, keeps, pool)?;
+    let len = below.len();
+    if keeps.least && node.floor_at(at) == thread.fair.position {
+        let floor = node.node_mut(at).floor();
+        node.set_floor(at, floor);
+    }
+    // The last node is where threads are taken from: it may run out before anything is done about it.
+    if len < MIN_FILL && (len == 0 || at + 1 < node.len()) {
+        mend(node, at, keeps, pool);
+    }
+    refresh(node, keeps);
     Some(thread)
 }
 
@@ -440,41 +378,58 @@ fn take_below<T>(
 fn mend<T>(node: &mut Node<T>, at: usize, keeps: Aggregates, pool: &mut Pool<T>) {
     if at + 1 == node.len() {
         // The last one, and empty.
-        if let Some(mut empty) = node.remove_node(at) {
-            empty.reach = CpuMask::EMPTY;
-            pool.put(empty);
-        }
-        return;
+        return remove_empty(node, at, pool);
     }
+    let (bound, next_bound) = (node.key(at), node.key(at + 1));
     let Some((larger, smaller)) = node.pair_mut(at) else { return };
-    let total = larger.len() + smaller.len();
-    if total > FANOUT {
-        larger.take_front_of(smaller, total / 2 - larger.len());
-        return summarise_pair(node, at, keeps);
+    let (total, seam) = (larger.len() + smaller.len(), larger.len() - 1);
+    let merged = total <= FANOUT;
+    if !larger.is_leaf() {
+        larger.set_bound(seam, bound); // it will not be the last one any more
     }
-    larger.take_front_of(smaller, smaller.len());
+    larger.take_front_of(smaller, if merged { smaller.len() } else { total / 2 - larger.len() });
+    let key = if merged { next_bound } else { larger.cut() };
+    // What was small enough for a last node may be too small now: one node a level, down to the leaves.
+    if larger.node(seam).is_some_and(|below| below.len() < MIN_FILL) {
+        mend(larger, seam, keeps, pool);
+    }
     refresh(larger, keeps);
-    let merged = summary_of(larger);
-    node.set_entry(at, merged);
-    if let Some(mut empty) = node.remove_node(at + 1) {
-        empty.reach = CpuMask::EMPTY;
-        pool.put(empty);
+    refresh(smaller, keeps);
+    let (floor, next_floor) = (larger.floor(), smaller.floor());
+    node.set_entry(at, Entry { key, floor });
+    node.set_floor(at + 1, next_floor);
+    if merged {
+        remove_empty(node, at + 1, pool);
     }
 }
 
-/// Computes the CPU reach of a node anew.
+/// Takes out an empty node.
+fn remove_empty<T>(node: &mut Node<T>, at: usize, pool: &mut Pool<T>) {
+    if let Some(mut empty) = node.remove_node(at) {
+        empty.reach = CpuMask::EMPTY;
+        pool.put(empty);
+    }
+    if at > 0 && at == node.len() {
+        node.set_bound(at - 1, Key::LEAST);
+    }
+}
+
+/// Computes the CPU reach of a node anew, if it is kept.
+#[inline]
 fn refresh<T>(node: &mut Node<T>, keeps: Aggregates) {
     if keeps.reach {
-        node.reach = match &node.slots {
-            Slots::Threads(threads) => threads
-                .iter()
-                .flatten()
-                .fold(CpuMask::EMPTY, |mask, thread| mask.or(&thread.effective_mask())),
-            Slots::Nodes(nodes) => {
-                nodes.iter().flatten().fold(CpuMask::EMPTY, |mask, node| mask.or(&node.reach))
-            }
-        };
+        compute_reach(node);
     }
+}
+
+#[inline(never)] // keeps the path of other queues short
+fn compute_reach<T>(node: &mut Node<T>) {
+    node.reach = match &node.slots {
+        Slots::Threads(threads) => {
+            threads.iter().flatten().fold(CpuMask::EMPTY, |mask, thread| mask.or(&thread.effective_mask()))
+        }
+        Slots::Nodes(nodes) => nodes.iter().flatten().fold(CpuMask::EMPTY, |mask, node| mask.or(&node.reach)),
+    };
 }
 
 struct Checked {
@@ -504,7 +459,7 @@ fn check_node<T>(
             (Some(below), _) => {
                 reach = reach.or(&below.reach);
                 let below = check_node(below, keeps, Some((entry, last)))?;
-                if !last && below.smallest < entry.key {
+                if below.smallest < entry.key || (last && entry.key != Key::LEAST) {
                     return Err("lower bound of a subtree");
                 }
                 Checked { height: below.height + 1, ..below }
@@ -553,19 +508,24 @@ mod tests {
         node
     }
 
-    /// The treap does what a sorted map does, for every operation, with and without aggregates.
+    /// Random numbers below a limit.
+    fn numbers(mut random: u64) -> impl FnMut(u64) -> u64 {
+        move |below| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        }
+    }
+
+    /// The tree does what a sorted map does, for every operation, with and without aggregates.
     #[test]
     fn agrees_with_a_sorted_map() {
         for keeps in [Aggregates::NONE, ALL] {
             let mut queue = Queue::new(keeps);
             let mut map: BTreeMap<Key, (i64, usize)> = BTreeMap::new();
-            let mut random = 42u64;
-            let mut next = move || {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                random
-            };
+            let mut random = numbers(42);
+            let mut next = || random(u64::MAX);
             for id in 0..4_000u64 {
                 let (tag, position, cpu) =
                     ((next() % 300) as i64, (next() % 500) as i64 - 250, next() as usize % 5);
@@ -624,13 +584,8 @@ mod tests {
     fn eligible_threads_of_a_large_queue() {
         let mut queue = Queue::new(Aggregates { least: true, reach: false });
         let mut map: BTreeMap<Key, i64> = BTreeMap::new();
-        let mut random = 7u64;
-        let mut next = move |below: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random % below) as i64
-        };
+        let mut random = numbers(7);
+        let mut next = |below: u64| random(below) as i64;
         for sequence in 0..12_000u64 {
             let (tag, position) = (next(5_000), next(1_000));
             queue.insert(node(sequence, tag, position, 0));
@@ -649,6 +604,35 @@ mod tests {
             assert_eq!(queue.pop_first().map(|thread| thread.key), Some(key));
         }
         assert_eq!(queue.check(), Ok(()));
+    }
+
+    /// Nodes in the middle run out, are merged and filled again: bounds stay bounds.
+    #[test]
+    fn bounds_survive_removals_everywhere() {
+        let mut queue = Queue::new(Aggregates { least: true, reach: false });
+        let mut keys: Vec<Key> = Vec::new();
+        let mut next = numbers(99);
+        let mut around = 0;
+        for sequence in 0..60_000u64 {
+            if sequence % 500 == 0 {
+                around = next(10_000);
+            }
+            // Grows, then shrinks; where it does so moves about.
+            let growing = sequence % 4_000 < 2_200;
+            if keys.len() < 10 || (growing && next(4) > 0) || next(8) == 0 {
+                let key = Key { tag: (around + next(300)) as i64, sequence };
+                queue.insert(node(sequence, key.tag, key.tag, 0));
+                let at = keys.partition_point(|other| *other < key);
+                keys.insert(at, key);
+            } else {
+                let from = keys.partition_point(|key| key.tag < around as i64);
+                let key = keys.remove((from + next(40) as usize).min(keys.len() - 1));
+                assert_eq!(queue.take(Wanted::Exactly(key)).map(|thread| thread.key), Some(key));
+            }
+            if sequence % 16 == 0 {
+                assert_eq!(queue.check(), Ok(()));
+            }
+        }
     }
 
     /// Every thread leaves with a node, in whatever order threads come and go.
@@ -707,5 +691,41 @@ mod tests {
             }),
             "key order"
         );
+    }
+
+    /// Growing and shrinking by threads taken from anywhere, deep enough that inner nodes are merged again and again.
+    #[test]
+    fn inner_nodes_come_and_go() {
+        for (seed, keeps) in (1..14u64).flat_map(|seed| [(seed, Aggregates::NONE), (seed, ALL)]) {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut next = move |below: u64| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % below
+            };
+            let mut queue = Queue::new(keeps);
+            let mut keys: Vec<Key> = Vec::new();
+            let mut sequence = 0;
+            for phase in 0..8 {
+                let grows = phase % 2 == 0;
+                let (target, range) =
+                    (if grows { 1_500 + next(1_500) } else { next(200) }, 1 + next(100_000));
+                while (keys.len() as u64) != target {
+                    if keys.is_empty() || next(10) < if grows { 7 } else { 3 } {
+                        sequence += 1;
+                        let tag = next(range) as i64;
+                        queue.insert(node(sequence, tag, next(1_000) as i64, next(5) as usize));
+                        keys.push(Key { tag, sequence });
+                    } else {
+                        let key = keys.swap_remove(next(keys.len() as u64) as usize);
+                        assert_eq!(queue.take(Wanted::Exactly(key)).map(|thread| thread.key), Some(key));
+                    }
+                    if keys.len().is_multiple_of(61) {
+                        assert_eq!(queue.check(), Ok(()), "seed {seed}, phase {phase}");
+                    }
+                }
+            }
+        }
     }
 }
