@@ -108,11 +108,12 @@ fn worth_moving(me: &Summary, other: &Summary) -> bool {
     me.clock - other.clock >= BALANCE_GAP_NS && other.overdue_for(me.cpu).is_some() && fits(me, other, 1)
 }
 
-/// Whether `me` may take a thread of this weight from `other`: it is not more crowded afterwards than `other` is now. Or `other` has no
-/// best-effort thread left then and will take one of ours: the two change places.
+/// Whether `me` may take a thread of this weight from `other`: it is hardly more crowded afterwards than `other` is now (an eighth:
+/// weights that differ a little must not block each other). Or `other` has no best-effort thread left then and will take one of
+/// ours: the two change places.
 fn fits(me: &Summary, other: &Summary, weight: u64) -> bool {
     other.lone_waiter
-        || me.crowding_against(me.weight + weight, other) <= other.crowding_against(other.weight, me)
+        || 8 * me.crowding_against(me.weight + weight, other) <= 9 * other.crowding_against(other.weight, me)
 }
 
 /// When a CPU should take its next balance step. Not strictly periodic: a step that always came at the same point of somebody's

@@ -4,9 +4,10 @@
 //! weight`, with `origin` moved along so that the sums stay small: `w * (v - average)` is 64 times a thread's real lag,
 //! and that is bounded by a few slices.
 //!
-//! *The clock* that joining threads are measured against is the highest value that the average has had (I3): threads
-//! that join behind the average pull it back, and a clock that goes back would let a storm of them push an old thread
-//! ever further away.
+//! *The clock* that joining threads are measured against follows the average, with two differences. It never goes back (I3):
+//! threads that join behind the average pull it back, and a clock that did the same would let a storm of them push an old
+//! thread ever further away. And only service moves it: when a thread leaves, the average jumps to those who stay, perhaps to one that
+//! is far ahead, and a clock that jumped along would forgive it.
 //!
 //! Clocks of different CPUs are compared in the *common frame*: `local + skew`. Balancing keeps them within
 //! `MAX_SKEW_NS` of each other.
@@ -53,17 +54,26 @@ impl VirtualClock {
         if self.weight == 0 { i64::MAX } else { self.origin }
     }
 
-    /// Brings origin and high-water mark up to date.
+    /// Brings the clock up to date with the service since the last event.
     #[inline]
     pub(crate) fn settle(&mut self) {
+        let served = self.anchor();
+        if self.origin > self.high && self.weight > 0 {
+            self.high = self.origin.min(self.high + served);
+        }
+    }
+
+    /// Moves the origin to the average; answers how far that was.
+    #[inline]
+    fn anchor(&mut self) -> i64 {
         let weight = self.weight as i64;
         if weight <= 0 {
-            return; // never negative; but a division by what is known to be positive needs no checks
+            return 0; // never negative; but a division by what is known to be positive needs no checks
         }
         let step = self.weighted.div_euclid(weight);
         self.origin += step;
         self.weighted -= step * weight;
-        self.high = self.high.max(self.origin);
+        step
     }
 
     /// A counted thread moved forward.
@@ -78,18 +88,20 @@ impl VirtualClock {
         }
         self.weighted += i64::from(fair.weight().get()) * (fair.position - self.origin);
         self.weight += u64::from(fair.weight().get());
+        self.anchor();
     }
 
     fn subtract(&mut self, fair: &Fair) {
         self.weighted -= i64::from(fair.weight().get()) * (fair.position - self.origin);
         self.weight -= u64::from(fair.weight().get());
         debug_assert!(self.weight != 0 || self.weighted == 0, "I2: sums outlive their threads");
+        self.anchor();
     }
 
-    /// A thread that has never run takes its place on the clock: it is owed nothing and owes nothing.
+    /// A thread that has never run takes its place on the clock: it is owed nothing, and owes what it was born with.
     pub(crate) fn enter_new(&mut self, fair: &mut Fair) {
         self.settle();
-        fair.position = self.high;
+        fair.position = self.high - fair.lag.min(0);
         fair.deadline = fair.position;
         self.add(fair);
     }
@@ -198,6 +210,24 @@ mod tests {
             assert_eq!(clock.now(), before);
             assert_eq!(late.position, before - SLICE_NS as i64);
         }
+    }
+
+    /// A light thread far ahead is not forgiven because a heavy one sleeps for a moment.
+    #[test]
+    fn f_15_departures_do_not_move_the_clock() {
+        let mut clock = VirtualClock::new();
+        let (mut light, mut heavy) = (fair(1), fair(64));
+        clock.enter_new(&mut light);
+        clock.enter_new(&mut heavy);
+        let step = light.charge(10_000_000); // 640 ms of its virtual time
+        clock.advance(light.weight(), step);
+        clock.settle();
+        let before = clock.now();
+        clock.leave(&mut heavy);
+        clock.settle();
+        assert_eq!(clock.now(), before);
+        clock.enter(&mut heavy);
+        assert_eq!(light.position - heavy.position, 640_000_000);
     }
 
     /// Leaving and entering elsewhere keeps the lag, whatever the two clocks show.

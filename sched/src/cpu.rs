@@ -165,6 +165,18 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.running.as_ref()?.thread.context.as_deref()
     }
 
+    /// By how much real time the running thread is ahead of its share: what a thread that it makes begins with.
+    pub fn current_debt_ns(&mut self, now: u64) -> u64 {
+        self.charge(now);
+        self.clock.settle();
+        match &self.running {
+            Some(Running { thread, tier: Tier::Fair, .. }) => {
+                thread.fair.weight().to_real(thread.fair.position - self.clock.now())
+            }
+            _ => 0,
+        }
+    }
+
     /// Where the time since the start went, as of the last event.
     pub fn time(&self) -> CpuTime {
         self.time

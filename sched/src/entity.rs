@@ -160,6 +160,12 @@ impl<T> Runnable<T> {
         }))
     }
 
+    /// It begins with a debt: what its maker has run ahead of its share ([`crate::Cpu::current_debt_ns`]). Otherwise a chain of threads,
+    /// each of which makes the next and ends, would never pay for anything. Only before it is queued for the first time.
+    pub fn owe(&mut self, real_ns: u64) {
+        self.0.fair.owe(real_ns);
+    }
+
     /// Back to waiting, without having run.
     pub fn park(self) -> Blocked<T> {
         Blocked(self.0)

@@ -70,12 +70,18 @@ impl Fair {
         self.weight.to_virtual(SLICE_NS)
     }
 
+    /// A thread that has never run begins in debt by this much real time.
+    pub(crate) fn owe(&mut self, real_ns: u64) {
+        self.lag = -self.weight.to_virtual(real_ns);
+    }
+
     /// Changes the weight of a thread that is `behind` (or ahead of) the clock. What it is owed in real time stays the same, so
     /// its distance in virtual time shrinks or grows with the weight.
     pub(crate) fn set_weight(&mut self, weight: Weight, behind: i64) {
         let (old, new) = (i64::from(self.weight.get()), i64::from(weight.get()));
+        let request = (self.deadline - self.position).max(0) * old / new;
         self.position += behind - behind * old / new;
-        self.deadline = self.deadline.max(self.position);
+        self.deadline = self.position + request;
         self.lag = self.lag * old / new;
         // The remainder is a fraction of one virtual nanosecond; keep its value under the new denominator.
         self.remainder = self.remainder * u64::from(weight.get()) / u64::from(self.weight.get());

@@ -110,7 +110,7 @@ impl Policy for Eevdf {
     }
 
     fn quantum_ns(self, fair: &Fair) -> u64 {
-        fair.weight().to_real(fair.deadline - fair.position).max(1)
+        fair.weight().to_real(fair.deadline - fair.position).clamp(1, fair.class().slice_ns())
     }
 
     fn preempts(self, newcomer_tag: i64, eligible: bool, running_tag: i64) -> bool {

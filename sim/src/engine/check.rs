@@ -44,9 +44,11 @@ impl std::fmt::Display for Broken {
 pub(super) struct Checker {
     level: CheckLevel,
     steps: u64,
-    /// Sum of weights and number of threads that ever were.
+    /// Sum of weights and number of threads that live, and the most that ever lived at once.
     weights: u64,
     count: u64,
+    weights_most: u64,
+    count_most: u64,
     budgets_ns: u64,
     largest_slice: i64,
     has_contexts: bool,
@@ -64,6 +66,8 @@ impl Checker {
             steps: 0,
             weights: 0,
             count: 0,
+            weights_most: 0,
+            count_most: 0,
             budgets_ns: 0,
             largest_slice: 0,
             has_contexts: false,
@@ -76,6 +80,8 @@ impl Checker {
     pub(super) fn thread_created(&mut self, definition: &ThreadSpec) {
         self.weights += u64::from(definition.weight);
         self.count += 1;
+        self.weights_most = self.weights_most.max(self.weights);
+        self.count_most = self.count_most.max(self.count);
         self.largest_slice = self.largest_slice.max(virtual_slice(definition));
         if let Some(context) = &definition.context {
             self.budgets_ns += context.budget_ns;
@@ -83,9 +89,15 @@ impl Checker {
         }
     }
 
+    pub(super) fn thread_ended(&mut self, definition: &ThreadSpec) {
+        self.weights -= u64::from(definition.weight);
+        self.count -= 1;
+    }
+
     /// A weight was changed from outside: from now on the bound uses the worst that it can be.
     pub(super) fn weight_changed(&mut self, weight: u16) {
         self.weights += u64::from(weight);
+        self.weights_most = self.weights_most.max(self.weights);
         if let Ok(weight) = Weight::new(weight) {
             self.largest_slice = self.largest_slice.max(weight.to_virtual(MAX_SLICE_NS));
         }
@@ -104,8 +116,8 @@ impl Checker {
     /// The longest that a thread like this may wait for a CPU.
     pub(super) fn starvation_bound_ns(&self, definition: &ThreadSpec, overhead_ns: u64) -> u64 {
         let ahead = u128::from((virtual_slice(definition).max(0) + self.largest_slice) as u64);
-        let served = u128::from(self.weights) * ahead / u128::from(REFERENCE_WEIGHT)
-            + u128::from(2 * self.count * MAX_SLICE_NS)
+        let served = u128::from(self.weights_most) * ahead / u128::from(REFERENCE_WEIGHT)
+            + u128::from(2 * self.count_most * MAX_SLICE_NS)
             + u128::from(self.budgets_ns);
         let stretched =
             if self.has_contexts { served * 1_000_000 / u128::from(BEST_EFFORT_RESERVE_PPM) } else { served };
@@ -164,6 +176,20 @@ impl Engine<'_> {
             CheckLevel::Every(every) if self.checker.steps.is_multiple_of(every.max(1)) => self.check_all(),
             CheckLevel::Every(_) => Ok(()),
         }
+    }
+
+    /// At the end: whoever still waits has not waited too long either.
+    pub(super) fn check_open_waits(&mut self) -> Result<(), SimError> {
+        for index in 0..self.threads.len() {
+            let thread = &self.threads[index];
+            let queued = thread.parked.is_none() && thread.ended.is_none() && thread.on_cpu.is_none();
+            if let Some((since, overhead)) = thread.queued_at.filter(|_| queued) {
+                let (wait, spent) = (self.now - since, self.overhead_ns - overhead);
+                let definition = &self.scenario.threads[thread.spec];
+                self.checker.waited(definition, wait, spent, index as u32, self.now);
+            }
+        }
+        self.checker.starved.take().map_or(Ok(()), |starved| Err(SimError::Broken(starved)))
     }
 
     pub(super) fn check_all(&mut self) -> Result<(), SimError> {

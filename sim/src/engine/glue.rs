@@ -32,8 +32,12 @@ impl Engine<'_> {
         let index = self.threads.len() as u32;
         let place: Rc<Cell<_>> = Rc::default();
         let member = Member { index, place: Rc::clone(&place), refilled: Rc::clone(&self.refilled) };
-        let mut owner = Runnable::new(ThreadId(u64::from(index)), member).park();
+        let mut owner = Runnable::new(ThreadId(u64::from(index)), member);
         owner.set_weight(definition.weight).expect("the parser checks weights");
+        if let Some(cpu) = parent.and(self.executing) {
+            owner.owe(self.cpus[cpu].core.current_debt_ns(self.now));
+        }
+        let mut owner = owner.park();
         owner.set_class(class_of(definition.class));
         let allowed = match &definition.cpus {
             Some(cpus) => cpus.iter().filter_map(|cpu| CpuId::new(*cpu as usize)).fold(

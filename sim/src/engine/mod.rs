@@ -525,6 +525,7 @@ impl<'a> Engine<'a> {
             self.cpus[cpu].core.refreshed_summary(end_ns);
         }
         self.now = end_ns;
+        self.check_open_waits()?;
         self.check_all()?;
         let cpus = self.cpus.iter().map(|cpu| cpu.core.time()).collect();
         let mut threads = Vec::with_capacity(self.threads.len());

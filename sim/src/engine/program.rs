@@ -211,6 +211,8 @@ impl Engine<'_> {
             self.wake(caller, self.executing, false);
         }
         self.endpoints[spec].servers.retain(|server| *server != index);
+        let scenario = self.scenario;
+        self.checker.thread_ended(&scenario.threads[spec]);
         self.alive[spec] -= 1;
         if self.alive[spec] == 0 {
             // The last server is gone: those who wait for it are let go.
