@@ -86,13 +86,21 @@ struct Clock {
 impl Clock {
     /// Afterwards `origin` is the average, rounded down: also the eligibility limit.
     fn settle(&mut self) {
-        if self.weight == 0 {
-            return;
+        let served = self.anchor();
+        if self.origin > self.high && self.weight > 0 {
+            self.high = self.origin.min(self.high + served);
+        }
+    }
+
+    /// What joins and leaves moves the average, not the clock.
+    fn anchor(&mut self) -> i64 {
+        if self.weight <= 0 {
+            return 0;
         }
         let step = self.weighted.div_euclid(self.weight);
         self.origin += step;
         self.weighted -= step * self.weight;
-        self.high = self.high.max(self.origin);
+        step
     }
 
     fn enter(&mut self, thread: &mut Thread) {
@@ -116,12 +124,14 @@ impl Clock {
         }
         self.weighted += thread.weight as i64 * (thread.position - self.origin);
         self.weight += thread.weight as i64;
+        self.anchor();
     }
 
     fn leave(&mut self, thread: &mut Thread) {
         self.settle();
         self.weighted -= thread.weight as i64 * (thread.position - self.origin);
         self.weight -= thread.weight as i64;
+        self.anchor();
         thread.lag = self.high - thread.position;
         thread.position += self.skew;
         thread.deadline += self.skew;
@@ -292,7 +302,7 @@ impl<O: Order> Peer<O> {
         thread.runnable_ns += self.at_ns - thread.runnable_since_ns;
         thread.quantum_ns = if O::EEVDF {
             let left = (thread.deadline - thread.position).max(0) as u64;
-            (left * thread.weight).div_ceil(u64::from(REFERENCE_WEIGHT)).max(1)
+            (left * thread.weight).div_ceil(u64::from(REFERENCE_WEIGHT)).clamp(1, thread.slice_ns)
         } else {
             thread.slice_ns
         };

@@ -22,6 +22,7 @@ struct Entry {
     overdue: AtomicI64,
     restricted_overdue: AtomicI64,
     restricted_reach: AtomicU64,
+    lone_waiter: AtomicU32,
     idle: AtomicU32,
     reserved_ppm: AtomicU64,
 }
@@ -45,6 +46,7 @@ impl Board {
         entry.overdue.store(summary.overdue.unwrap_or(NOBODY), Relaxed);
         entry.restricted_overdue.store(summary.restricted_overdue.unwrap_or(NOBODY), Relaxed);
         entry.restricted_reach.store(bits_of(summary.restricted_reach), Relaxed);
+        entry.lone_waiter.store(u32::from(summary.lone_waiter), Relaxed);
         entry.idle.store(u32::from(summary.idle), Relaxed);
         entry.reserved_ppm.store(summary.reserved.ppm(), Relaxed);
     }
@@ -61,6 +63,7 @@ impl Board {
             overdue: somebody(entry.overdue.load(Relaxed)),
             restricted_overdue: somebody(entry.restricted_overdue.load(Relaxed)),
             restricted_reach: mask_of(entry.restricted_reach.load(Relaxed)),
+            lone_waiter: entry.lone_waiter.load(Relaxed) != 0,
             idle: entry.idle.load(Relaxed) != 0,
             reserved: Utilisation::of(entry.reserved_ppm.load(Relaxed), PPM),
         }
