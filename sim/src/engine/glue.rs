@@ -283,7 +283,11 @@ impl Engine<'_> {
         }
         let next = timer.min(done);
         let state = &mut self.cpus[cpu];
+        if next == state.armed_for_ns {
+            return; // that event is under way already
+        }
         state.version += 1;
+        state.armed_for_ns = next;
         if next != FOREVER {
             let version = state.version;
             self.push(next, Event::Cpu { cpu: cpu as u16, version });

@@ -259,13 +259,15 @@ pub(crate) struct SimCpu {
     in_overhead: bool,
     until_ns: u64,
     version: u32,
+    /// When the event of this version comes (`FOREVER`: none is under way).
+    armed_for_ns: u64,
     stalled_until_ns: u64,
     lock_free_at_ns: u64,
     needs_dispatch: bool,
     last_space: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
     Cpu { cpu: u16, version: u32 },
     Ipi { cpu: u16 },
@@ -274,12 +276,39 @@ enum Event {
     Balance { cpu: u16 },
 }
 
+/// An event with its time, and the order in which events of the same time were scheduled, as one number to compare.
+#[derive(Clone, Copy, Debug)]
+struct Scheduled {
+    order: u128,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order.cmp(&other.order)
+    }
+}
+
 /// One run in progress.
 pub struct Engine<'a> {
     scenario: &'a Scenario,
     options: Options,
     now: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    events: BinaryHeap<Reverse<Scheduled>>,
     sequence: u64,
     cpus: Vec<SimCpu>,
     threads: Vec<Thread>,
@@ -345,6 +374,7 @@ impl<'a> Engine<'a> {
                 in_overhead: false,
                 until_ns: FOREVER,
                 version: 0,
+                armed_for_ns: FOREVER,
                 stalled_until_ns: 0,
                 lock_free_at_ns: 0,
                 needs_dispatch: false,
@@ -414,7 +444,8 @@ impl<'a> Engine<'a> {
 
     fn push(&mut self, time_ns: u64, event: Event) {
         self.sequence += 1;
-        self.events.push(Reverse((time_ns, self.sequence, event)));
+        let order = u128::from(time_ns) << 64 | u128::from(self.sequence);
+        self.events.push(Reverse(Scheduled { order, event }));
     }
 
     fn record(&mut self, time_ns: u64, cpu: usize, kind: Kind) {
@@ -448,7 +479,8 @@ impl<'a> Engine<'a> {
             if self.live == 0 {
                 return Ok(false);
             }
-            let Some(Reverse((time_ns, _, event))) = self.events.pop() else { return Ok(false) };
+            let Some(Reverse(Scheduled { order, event })) = self.events.pop() else { return Ok(false) };
+            let time_ns = (order >> 64) as u64;
             if time_ns > self.scenario.duration_ns {
                 return Ok(false);
             }
@@ -481,6 +513,7 @@ impl<'a> Engine<'a> {
                     self.push(again, event);
                     return Ok(None);
                 }
+                self.cpus[cpu].armed_for_ns = FOREVER;
                 self.cpu_event(cpu)?;
                 Ok(Some(cpu))
             }
