@@ -419,14 +419,22 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     /// Takes a queued thread out, for whatever reason; a stale ticket finds nothing and changes nothing.
     pub fn remove(&mut self, ticket: &Ticket, now: u64) -> Option<Runnable<T>> {
-        if ticket.cpu != self.id || self.find(ticket)?.id != ticket.thread {
+        if ticket.cpu != self.id {
+            return None;
+        }
+        let mut thread = match ticket.queue {
+            QueueKind::Direct => self.direct.take_if(|thread| thread.key == ticket.key),
+            queue => self.queue_mut(queue).take(Wanted::Exactly(ticket.key)),
+        }?;
+        // Keys are never used twice on a CPU, so this is the thread, unless the ticket was made up.
+        if thread.id != ticket.thread {
+            match ticket.queue {
+                QueueKind::Direct => self.direct = Some(thread),
+                queue => self.queue_mut(queue).put_back(thread),
+            }
             return None;
         }
         self.charge(now);
-        let mut thread = match ticket.queue {
-            QueueKind::Direct => self.direct.take(),
-            queue => self.queue_mut(queue).take(Wanted::Exactly(ticket.key)),
-        }?;
         if matches!(ticket.queue, QueueKind::Open | QueueKind::Restricted | QueueKind::Direct) {
             self.leave_fair(&mut thread);
         }
