@@ -212,6 +212,30 @@ mod tests {
         }
     }
 
+    /// An idle CPU takes over the frame of whoever comes, so that its later neighbours can be compared with it; and a request keeps its
+    /// length on the way.
+    #[test]
+    fn f_15_an_idle_clock_adopts_the_newcomers_frame() {
+        let (mut busy, mut idle) = (VirtualClock::new(), VirtualClock::new());
+        let mut thread = fair(64);
+        busy.enter_new(&mut thread);
+        let step = thread.charge(70_000_000);
+        busy.advance(thread.weight(), step);
+        busy.settle();
+        thread.deadline = thread.position + 4_000_000;
+        let common = busy.common();
+        busy.leave(&mut thread);
+        idle.enter(&mut thread);
+        assert_eq!(idle.common(), common, "the idle clock has caught up");
+        assert_eq!((thread.position, thread.deadline), (idle.now(), idle.now() + 4_000_000));
+        idle.leave(&mut thread);
+        assert_eq!(
+            (thread.position, thread.deadline),
+            (common, common + 4_000_000),
+            "back in the common frame"
+        );
+    }
+
     /// A light thread far ahead is not forgiven because a heavy one sleeps for a moment.
     #[test]
     fn f_15_departures_do_not_move_the_clock() {

@@ -276,7 +276,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// From here on, time goes to nobody's account but the kernel's.
+    /// From here on, time goes to nobody's account but the kernel's. Does not nest: the first end ends it.
     pub fn interrupt_begin(&mut self, now: u64) {
         self.charge(now);
         self.in_interrupt = true;

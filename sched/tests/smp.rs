@@ -284,3 +284,28 @@ fn f_16_balancing_is_bounded_and_comes_to_rest() {
         assert!(machine.balances <= 4 * 10 * SECOND / BALANCE_PERIOD_NS);
     }
 }
+
+/// F-08: of a free thread and one that may run on some CPUs only, the thief takes the more overdue one, whichever that is, and the one
+/// that came first among equals.
+#[test]
+fn f_08_restricted_threads_are_stolen_in_their_turn() {
+    for (free, restricted, first) in [(64, 128, 3), (128, 64, 2), (64, 64, 2)] {
+        let mut victim = idle_cpu(0);
+        let mut bound = thread(3, restricted);
+        bound.set_allowed(CpuMask::first_n(2)).unwrap();
+        for thread in [thread(1, 64), thread(2, free), bound] {
+            let _ = victim.enqueue(thread, 0).unwrap();
+            if victim.current().is_none() {
+                let _ = victim.dispatch(0);
+            }
+        }
+        let mut thief = idle_cpu(1);
+        match thief.steal_from(&mut victim, 0) {
+            MoveOutcome::Moved { thread, .. } => {
+                assert_eq!(thread, ThreadId(first), "weights {free}, {restricted}")
+            }
+            MoveOutcome::Nothing => panic!("two threads waited"),
+        }
+        assert_eq!((thief.check(), victim.check()), (Ok(()), Ok(())));
+    }
+}
