@@ -697,13 +697,7 @@ mod tests {
     #[test]
     fn inner_nodes_come_and_go() {
         for (seed, keeps) in (1..14u64).flat_map(|seed| [(seed, Aggregates::NONE), (seed, ALL)]) {
-            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let mut next = move |below: u64| {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                random % below
-            };
+            let mut next = numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let mut queue = Queue::new(keeps);
             let mut keys: Vec<Key> = Vec::new();
             let mut sequence = 0;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use sim::engine::costs::Costs;
 use sim::engine::{Engine, Options, Outcome};
-use sim::expect::fluid_shares;
+use sim::expect::{fluid_shares, judge};
 use sim::report::Summary;
 use sim::scenario::{Action, Check, PolicyName, Scenario};
 
@@ -118,6 +118,10 @@ impl Loaded {
         summary.policy = self.scenario.policy.to_string();
         summary.seed = self.scenario.seed;
         summary.about = self.about();
+        for verdict in judge(&self.scenario, outcome) {
+            let word = if verdict.met { "Met" } else { "MISSED" };
+            summary.about += &format!(" {word}: expect {} (found {}).", verdict.expected, verdict.found);
+        }
         summary.command = self.command();
         for (row, share) in summary.threads.iter_mut().zip(fluid_shares(&self.scenario).unwrap_or_default()) {
             row.expected_share = Some(share);
