@@ -1,0 +1,103 @@
+//! Nothing allocates or frees once threads, contexts and CPUs are made: queues get their nodes from the threads (K-18, F-01).
+//!
+//! One test alone in its binary, because the counting allocator sees all threads of the process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use sched::*;
+
+/// The system's allocator, with a count of calls.
+struct Counting;
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: both calls go to the system's allocator unchanged; counting touches no memory of theirs.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Relaxed);
+        // SAFETY: the caller's promises about `layout` are passed on as they are.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        CALLS.fetch_add(1, Relaxed);
+        // SAFETY: `pointer` came from `alloc` above, so from the system's allocator, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MS: u64 = 1_000_000;
+const THREADS: u64 = 3_000;
+
+/// Random events on two CPUs with thousands of threads: wakes, blocks, timers, yields, handovers, steals, balance steps, new weights.
+#[test]
+fn k_18_events_neither_allocate_nor_free() {
+    for policy in [PolicyKind::Wfq, PolicyKind::Eevdf] {
+        let cpu = |number| Cpu::<u32>::new(CpuId::new(number).unwrap(), policy, 0);
+        let mut cpus = [cpu(0), cpu(1)];
+        let mut away: Vec<Blocked<u32>> = Vec::with_capacity(THREADS as usize);
+        for id in 0..THREADS {
+            let mut thread = Runnable::new(ThreadId(id), id as u32);
+            thread.set_weight([64, 1, 1024, 128][id as usize % 4]).unwrap();
+            if id % 7 == 0 {
+                thread.set_allowed(CpuMask::first_n(1 + id as usize % 2)).unwrap();
+            }
+            if id < 40 {
+                let overrun = [Overrun::Throttle, Overrun::Demote, Overrun::Fault][id as usize % 3];
+                let spec = Spec { overrun, ..Spec::new(100_000, 10 * MS) };
+                let proposal = Proposal::new(ContextId { id, generation: 0 }, spec);
+                let home = if id % 7 == 0 { 0 } else { id as usize % 2 };
+                let context = cpus[home].admit(proposal, 0).unwrap();
+                assert!(matches!(thread.bind(context), Ok(None)));
+            }
+            away.push(thread.park());
+        }
+        let before = CALLS.load(Relaxed);
+        assert!(before > THREADS, "the counting works");
+        let (mut now, mut random) = (0, 88_172_645_463_325_252u64);
+        for _ in 0..60_000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            now += random % 200_000;
+            step(&mut cpus, &mut away, now, random >> 20);
+        }
+        assert_eq!(CALLS.load(Relaxed) - before, 0, "{policy:?}: calls of the allocator");
+        cpus.iter().for_each(|cpu| assert_eq!(cpu.check(), Ok(())));
+        assert!(cpus.iter().map(|cpu| cpu.queued()).sum::<usize>() > 500, "the queues were used");
+    }
+}
+
+fn step(cpus: &mut [Cpu<u32>; 2], away: &mut Vec<Blocked<u32>>, now: u64, random: u64) {
+    let [zero, one] = cpus;
+    let (here, there) = if random & 1 == 0 { (zero, one) } else { (one, zero) };
+    match random >> 1 & 15 {
+        0..6 if !away.is_empty() => {
+            let thread = away.swap_remove(random as usize % away.len()).wake().unwrap();
+            let place = if thread.allowed().contains(here.id()) { &mut *here } else { there };
+            let effect =
+                if random & 64 == 0 { place.enqueue(thread, now) } else { place.hand_over(thread, now) };
+            if effect.unwrap() == Effect::Dispatch {
+                evict(place.dispatch(now), away);
+            }
+        }
+        6..9 => {
+            away.extend(here.block(now));
+            evict(here.dispatch(now), away);
+        }
+        9 => evict(here.yield_now(now), away),
+        10 => drop(here.set_current_weight(1 + (random % 1024) as u16, now)),
+        11 => drop(here.steal_from(there, now)),
+        12 => drop(here.balance_from(there, now)),
+        _ if here.timer(now) == Effect::Dispatch => evict(here.dispatch(now), away),
+        _ => {}
+    }
+}
+
+fn evict(decision: Decision<u32>, away: &mut Vec<Blocked<u32>>) {
+    away.extend(decision.evicted.map(|evicted| evicted.thread));
+}
