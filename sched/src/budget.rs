@@ -118,11 +118,16 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if self.contexts == 0 {
             return;
         }
-        while self.throttled.first_key().is_some_and(|key| key.tag as u64 <= self.at_ns) {
+        for _ in 0..self.throttled.len() {
+            if self.throttled.first_key().is_none_or(|key| key.tag as u64 > self.at_ns) {
+                break;
+            }
             let Some(thread) = self.throttled.pop_first() else { break };
             self.queue_by_budget(thread);
         }
-        while let Some(at) = self.demoted.iter().position(|demoted| demoted.ready_at_ns <= self.at_ns) {
+        for _ in 0..self.demoted.len() {
+            let due = |demoted: &Demoted| demoted.ready_at_ns <= self.at_ns;
+            let Some(at) = self.demoted.iter().position(due) else { break };
             match self.demoted[at].place {
                 Some((queue, key)) => {
                     let Some(mut thread) = self.queue_mut(queue).take(Wanted::Exactly(key)) else { break };
