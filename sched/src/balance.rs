@@ -8,7 +8,7 @@
 //! Three equal threads on two CPUs: whichever way they lie, one CPU has two of them, so counting threads or weight never
 //! moves anything, and the lone thread gets twice the share of the others. But the lone thread's CPU has the faster
 //! virtual clock. So a CPU that is *ahead* in the common frame pulls the most overdue thread from one that is behind, if the
-//! move does not make the new neighbourhood more crowded than the old one was. The thread brings its lag along (at most a
+//! move does not make the new neighbourhood much more crowded than the old one was. The thread brings its lag along (at most a
 //! slice), runs until it has caught up, and after that the other CPU has the faster clock.
 
 use crate::cpu::{Cpu, Effect, Tier};

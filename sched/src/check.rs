@@ -5,7 +5,7 @@ use core::fmt;
 
 use crate::cpu::{Cpu, Tier};
 use crate::entity::Entity;
-use crate::{Context, CpuId, CpuMask, Overrun, Payload, Policy, ThreadId, Utilisation};
+use crate::{Context, CpuId, CpuMask, Payload, Policy, ThreadId, Utilisation};
 
 /// A broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 }
 
 fn conserved(context: &Context) -> bool {
-    context.ledger().total_ns() == context.spec().budget_ns
-        && (context.spec().overrun == Overrun::Throttle
-            || context.ledger().refills().len() <= crate::MAX_REFILLS)
+    let ledger = context.ledger();
+    ledger.total_ns() == context.spec().budget_ns
+        && ledger.refills().len() <= usize::from(context.spec().max_refills)
+        && ledger.refills().is_sorted_by_key(|refill| refill.time_ns)
 }

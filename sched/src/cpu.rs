@@ -419,35 +419,35 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     /// Takes a queued thread out, for whatever reason; a stale ticket finds nothing and changes nothing.
     pub fn remove(&mut self, ticket: &Ticket, now: u64) -> Option<Runnable<T>> {
-        if ticket.cpu != self.id {
-            return None;
-        }
-        let mut thread = match ticket.queue {
-            QueueKind::Direct => self.direct.take_if(|thread| thread.key == ticket.key),
-            queue => self.queue_mut(queue).take(Wanted::Exactly(ticket.key)),
-        }?;
-        // Keys are never used twice on a CPU, so this is the thread, unless the ticket was made up.
-        if thread.id != ticket.thread {
-            match ticket.queue {
-                QueueKind::Direct => self.direct = Some(thread),
-                queue => self.queue_mut(queue).put_back(thread),
-            }
-            return None;
-        }
+        let mut thread = self.take_by(ticket)?;
         self.charge(now);
-        if matches!(ticket.queue, QueueKind::Open | QueueKind::Restricted | QueueKind::Direct) {
+        if ticket.queue.is_fair() {
             self.leave_fair(&mut thread);
         }
         Some(Runnable(thread))
     }
 
-    fn find(&self, ticket: &Ticket) -> Option<&Entity<T>> {
-        match ticket.queue {
-            QueueKind::Direct => self.direct.as_deref().filter(|thread| thread.key == ticket.key),
-            QueueKind::Guaranteed => self.guaranteed.find(Wanted::Exactly(ticket.key)),
-            QueueKind::Open => self.open.find(Wanted::Exactly(ticket.key)),
-            QueueKind::Restricted => self.restricted.find(Wanted::Exactly(ticket.key)),
-            QueueKind::Throttled => self.throttled.find(Wanted::Exactly(ticket.key)),
+    fn take_by(&mut self, ticket: &Ticket) -> Option<Box<Entity<T>>> {
+        if ticket.cpu != self.id {
+            return None;
+        }
+        let thread = match ticket.queue {
+            QueueKind::Direct => self.direct.take_if(|thread| thread.key == ticket.key),
+            queue => self.queue_mut(queue).take(Wanted::Exactly(ticket.key)),
+        }?;
+        // Keys are never used twice on a CPU, so this is the thread, unless the ticket was made up.
+        if thread.id != ticket.thread {
+            self.give_back(ticket.queue, thread);
+            return None;
+        }
+        Some(thread)
+    }
+
+    /// Undoes `take_by`.
+    fn give_back(&mut self, queue: QueueKind, thread: Box<Entity<T>>) {
+        match queue {
+            QueueKind::Direct => self.direct = Some(thread),
+            queue => self.queue_mut(queue).put_back(thread),
         }
     }
 
@@ -456,7 +456,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             QueueKind::Guaranteed => &mut self.guaranteed,
             QueueKind::Open => &mut self.open,
             QueueKind::Restricted => &mut self.restricted,
-            QueueKind::Throttled | QueueKind::Direct => &mut self.throttled,
+            QueueKind::Throttled => &mut self.throttled,
+            QueueKind::Direct => unreachable!("the direct slot is no queue"),
         }
     }
 
@@ -486,21 +487,14 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     /// whether the ticket was good.
     pub fn set_queued_weight(&mut self, ticket: &Ticket, weight: u16, now: u64) -> Result<bool, WeightError> {
         let weight = Weight::new(weight)?;
-        if self.find(ticket).is_none_or(|thread| thread.id != ticket.thread) || ticket.cpu != self.id {
-            return Ok(false);
-        }
+        let Some(mut thread) = self.take_by(ticket) else { return Ok(false) };
         self.charge(now);
-        if ticket.queue == QueueKind::Direct {
-            if let Some(thread) = &mut self.direct {
-                self.clock.reweigh(&mut thread.fair, weight);
-            }
-        } else if let Some(mut thread) = self.queue_mut(ticket.queue).take(Wanted::Exactly(ticket.key)) {
-            match ticket.queue {
-                QueueKind::Open | QueueKind::Restricted => self.clock.reweigh(&mut thread.fair, weight),
-                _ => thread.fair.set_weight_off_cpu(weight),
-            }
-            self.queue_mut(ticket.queue).put_back(thread);
+        if ticket.queue.is_fair() {
+            self.clock.reweigh(&mut thread.fair, weight);
+        } else {
+            thread.fair.set_weight_off_cpu(weight);
         }
+        self.give_back(ticket.queue, thread);
         Ok(true)
     }
 
@@ -677,8 +671,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         let end = match &self.running {
             None => FOREVER,
             Some(Running { thread, tier: Tier::Guaranteed, .. }) => {
-                let left =
-                    thread.context.as_ref().map_or(0, |context| context.ledger.available_ns(self.at_ns));
+                // Not all that is available: the next refill has the next deadline, and somebody else's may be earlier.
+                let left = thread.context.as_ref().map_or(0, |context| context.ledger.head_ns(self.at_ns));
                 self.at_ns + left
             }
             // A thread with budget that yielded waits behind a best-effort one: it must not wait for ever.

@@ -42,6 +42,13 @@ pub enum QueueKind {
     Direct,
 }
 
+impl QueueKind {
+    /// Whether threads in it are counted by the virtual clock.
+    pub(crate) const fn is_fair(self) -> bool {
+        matches!(self, QueueKind::Open | QueueKind::Restricted | QueueKind::Direct)
+    }
+}
+
 /// Where a queued thread is: what `Cpu::remove` needs to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
