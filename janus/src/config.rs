@@ -1,0 +1,268 @@
+//! How a runtime is made.
+
+use crate::budget::Budget;
+use crate::error::RuntimeError;
+use crate::monitor::Hog;
+use crate::nursery::Recharge;
+use crate::stack::StackClass;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most workers that a runtime may have.
+pub const MAX_WORKERS: usize = 960;
+
+/// Operations after which a task gives way to others, with budget left.
+pub const QUANTUM: u64 = 1024;
+
+/// Language profiles: SPEC-021 [SCHED:10.2.1] to [SCHED:10.2.4].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Profile {
+    /// `:core`, single-threaded: there is no runtime.
+    Core,
+    /// `:service`: capabilities are implicit, and the pool recharges by itself.
+    #[default]
+    Service,
+    /// `:cluster`: supervisors recharge.
+    Cluster,
+    /// `:sovereign`: nothing is implicit. Spawning needs a `CapSpawn`, recharging oneself a `CapBudget`.
+    Sovereign,
+}
+
+impl Profile {
+    /// Iterations of a loop between two checks [SCHED:4.3.1].
+    #[must_use]
+    pub const fn yield_interval(self) -> u64 {
+        match self {
+            Profile::Core | Profile::Service | Profile::Sovereign => 1024,
+            Profile::Cluster => 512,
+        }
+    }
+
+    /// The specification's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Profile::Core => ":core",
+            Profile::Service => ":service",
+            Profile::Cluster => ":cluster",
+            Profile::Sovereign => ":sovereign",
+        }
+    }
+}
+
+/// Where a worker without work looks first [SCHED:7.3.1].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// Anywhere, by a seeded generator.
+    #[default]
+    RandomVictim,
+    /// One after the other.
+    RoundRobin,
+    /// At the worker that has the most to take.
+    LeastLoaded,
+}
+
+type OnHog = Arc<dyn Fn(&Hog) + Send + Sync>;
+
+/// How a runtime is made. Every setting has a default; change what you need.
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) workers: usize,
+    pub(crate) seed: Option<u64>,
+    pub(crate) profile: Profile,
+    pub(crate) strategy: Strategy,
+    pub(crate) quantum: u64,
+    pub(crate) yield_interval: u64,
+    pub(crate) watchdog: Option<Duration>,
+    pub(crate) spares: usize,
+    pub(crate) root_budget: Budget,
+    pub(crate) root_stack: StackClass,
+    pub(crate) stack: StackClass,
+    pub(crate) trace_events: usize,
+    pub(crate) trusting: bool,
+    pub(crate) plain_guards: bool,
+    pub(crate) on_hog: Option<OnHog>,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("workers", &self.workers)
+            .field("seed", &self.seed)
+            .field("profile", &self.profile)
+            .field("strategy", &self.strategy)
+            .field("quantum", &self.quantum)
+            .field("watchdog", &self.watchdog)
+            .field("trusting", &self.trusting)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config::new()
+    }
+}
+
+impl Config {
+    /// A worker for every CPU that the process may use, `:service`, a watchdog that looks for tasks that run for 100 ms
+    /// without a check.
+    #[must_use]
+    pub fn new() -> Config {
+        Config {
+            workers: std::thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS),
+            seed: None,
+            profile: Profile::Service,
+            strategy: Strategy::RandomVictim,
+            quantum: QUANTUM,
+            yield_interval: Profile::Service.yield_interval(),
+            watchdog: Some(Duration::from_millis(100)),
+            spares: 4,
+            root_budget: Budget::UNLIMITED,
+            root_stack: StackClass::Huge,
+            stack: StackClass::Lean,
+            trace_events: 0,
+            trusting: false,
+            plain_guards: false,
+            on_hog: None,
+        }
+    }
+
+    /// How many workers; 1 to [`MAX_WORKERS`].
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Config {
+        self.workers = workers;
+        self
+    }
+
+    /// Deterministic mode: the workers are virtual, time is virtual, and this seed decides who runs when. There is no
+    /// watchdog then.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Config {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The language profile; it also sets the yield interval.
+    #[must_use]
+    pub fn profile(mut self, profile: Profile) -> Config {
+        self.profile = profile;
+        self.yield_interval = profile.yield_interval();
+        self
+    }
+
+    /// Iterations of a loop between two checks, in [`Cx::ticker`](crate::Cx::ticker); at least 1.
+    #[must_use]
+    pub fn yield_interval(mut self, iterations: u64) -> Config {
+        self.yield_interval = iterations.max(1);
+        self
+    }
+
+    /// Where a worker without work looks first.
+    #[must_use]
+    pub fn strategy(mut self, strategy: Strategy) -> Config {
+        self.strategy = strategy;
+        self
+    }
+
+    /// Operations after which a task gives way to others; at least 1.
+    #[must_use]
+    pub fn quantum(mut self, operations: u64) -> Config {
+        self.quantum = operations.clamp(1, i64::MAX as u64);
+        self
+    }
+
+    /// How long a task may run without a check before it is named a hog and its worker's queue is served by a spare
+    /// worker; `None`: there is no watchdog.
+    #[must_use]
+    pub fn watchdog(mut self, limit: Option<Duration>) -> Config {
+        self.watchdog = limit;
+        self
+    }
+
+    /// How many spare workers the watchdog may start.
+    #[must_use]
+    pub fn spares(mut self, spares: usize) -> Config {
+        self.spares = spares.min(64);
+        self
+    }
+
+    /// What [`Runtime::run`](crate::Runtime::run) gives to the task that it starts.
+    #[must_use]
+    pub fn root_budget(mut self, budget: Budget) -> Config {
+        self.root_budget = budget;
+        self
+    }
+
+    /// The stack of that task.
+    #[must_use]
+    pub fn root_stack(mut self, class: StackClass) -> Config {
+        self.root_stack = class;
+        self
+    }
+
+    /// The stack of every other task, unless it asks for another.
+    #[must_use]
+    pub fn stack(mut self, class: StackClass) -> Config {
+        self.stack = class;
+        self
+    }
+
+    /// Keeps the last so many events of every worker, for [`Runtime::trace`](crate::Runtime::trace).
+    #[must_use]
+    pub fn trace(mut self, events: usize) -> Config {
+        self.trace_events = events;
+        self
+    }
+
+    /// Calls this when a hog is found, instead of printing a line to standard error.
+    #[must_use]
+    pub fn on_hog(mut self, call: impl Fn(&Hog) + Send + Sync + 'static) -> Config {
+        self.on_hog = Some(Arc::new(call));
+        self
+    }
+
+    /// Guards stacks by `mprotect`, as on kernels before 6.13. For tests: such a process has at most some 32,000 stacks.
+    #[must_use]
+    pub fn plain_guards(mut self) -> Config {
+        self.plain_guards = true;
+        self
+    }
+
+    /// Lets tasks move to other workers after they have started, and uses the stacks of overflowed tasks again.
+    ///
+    /// Without this, a task stays with the OS thread that first ran it, and the stack of a task that overflowed is kept
+    /// for ever: that is what safe Rust needs, and it costs balance, and memory for every overflow.
+    ///
+    /// # Safety
+    /// The caller promises for all tasks of the runtime:
+    /// 1. No task keeps across a suspension (`check`, `yield_now`, a channel, a join, ...) anything that is bound to its
+    ///    thread: a reference into a `thread_local!`, a guard of a `std` lock or of standard output, and the like.
+    /// 2. Nobody but the task's own children holds a reference into the frames of a task that may overflow its stack
+    ///    (`std::thread::scope` or `rayon::scope` inside such a task would).
+    #[must_use]
+    pub unsafe fn trusting(mut self) -> Config {
+        self.trusting = true;
+        self
+    }
+
+    /// May a task that has started go on with another worker?
+    pub(crate) fn migrates(&self) -> bool {
+        self.trusting
+    }
+
+    pub(crate) fn recharge(&self) -> Recharge {
+        if self.profile == Profile::Service { Recharge::FromPool } else { Recharge::Manual }
+    }
+
+    /// What is wrong with it, if anything.
+    pub(crate) fn check(&self) -> Result<(), RuntimeError> {
+        match self.workers {
+            _ if self.profile == Profile::Core => Err(RuntimeError::CoreProfile),
+            0 => Err(RuntimeError::NoWorkers),
+            n if n > MAX_WORKERS => Err(RuntimeError::TooManyWorkers(n)),
+            _ => Ok(()),
+        }
+    }
+}

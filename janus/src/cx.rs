@@ -1,0 +1,434 @@
+//! What a task can do: every task gets a [`Cx`], its own and nobody else's. There is no other way to suspend, to charge
+//! or to open a nursery: no invisible authority.
+
+use crate::budget::{Budget, Operation, Resource};
+use crate::caps::{CapBudget, CapSpawn};
+use crate::config::Profile;
+use crate::error::{Cancelled, RechargeError};
+use crate::nursery::{Nursery, refill};
+use crate::runtime::Shared;
+use crate::state::Event;
+use crate::stats::Counters;
+use crate::task::{Priority, TaskRef, Wait, flag};
+use crate::timers::Timer;
+use crate::waiter::Waiter;
+use crate::worker::Worker;
+use std::error::Error;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The quantum of a task that never checked: its first check begins one and does not yield.
+pub(crate) const UNFUELLED: i64 = i64::MIN / 2;
+/// Channel operations that a task draws from its budget at a time.
+const CHANNEL_FUEL: u64 = 64;
+
+/// A task's number: no other task of the same runtime has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(pub(crate) u64);
+
+impl TaskId {
+    /// As a number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// Why an operation was not charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChargeError {
+    /// The task was cancelled while it waited for a recharge.
+    Cancelled,
+    /// `spawn_count` is spent.
+    SpawnBudgetExhausted,
+    /// `memory` is spent, or less than was asked for is left.
+    MemoryBudgetExhausted,
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ChargeError::Cancelled => "this task was cancelled",
+            ChargeError::SpawnBudgetExhausted => "the spawn budget is spent: recharge it or spawn less",
+            ChargeError::MemoryBudgetExhausted => "the memory budget is spent: recharge it, free something, or ask for less",
+        })
+    }
+}
+
+impl Error for ChargeError {}
+
+impl From<Cancelled> for ChargeError {
+    fn from(_: Cancelled) -> ChargeError {
+        ChargeError::Cancelled
+    }
+}
+
+/// A task's own view of itself and its runtime.
+///
+/// It is neither `Send` nor `Sync`: a task cannot act for another.
+pub struct Cx {
+    pub(crate) task: TaskRef,
+    mine: PhantomData<*mut ()>,
+}
+
+impl Cx {
+    /// Only for the task itself, on its own stack.
+    pub(crate) fn of(task: TaskRef) -> Cx {
+        Cx { task, mine: PhantomData }
+    }
+
+    /// The worker that the task runs on now. Not to be kept over a suspension.
+    #[inline]
+    pub(crate) fn worker(&self) -> &Worker {
+        // SAFETY: whoever resumed the task wrote it.
+        unsafe { &*self.task.worker.get() }
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Shared {
+        // SAFETY: the runtime outlives its tasks.
+        unsafe { &*self.task.shared }
+    }
+
+    fn nursery_of_mine(&self) -> Option<&Nursery> {
+        // SAFETY: the task runs, so its nursery is there.
+        unsafe { self.task.nursery.get().as_ref() }
+    }
+
+    /// This task's number.
+    #[must_use]
+    pub fn id(&self) -> TaskId {
+        TaskId(self.task.id.load(Ordering::Relaxed))
+    }
+
+    /// Charges one operation, and gives way to others when the quantum is over. Call it in loops and before calls.
+    ///
+    /// A task whose operations are spent stops here until it is recharged. The error means that it was cancelled.
+    #[inline(always)]
+    #[track_caller]
+    pub fn check(&self) -> Result<(), Cancelled> {
+        let fuel = self.task.fuel.get() - 1;
+        self.task.fuel.set(fuel);
+        if fuel < 0 { self.refuel(1, Location::caller()) } else { Ok(()) }
+    }
+
+    /// Charges `count` operations at once.
+    #[inline]
+    #[track_caller]
+    pub fn charge_ops(&self, count: u64) -> Result<(), Cancelled> {
+        let count = count.min(i64::MAX as u64 / 4);
+        let fuel = self.task.fuel.get() - count as i64;
+        self.task.fuel.set(fuel);
+        if fuel < 0 { self.refuel(count, Location::caller()) } else { Ok(()) }
+    }
+
+    /// For loops: counts iterations in a register and charges them [`Profile::yield_interval`] at a time.
+    #[inline]
+    #[must_use]
+    pub fn ticker(&self) -> Ticker<'_> {
+        let interval = self.shared().config.yield_interval;
+        Ticker { cx: self, left: interval, interval }
+    }
+
+    /// Charges an operation by the table of costs [SCHED:3.3.1]. Operations, channel operations and system calls that
+    /// are spent stop the task until it is recharged; memory and spawns are an error instead.
+    #[track_caller]
+    pub fn charge(&self, operation: Operation) -> Result<(), ChargeError> {
+        let at = Location::caller();
+        let cost = operation.cost();
+        if cost.memory > 0 && !self.draw_memory(cost.memory) {
+            return Err(ChargeError::MemoryBudgetExhausted);
+        }
+        if cost.spawn_count > 0 && !self.take_or_feed(Resource::Spawn, cost.spawn_count) {
+            return Err(ChargeError::SpawnBudgetExhausted);
+        }
+        if cost.channel_ops > 0 {
+            self.charge_channel(at)?;
+        }
+        for _ in 0..cost.syscalls {
+            while !self.take_or_feed(Resource::Syscalls, 1) {
+                self.stop(Resource::Syscalls, at)?;
+            }
+        }
+        let fuel = self.task.fuel.get() - 1;
+        self.task.fuel.set(fuel);
+        if fuel < 0 {
+            self.refuel(1, at)?;
+        }
+        Ok(())
+    }
+
+    /// Gives freed memory back to the budget.
+    pub fn credit_memory(&self, bytes: u64) {
+        self.task.fill(Resource::Memory, bytes);
+    }
+
+    fn draw_memory(&self, bytes: u64) -> bool {
+        self.take_or_feed(Resource::Memory, bytes)
+    }
+
+    /// All of `amount`, with the pool's help, or nothing.
+    fn take_or_feed(&self, resource: Resource, amount: u64) -> bool {
+        loop {
+            let taken = self.task.draw(resource, amount);
+            if taken == amount {
+                return true;
+            }
+            if taken > 0 {
+                self.task.fill(resource, taken);
+            }
+            if !self.nursery_of_mine().is_some_and(|nursery| nursery.feed(self.task, resource)) {
+                return false;
+            }
+        }
+    }
+
+    /// Charges one channel operation, once, however long it then waits. The `ops` part is the caller's.
+    #[inline]
+    pub(crate) fn charge_channel(&self, at: &'static Location<'static>) -> Result<(), Cancelled> {
+        let left = self.task.channel_fuel.get();
+        if left > 0 {
+            self.task.channel_fuel.set(left - 1);
+            return Ok(());
+        }
+        self.refuel_channel(at)
+    }
+
+    #[cold]
+    fn refuel_channel(&self, at: &'static Location<'static>) -> Result<(), Cancelled> {
+        loop {
+            match self.task.draw(Resource::Channel, CHANNEL_FUEL) {
+                0 => {}
+                drawn => {
+                    self.task.channel_fuel.set((drawn - 1) as u16);
+                    return Ok(());
+                }
+            }
+            self.stop(Resource::Channel, at)?;
+        }
+    }
+
+    /// The quantum is over, and perhaps the budget.
+    #[cold]
+    #[inline(never)]
+    fn refuel(&self, count: u64, at: &'static Location<'static>) -> Result<(), Cancelled> {
+        let task = self.task;
+        let before = task.fuel.get() + count as i64;
+        let fresh = before < -1;
+        // What was in hand when this operation came, and did not suffice.
+        let mut in_hand = if fresh { 0 } else { before.max(0) as u64 };
+        task.fuel.set(0);
+        loop {
+            if self.is_cancelled() {
+                task.fuel.set(in_hand as i64);
+                return Err(Cancelled);
+            }
+            // SAFETY: on the worker's own thread.
+            let quantum = match unsafe { self.worker().det() } {
+                Some(det) => det.quantum(),
+                None => self.shared().config.quantum,
+            };
+            in_hand += task.draw(Resource::Ops, quantum.max(count - in_hand.min(count)));
+            if in_hand >= count {
+                break;
+            }
+            self.stop(Resource::Ops, at).inspect_err(|_| task.fuel.set(in_hand as i64))?;
+        }
+        task.fuel.set((in_hand - count) as i64);
+        if !fresh || self.shared().is_deterministic() {
+            self.worker().yield_now(task);
+        }
+        if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
+    }
+
+    /// A part of the budget is spent: the pool gives more, or the task stops until somebody does.
+    #[cold]
+    fn stop(&self, resource: Resource, at: &'static Location<'static>) -> Result<(), Cancelled> {
+        let task = self.task;
+        Counters::add(&self.worker().counters.exhaustions);
+        if self.nursery_of_mine().is_some_and(|nursery| nursery.feed(task, resource)) {
+            return Ok(());
+        }
+        task.spent.set(resource as u8);
+        while task.meter(resource).load(Ordering::Acquire) == 0 {
+            if self.is_cancelled() {
+                return Err(Cancelled);
+            }
+            self.worker().sleep(task, Event::Exhaust, Wait::Recharge, at);
+        }
+        Ok(())
+    }
+
+    /// Lets others run, if there are any. It costs nothing [SCHED:4.2.2]. The error means that the task was cancelled.
+    #[inline]
+    #[track_caller]
+    pub fn yield_now(&self) -> Result<(), Cancelled> {
+        if std::thread::panicking() {
+            return Ok(());
+        }
+        self.worker().yield_now(self.task);
+        if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
+    }
+
+    /// Was this task asked to end?
+    #[inline]
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        let asked = self.task.flags.load(Ordering::Acquire) & (flag::CANCEL | flag::SPENT) != 0
+            || self.nursery_of_mine().is_some_and(Nursery::is_cancelled);
+        if asked {
+            self.task.set(flag::SAW_CANCEL);
+        }
+        asked
+    }
+
+    /// Sleeps once, until woken for whatever reason; the caller looks what it was. The error means that the task was
+    /// cancelled, or that it is unwinding: a panic may not suspend.
+    #[inline]
+    pub(crate) fn block(&self, wait: Wait, at: &'static Location<'static>) -> Result<(), Cancelled> {
+        if self.is_cancelled() || std::thread::panicking() {
+            return Err(Cancelled);
+        }
+        self.worker().sleep(self.task, Event::Block, wait, at);
+        Ok(())
+    }
+
+    /// Waits until no child is left; cancels them if this task is cancelled.
+    pub(crate) fn wait_for_children(&self, nursery: &Nursery, at: &'static Location<'static>) {
+        while !nursery.expect() {
+            if self.is_cancelled() {
+                nursery.cancel(Some(self.worker()));
+            }
+            if nursery.is_starving() {
+                nursery.starve(Some(self.worker()), None, 0);
+            }
+            self.worker().sleep(self.task, Event::Block, Wait::Nursery, at);
+        }
+    }
+
+    /// Waits so long. Time is virtual in deterministic mode.
+    #[track_caller]
+    pub fn sleep(&self, duration: Duration) -> Result<(), Cancelled> {
+        let until = self.deadline(duration);
+        let at = Location::caller();
+        let timer = self.arm(until);
+        let mut result = Ok(());
+        while self.shared().now_ns() < until && result.is_ok() {
+            result = self.block(Wait::Sleep, at);
+        }
+        self.shared().timers.disarm(timer);
+        result
+    }
+
+    /// Time since the runtime began.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.shared().now_ns())
+    }
+
+    pub(crate) fn deadline(&self, duration: Duration) -> u64 {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.shared().now_ns().saturating_add(nanos).min(u64::MAX - 1)
+    }
+
+    pub(crate) fn arm(&self, at_ns: u64) -> Timer {
+        let (timer, first) = self.shared().timers.arm(at_ns, self.waiter());
+        if first {
+            self.shared().earlier_timer();
+        }
+        timer
+    }
+
+    pub(crate) fn waiter(&self) -> Waiter {
+        Waiter::task(self.task)
+    }
+
+    /// What is left of this task's budget.
+    #[must_use]
+    pub fn budget(&self) -> Budget {
+        let mut left = self.task.budget();
+        left.put(&self.task.in_hand());
+        left
+    }
+
+    /// This task's priority.
+    pub fn set_priority(&self, priority: Priority) {
+        self.task.priority.store(priority as u8, Ordering::Relaxed);
+    }
+
+    /// The right to spawn, if this task has it.
+    #[must_use]
+    pub fn cap_spawn(&self) -> Option<CapSpawn> {
+        self.may(flag::MAY_SPAWN).then(CapSpawn::new)
+    }
+
+    /// The right to recharge itself, up to `limit` in all, if this task may have it: it is lent to children by reference.
+    pub fn cap_budget(&self, limit: Budget) -> Result<CapBudget, RechargeError> {
+        if self.may(flag::MAY_RECHARGE) { Ok(CapBudget::new(limit)) } else { Err(RechargeError::NoCapability) }
+    }
+
+    /// Recharges this task out of a capability's limit.
+    pub fn recharge(&self, capability: &CapBudget, amount: &Budget) -> Result<(), RechargeError> {
+        capability.take(amount)?;
+        refill(self.task, amount, Some(self.worker()));
+        Ok(())
+    }
+
+    /// Does the task hold this capability, or the profile grant it to all?
+    pub(crate) fn may(&self, capability: u16) -> bool {
+        self.task.has(capability) || matches!(self.shared().config.profile, Profile::Service)
+    }
+}
+
+impl fmt::Debug for Cx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cx").field("task", &self.id()).finish()
+    }
+}
+
+/// Counts a loop's iterations: see [`Cx::ticker`].
+#[derive(Debug)]
+pub struct Ticker<'a> {
+    cx: &'a Cx,
+    left: u64,
+    interval: u64,
+}
+
+impl Ticker<'_> {
+    /// One iteration.
+    #[inline(always)]
+    #[track_caller]
+    pub fn tick(&mut self) -> Result<(), Cancelled> {
+        self.left -= 1;
+        if self.left == 0 { self.charge(Location::caller()) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge(&mut self, at: &'static Location<'static>) -> Result<(), Cancelled> {
+        self.left = self.interval;
+        let fuel = self.cx.task.fuel.get() - self.interval as i64;
+        self.cx.task.fuel.set(fuel);
+        if fuel < 0 { self.cx.refuel(self.interval, at) } else { Ok(()) }
+    }
+}
+
+impl Drop for Ticker<'_> {
+    /// The iterations since the last check are charged too; who has no budget left for them stops at the next check.
+    fn drop(&mut self) {
+        let open = self.interval - self.left;
+        let fuel = self.cx.task.fuel.get();
+        if fuel >= 0 {
+            self.cx.task.fuel.set(fuel.saturating_sub(open as i64).max(0));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Everything that can go wrong, as types: SPEC-021 [SCHED:14.1.1] "Scheduler Errors". Each message names what is wrong
+//! and what to do next.
+
+use crate::budget::Resource;
+use std::error::Error;
+use std::fmt;
+
+/// How a task ended, when it did not return: its parent gets this from [`Handle::join`](crate::Handle::join), and the
+/// first of a nursery's children from [`Cx::nursery`](crate::Cx::nursery).
+#[derive(Debug)]
+pub enum TaskError {
+    /// It was cancelled before it ran, or ended itself with [`Cancelled`].
+    Cancelled,
+    /// It panicked; this is the message.
+    Panicked(String),
+    /// It used more stack than it was given. Its frames were abandoned: no destructor ran.
+    StackOverflow,
+    /// A part of its budget was spent, and nobody was left to recharge it; or it allocated far beyond its memory.
+    BudgetExceeded(Resource),
+    /// The worker that ran it panicked in the runtime itself; the worker was replaced.
+    WorkerPanic,
+    /// It returned an error code (C) that is negative.
+    Code(i64),
+    /// It returned an error ([`Scope::spawn_try`](crate::Scope::spawn_try)).
+    Failed(Box<dyn Error + Send + Sync>),
+}
+
+impl TaskError {
+    /// The specification's code for C [SCHED:3.6.1].
+    #[must_use]
+    pub fn code(&self) -> i64 {
+        match self {
+            TaskError::Cancelled => -1,
+            TaskError::Panicked(_) | TaskError::StackOverflow | TaskError::WorkerPanic => -2,
+            TaskError::BudgetExceeded(_) => -3,
+            TaskError::Code(code) => *code,
+            TaskError::Failed(_) => i64::MIN,
+        }
+    }
+}
+
+impl fmt::Display for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TaskError::Cancelled => f.write_str("the task was cancelled"),
+            TaskError::Panicked(message) => write!(f, "the task panicked: {message}"),
+            TaskError::StackOverflow => {
+                f.write_str("the task overflowed its stack; give it more with Spawn::stack, or recurse less")
+            }
+            TaskError::BudgetExceeded(resource) => {
+                write!(f, "the task's {resource} budget is spent and nobody recharged it; grant it more")
+            }
+            TaskError::WorkerPanic => f.write_str("the worker that ran the task panicked and was replaced"),
+            TaskError::Code(code) => write!(f, "the task returned error code {code}"),
+            TaskError::Failed(error) => write!(f, "the task failed: {error}"),
+        }
+    }
+}
+
+impl Error for TaskError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            TaskError::Failed(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}
+
+/// The task was asked to end. Pass it on with `?`; the nursery waits until the task has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancelled;
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this task was cancelled")
+    }
+}
+
+impl Error for Cancelled {}
+
+/// Why there is no child. Nothing was changed, and the closure was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpawnError {
+    /// The pool's, or the spawning task's, `spawn_count` is spent.
+    SpawnBudgetExhausted,
+    /// The pool has no memory for the child.
+    MemoryBudgetExhausted,
+    /// The pool has less of this than [`Spawn::budget`](crate::Spawn::budget) asks for.
+    PoolExhausted(Resource),
+    /// There is no open nursery here, or it is closing.
+    NurseryNotActive,
+    /// The profile asks for a [`CapSpawn`](crate::CapSpawn), and the task holds none.
+    NoCapability,
+    /// The nursery, or the spawning task, was cancelled.
+    Cancelled,
+    /// There is no memory for its stack or its closure.
+    OutOfMemory,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpawnError::SpawnBudgetExhausted => f.write_str(
+                "the spawn budget is spent: recharge it, or allow the task more children with Spawn::children",
+            ),
+            SpawnError::MemoryBudgetExhausted => f.write_str("the nursery's memory budget is spent: recharge it"),
+            SpawnError::PoolExhausted(r) => write!(f, "the nursery's pool has less {r} than the child asks for"),
+            SpawnError::NurseryNotActive => f.write_str("there is no open nursery here: open one first"),
+            SpawnError::NoCapability => {
+                f.write_str("this profile spawns only with a CapSpawn: have one granted with Spawn::grant_spawn")
+            }
+            SpawnError::Cancelled => f.write_str("the nursery was cancelled: it takes no more children"),
+            SpawnError::OutOfMemory => f.write_str("no memory for another task"),
+        }
+    }
+}
+
+impl Error for SpawnError {}
+
+/// Why a budget was not recharged. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RechargeError {
+    /// A task recharges itself only with a [`CapBudget`](crate::CapBudget).
+    NoCapability,
+    /// The capability's limit, or the pool, has less of this left.
+    Exhausted(Resource),
+    /// The task has ended.
+    Ended,
+}
+
+impl fmt::Display for RechargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RechargeError::NoCapability => {
+                f.write_str("a task recharges itself only with a CapBudget: have one granted with Spawn::grant_budget")
+            }
+            RechargeError::Exhausted(r) => write!(f, "there is not enough {r} left to give"),
+            RechargeError::Ended => f.write_str("the task has ended"),
+        }
+    }
+}
+
+impl Error for RechargeError {}
+
+/// Why a runtime was not made, or did not run something.
+#[derive(Debug)]
+pub enum RuntimeError {
+    /// A runtime has at least one worker.
+    NoWorkers,
+    /// More than [`MAX_WORKERS`](crate::MAX_WORKERS).
+    TooManyWorkers(usize),
+    /// The `:core` profile has no scheduler [SCHED:10.2.1].
+    CoreProfile,
+    /// [`Runtime::run`](crate::Runtime::run) was called by one of the runtime's own tasks, which it would block.
+    InsideTask,
+    /// The runtime is shutting down.
+    ShutDown,
+    /// The operating system refused a thread, memory or a signal handler.
+    Os(std::io::Error),
+    /// The task that it ran failed.
+    Task(TaskError),
+}
+
+impl fmt::Display for RuntimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuntimeError::NoWorkers => f.write_str("a runtime needs at least one worker"),
+            RuntimeError::TooManyWorkers(n) => {
+                write!(f, "{n} workers are too many: there may be up to {}", crate::MAX_WORKERS)
+            }
+            RuntimeError::CoreProfile => {
+                f.write_str("the :core profile is single-threaded and has no scheduler: choose another profile")
+            }
+            RuntimeError::InsideTask => {
+                f.write_str("Runtime::run inside a task of the same runtime would block its worker: open a nursery")
+            }
+            RuntimeError::ShutDown => f.write_str("the runtime is shutting down"),
+            RuntimeError::Os(error) => write!(f, "the operating system refused: {error}"),
+            RuntimeError::Task(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl Error for RuntimeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            RuntimeError::Os(error) => Some(error),
+            RuntimeError::Task(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<std::io::Error> for RuntimeError {
+    fn from(error: std::io::Error) -> RuntimeError {
+        RuntimeError::Os(error)
+    }
+}

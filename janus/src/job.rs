@@ -1,0 +1,275 @@
+//! From a closure to a task and from a task to its result: the only place that knows both the types and the bytes.
+//!
+//! Invariant: the payload of a task holds, in this order, its closure (until it first runs), nothing (while it runs), its
+//! result (when its outcome is `Value`). What does not fit into the task itself has a block of its own, allocated when
+//! it is written and freed when it is read.
+
+use crate::budget::Budget;
+use crate::cx::Cx;
+use crate::error::{Cancelled, SpawnError, TaskError};
+use crate::nursery::Nursery;
+use crate::panics;
+use crate::runtime::Shared;
+use crate::stack::StackClass;
+use crate::stats::Counters;
+use crate::task::{INLINE, Outcome, Priority, TaskRef, Vtable};
+use crate::worker::{Worker, drop_result};
+use std::alloc::Layout;
+use std::error::Error;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+/// What a spawn asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Order {
+    /// All or nothing; without it the child gets its share.
+    pub(crate) budget: Option<Budget>,
+    /// How many children it may have.
+    pub(crate) children: u64,
+    pub(crate) stack: StackClass,
+    pub(crate) priority: Priority,
+    pub(crate) name: Option<&'static str>,
+    /// Bits of `flag`.
+    pub(crate) capabilities: u16,
+    /// There will be a handle.
+    pub(crate) wanted: bool,
+    pub(crate) at: &'static Location<'static>,
+}
+
+impl Order {
+    pub(crate) fn new(shared: &Shared, at: &'static Location<'static>) -> Order {
+        Order {
+            budget: None,
+            children: 0,
+            stack: shared.config.stack,
+            priority: Priority::Normal,
+            name: None,
+            capabilities: 0,
+            wanted: true,
+            at,
+        }
+    }
+}
+
+/// What a task's closure may return: how it becomes an outcome.
+pub(crate) trait Ending {
+    /// What the handle gets.
+    type Value;
+    fn into_outcome(self) -> Result<Self::Value, Outcome>;
+}
+
+/// Any value: the task returned.
+pub(crate) struct Plain<T>(pub(crate) T);
+
+impl<T> Ending for Plain<T> {
+    type Value = T;
+
+    #[inline]
+    fn into_outcome(self) -> Result<T, Outcome> {
+        Ok(self.0)
+    }
+}
+
+/// A result: an error is the task's failure.
+pub(crate) struct Fallible<T, E>(pub(crate) Result<T, E>);
+
+impl<T, E: Into<Box<dyn Error + Send + Sync>>> Ending for Fallible<T, E> {
+    type Value = T;
+
+    fn into_outcome(self) -> Result<T, Outcome> {
+        self.0.map_err(|error| {
+            let error: Box<dyn Error + Send + Sync> = error.into();
+            match error.downcast::<TaskError>() {
+                Ok(error) => Outcome::Error(error),
+                Err(error) if error.is::<Cancelled>() => Outcome::Cancelled,
+                Err(error) => Outcome::Error(Box::new(TaskError::Failed(error))),
+            }
+        })
+    }
+}
+
+/// A C function's return: negative is an error code.
+pub(crate) struct Code(pub(crate) i64);
+
+impl Ending for Code {
+    type Value = i64;
+
+    fn into_outcome(self) -> Result<i64, Outcome> {
+        if self.0 < 0 { Err(Outcome::Error(Box::new(TaskError::Code(self.0)))) } else { Ok(self.0) }
+    }
+}
+
+/// Does it lie in the task itself?
+const fn fits<T>() -> bool {
+    size_of::<T>() <= INLINE && align_of::<T>() <= 8
+}
+
+/// # Safety
+/// The payload is free and the caller owns the task.
+#[inline]
+unsafe fn write<T>(task: TaskRef, value: T) {
+    // SAFETY: the payload has room for T, or for a pointer to it.
+    unsafe {
+        if fits::<T>() {
+            task.payload.get().cast::<T>().write(value);
+        } else {
+            let block = (*task.shared).blocks.take(Layout::new::<T>());
+            block.cast::<T>().write(value);
+            task.payload.get().cast::<NonNull<u8>>().write(block);
+        }
+    }
+}
+
+/// # Safety
+/// The payload holds a T, which is moved out; the caller owns the task.
+#[inline]
+unsafe fn read<T>(task: TaskRef) -> T {
+    // SAFETY: the caller's.
+    unsafe {
+        if fits::<T>() {
+            task.payload.get().cast::<T>().read()
+        } else {
+            let block = task.payload.get().cast::<NonNull<u8>>().read();
+            let value = block.cast::<T>().read();
+            (*task.shared).blocks.give(block, Layout::new::<T>());
+            value
+        }
+    }
+}
+
+struct Job<F, E>(std::marker::PhantomData<(F, E)>);
+
+impl<E: Ending, F: FnOnce(&Cx) -> E> Job<F, E> {
+    const VTABLE: Vtable =
+        Vtable { run: Self::run, drop_closure: Self::drop_closure, drop_value: Self::drop_value };
+
+    unsafe fn run(task: TaskRef) {
+        // SAFETY: the closure is there: the task never ran.
+        let closure = unsafe { read::<F>(task) };
+        let cx = Cx::of(task);
+        let caught = catch_unwind(AssertUnwindSafe(|| closure(&cx)));
+        let outcome = match caught.map(E::into_outcome) {
+            Ok(Ok(value)) => {
+                // SAFETY: the payload is free.
+                unsafe { write(task, value) };
+                Outcome::Value
+            }
+            Ok(Err(outcome)) => outcome,
+            Err(payload) => panics::outcome(task, payload),
+        };
+        // SAFETY: the task is ours.
+        unsafe { *task.outcome.get() = outcome };
+    }
+
+    unsafe fn drop_closure(task: TaskRef) {
+        // SAFETY: the closure is there.
+        let closure = unsafe { read::<F>(task) };
+        // Its drop is the user's code: a panic there ends here.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(closure)));
+    }
+
+    unsafe fn drop_value(task: TaskRef) {
+        // SAFETY: the value is there.
+        let value = unsafe { read::<E::Value>(task) };
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+    }
+}
+
+/// Makes a task of `closure` and queues it. `here`: the worker that the caller runs on.
+///
+/// The closure may borrow: the nursery's owner keeps what it borrows alive until the nursery has ended.
+#[inline]
+pub(crate) fn spawn<T, F>(
+    nursery: &Nursery,
+    here: Option<&Worker>,
+    order: Order,
+    closure: F,
+) -> Result<TaskRef, SpawnError>
+where
+    F: FnOnce(&Cx) -> T + Send,
+    T: Send,
+{
+    spawn_as::<Plain<T>, _>(nursery, here, order, move |cx: &Cx| Plain(closure(cx)))
+}
+
+/// The same for every way to end.
+#[inline]
+pub(crate) fn spawn_as<E: Ending, F: FnOnce(&Cx) -> E>(
+    nursery: &Nursery,
+    here: Option<&Worker>,
+    order: Order,
+    closure: F,
+) -> Result<TaskRef, SpawnError> {
+    let granted = nursery.admit(order.budget.as_ref(), order.children)?;
+    // SAFETY: the runtime outlives its nurseries.
+    let shared = unsafe { &*nursery.shared };
+    let here = here.filter(|worker| std::ptr::eq(worker.shared, shared));
+    let (task, id) = match here {
+        Some(worker) => {
+            Counters::add(&worker.counters.spawned);
+            (worker.new_task(), worker.next_id())
+        }
+        None => (shared.tasks.take(), shared.foreign_id()),
+    };
+    task.id.store(id, Ordering::Relaxed);
+    task.flags.store(order.capabilities, Ordering::Relaxed);
+    task.overflowed.store(false, Ordering::Relaxed);
+    task.set_budget(&granted);
+    task.nursery.set(nursery);
+    task.open.set(std::ptr::null());
+    task.vtable.set(Some(&Job::<F, E>::VTABLE));
+    task.class.set(order.stack);
+    task.priority.store(order.priority as u8, Ordering::Relaxed);
+    task.spawned_at.store(std::ptr::from_ref(order.at).cast_mut(), Ordering::Relaxed);
+    task.set_name(order.name);
+    task.join.reset(order.wanted);
+    // SAFETY: the task is ours and its payload free.
+    unsafe {
+        *task.outcome.get() = Outcome::Pending;
+        write(task, closure);
+    }
+    task.word.make_ready();
+    shared.log_spawn(here, task);
+    shared.enqueue(task, here);
+    Ok(task)
+}
+
+/// Takes the result of an ended task.
+///
+/// # Safety
+/// The task has ended, its result is a T, and the caller is its only handle.
+pub(crate) unsafe fn take_result<T>(task: TaskRef) -> Result<T, TaskError> {
+    // SAFETY: the caller's.
+    unsafe {
+        match std::mem::replace(&mut *task.outcome.get(), Outcome::Pending) {
+            Outcome::Value => Ok(read::<T>(task)),
+            Outcome::Cancelled => Err(TaskError::Cancelled),
+            Outcome::StackOverflow => Err(TaskError::StackOverflow),
+            Outcome::WorkerPanic => Err(TaskError::WorkerPanic),
+            Outcome::Budget(resource) => Err(TaskError::BudgetExceeded(resource)),
+            Outcome::Error(error) => Err(*error),
+            Outcome::Pending => unreachable!("an ended task has an outcome"),
+        }
+    }
+}
+
+/// Drops the result of an ended task and frees the task.
+///
+/// # Safety
+/// As for [`take_result`].
+pub(crate) unsafe fn discard(task: TaskRef, here: Option<&Worker>) {
+    // SAFETY: the caller's.
+    unsafe { drop_result(task) };
+    free(task, here);
+}
+
+/// The task's memory is free again.
+pub(crate) fn free(task: TaskRef, here: Option<&Worker>) {
+    // SAFETY: the runtime is there, as its task was.
+    let shared = unsafe { &*task.shared };
+    match here.filter(|worker| std::ptr::eq(worker.shared, shared)) {
+        Some(worker) => worker.free_task(task),
+        None => shared.tasks.give(task),
+    }
+}

@@ -1,0 +1,66 @@
+//! The word by which a task's end meets its handle: SPEC-021 [SCHED:15.2.2], results only to the parent.
+//!
+//! Invariants, checked under loom by `models/tests/janus_wake_loom.rs`:
+//! 1. Exactly one side frees the task: the one that comes second of [`Join::finish`] and [`Join::detach`] (a join is a
+//!    detach after the end).
+//! 2. A joiner that registered is told by `finish`, and by nobody else.
+
+use crate::sync::{AtomicUsize, Ordering};
+
+const OPEN: usize = 0;
+const DONE: usize = 1;
+const DETACHED: usize = 2;
+
+/// See the module. The waiter is a non-zero number above 2, whose meaning this file does not know.
+pub(crate) struct Join(AtomicUsize);
+
+/// What `finish` found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// Nobody waits yet: the handle will come, and frees the task.
+    Kept,
+    /// There is no handle any more: the caller drops the result and frees the task.
+    Unwanted,
+    /// This one waits; it frees the task. Wake it, and do not touch the task again.
+    Awaited(usize),
+}
+
+impl Join {
+    pub(crate) fn new() -> Join {
+        Join(AtomicUsize::new(OPEN))
+    }
+
+    /// Of a new task; `wanted`: there will be a handle.
+    pub(crate) fn reset(&self, wanted: bool) {
+        self.0.store(if wanted { OPEN } else { DETACHED }, Ordering::Relaxed);
+    }
+
+    /// The task has ended and its result is written.
+    pub(crate) fn finish(&self) -> Finished {
+        match self.0.swap(DONE, Ordering::AcqRel) {
+            OPEN => Finished::Kept,
+            DETACHED => Finished::Unwanted,
+            waiter => Finished::Awaited(waiter),
+        }
+    }
+
+    /// Has the task ended?
+    pub(crate) fn is_done(&self) -> bool {
+        self.0.load(Ordering::Acquire) == DONE
+    }
+
+    /// Registers a joiner; false: the task has ended already. Registering again is harmless.
+    pub(crate) fn wait(&self, waiter: usize) -> bool {
+        debug_assert!(waiter > DETACHED);
+        match self.0.compare_exchange(OPEN, waiter, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(found) => found == waiter,
+        }
+    }
+
+    /// The handle goes away. True: the task had ended, and the caller drops the result and frees the task.
+    #[must_use]
+    pub(crate) fn detach(&self) -> bool {
+        self.0.swap(DETACHED, Ordering::AcqRel) == DONE
+    }
+}

@@ -1,0 +1,169 @@
+//! The watchdog: a worker that is stuck in one task which never checks is found, the task is named, and a spare worker
+//! serves its queue meanwhile. It also fires timers that no worker had time for.
+
+use crate::cx::TaskId;
+use crate::runtime::Shared;
+use crate::task::Task;
+use crate::worker::Worker;
+use std::fmt;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
+
+/// Hogs that are remembered.
+const REMEMBERED: usize = 64;
+
+/// A task that ran too long without a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hog {
+    /// Who.
+    pub task: TaskId,
+    /// Its name, if it has one.
+    pub name: Option<&'static str>,
+    /// Where it was spawned.
+    pub spawned_at: Option<&'static Location<'static>>,
+    /// The worker that it held.
+    pub worker: u16,
+    /// For how long, when it was found.
+    pub held: Duration,
+    /// A spare worker took over.
+    pub relieved: bool,
+}
+
+impl fmt::Display for Hog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {}", self.task)?;
+        if let Some(name) = self.name {
+            write!(f, " ({name})")?;
+        }
+        if let Some(at) = self.spawned_at {
+            write!(f, ", spawned at {}:{}", at.file(), at.line())?;
+        }
+        write!(f, ", has held worker {} for {:?} without a check", self.worker, self.held)?;
+        f.write_str(if self.relieved { "; a spare worker serves its queue" } else { "; no spare worker is left" })
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Monitor {
+    stop: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+    pub(crate) hogs: Mutex<Vec<Hog>>,
+}
+
+/// What the watchdog knows of one worker.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    epoch: u64,
+    task: u64,
+    since_ns: u64,
+    /// The spare that serves it.
+    spare: Option<usize>,
+}
+
+impl Monitor {
+    pub(crate) fn new() -> Monitor {
+        Monitor::default()
+    }
+
+    pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
+        let Some(limit) = shared.config.watchdog else { return Ok(()) };
+        if shared.is_deterministic() {
+            return Ok(());
+        }
+        let watched = shared.clone();
+        let thread = std::thread::Builder::new().name("janus-watchdog".into()).spawn(move || watch(&watched, limit))?;
+        *shared.monitor.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread.thread().clone());
+        shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Ok(())
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
+            thread.unpark();
+        }
+    }
+}
+
+fn watch(shared: &Arc<Shared>, limit: Duration) {
+    let tick = (limit / 4).clamp(Duration::from_micros(500), Duration::from_millis(50));
+    let mut seen = vec![Seen::default(); shared.workers.len()];
+    while !shared.monitor.stop.load(Ordering::Acquire) {
+        std::thread::park_timeout(tick);
+        shared.fire_timers(None);
+        let now = shared.now_ns();
+        for (index, worker) in shared.workers.iter().enumerate() {
+            let epoch = worker.epoch.load(Ordering::Relaxed);
+            let task = worker.task();
+            let id = task.map_or(0, |task| task.id.load(Ordering::Relaxed));
+            let moved = epoch != seen[index].epoch || id != seen[index].task || id == 0;
+            if moved {
+                if let Some(spare) = seen[index].spare.take() {
+                    relieve(shared, spare);
+                }
+                seen[index] = Seen { epoch, task: id, since_ns: now, spare: None };
+                continue;
+            }
+            let held = Duration::from_nanos(now - seen[index].since_ns);
+            if held < limit || seen[index].spare.is_some() || worker.hogged.swap(epoch, Ordering::Relaxed) == epoch {
+                continue;
+            }
+            let spare = call_spare(shared);
+            seen[index].spare = spare;
+            let task = task.expect("an id comes with a task");
+            report(shared, worker, Hog {
+                task: TaskId(id),
+                name: task.name(id),
+                spawned_at: Task::location(&task.spawned_at),
+                worker: worker.index,
+                held,
+                relieved: spare.is_some(),
+            });
+        }
+    }
+}
+
+fn report(shared: &Shared, worker: &Worker, hog: Hog) {
+    if let Some(log) = &shared.log {
+        log.stall(shared.now_ns(), worker.index);
+    }
+    match &shared.config.on_hog {
+        Some(call) => call(&hog),
+        None => eprintln!("janus: {hog}"),
+    }
+    let mut hogs = shared.monitor.hogs.lock().unwrap_or_else(PoisonError::into_inner);
+    if hogs.len() == REMEMBERED {
+        hogs.remove(0);
+    }
+    hogs.push(hog);
+}
+
+/// Puts a spare on duty, if one is left.
+fn call_spare(shared: &Arc<Shared>) -> Option<usize> {
+    let index = shared.workers.iter().position(|worker| worker.spare && worker.retired.load(Ordering::Acquire))?;
+    let spare = &shared.workers[index];
+    let known = spare.thread.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+    spare.retired.store(false, Ordering::Release);
+    shared.set_active(1);
+    if known {
+        shared.unpark(spare);
+    } else if shared.start_thread(index).is_err() {
+        spare.retired.store(true, Ordering::Release);
+        shared.set_active(-1);
+        return None;
+    }
+    Some(index)
+}
+
+/// The worker that it stood in for goes on. Where tasks stay with their thread, a spare keeps its own.
+fn relieve(shared: &Shared, index: usize) {
+    if shared.config.migrates() {
+        let spare = &shared.workers[index];
+        spare.retired.store(true, Ordering::Release);
+        shared.set_active(-1);
+        shared.unpark(spare);
+    }
+}

@@ -1,0 +1,416 @@
+//! Nurseries: SPEC-021 [SCHED:2.4.1], [SCHED:8.1.1] to [SCHED:8.3.1]. A scope that owns its children: it ends when they
+//! have all ended, and it gives them their budgets.
+//!
+//! This is the part without types; `scope.rs` is what Rust programs see, the C adapter wraps the same thing.
+//!
+//! Invariants:
+//! 1. A nursery outlives its children: `wait` returns only when none is left, and a child's last touch of its nursery is
+//!    the decrement of `live`.
+//! 2. A child that may be asleep is in `children`, so that cancellation finds it. It lists itself before it first sleeps,
+//!    and looks for the cancellation under the same lock; children that run to their end never take the lock.
+//! 3. What children were given and have not used is put back into the pool before `live` falls.
+
+use crate::budget::{Budget, Resource, UNLIMITED, put};
+use crate::error::{SpawnError, TaskError};
+use crate::lock::SpinLock;
+use crate::runtime::Shared;
+use crate::state::TaskState;
+use crate::task::{TaskRef, Wait, flag};
+use crate::waiter::{Waiter, wake_task};
+use crate::worker::Worker;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+const CLOSING: u32 = 1;
+const CANCELLED: u32 = 2;
+/// Somebody was exhausted with an empty pool: look for a dead end when the parent waits.
+const STARVING: u32 = 4;
+
+/// In `live`: the parent waits for the last child.
+const WAITING: usize = 1;
+const CHILD: usize = 2;
+
+/// What happens to a child whose budget is spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recharge {
+    /// The nursery's pool gives it another share, as long as it has something.
+    FromPool,
+    /// It stops until its parent, a supervisor or its own `CapBudget` recharges it.
+    Manual,
+}
+
+pub(crate) struct Nursery {
+    pub(crate) shared: *const Shared,
+    /// The next outer one that the same task, or thread of the C adapter, has open.
+    pub(crate) outer: Cell<*const Nursery>,
+    parent: Waiter,
+    live: AtomicUsize,
+    flags: AtomicU32,
+    /// The pool is infinite in everything: no accounts to keep.
+    boundless: bool,
+    /// The task whose own budget is the pool; none: the pool is `Inner::pool`.
+    backing: Option<TaskRef>,
+    /// Supervisors that are there: while there is one, nobody starves for good.
+    pub(crate) supervisors: AtomicUsize,
+    pub(crate) cancel_on_error: bool,
+    recharge: Recharge,
+    /// What a child gets at most, unless it is told otherwise.
+    share: Budget,
+    inner: SpinLock<Inner>,
+}
+
+struct Inner {
+    children: Option<TaskRef>,
+    pool: Budget,
+    error: Option<TaskError>,
+}
+
+// SAFETY: what is shared is atomic or under the lock; `shared` outlives the nursery.
+unsafe impl Sync for Nursery {}
+// SAFETY: as above.
+unsafe impl Send for Nursery {}
+
+/// Where children's budgets come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Pool {
+    /// An amount of the nursery's own.
+    Own(Budget),
+    /// What this task, the parent, has itself.
+    Of(TaskRef),
+}
+
+/// How a nursery is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) pool: Pool,
+    pub(crate) share: Budget,
+    pub(crate) recharge: Recharge,
+    pub(crate) cancel_on_error: bool,
+}
+
+impl Nursery {
+    pub(crate) fn new(shared: *const Shared, parent: Waiter, terms: &Terms) -> Nursery {
+        let (pool, backing, boundless) = match terms.pool {
+            Pool::Own(pool) => (pool, None, pool == Budget::UNLIMITED),
+            Pool::Of(task) => (Budget::ZERO, Some(task), task.budget() == Budget::UNLIMITED),
+        };
+        Nursery {
+            shared,
+            outer: Cell::new(std::ptr::null()),
+            parent,
+            live: AtomicUsize::new(0),
+            flags: AtomicU32::new(0),
+            boundless,
+            backing,
+            supervisors: AtomicUsize::new(0),
+            cancel_on_error: terms.cancel_on_error,
+            recharge: terms.recharge,
+            share: terms.share,
+            inner: SpinLock::new(Inner { children: None, pool, error: None }),
+        }
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & CANCELLED != 0
+    }
+
+    /// How many children have not ended.
+    pub(crate) fn live(&self) -> usize {
+        self.live.load(Ordering::Acquire) / CHILD
+    }
+
+    /// Steps 1 to 3 of a spawn [SCHED:8.1.2]: is the nursery open, has the pool room, what does the child get? `asked` is
+    /// all or nothing; without it the child gets its share of what is there. `children` is its right to spawn.
+    pub(crate) fn admit(&self, asked: Option<&Budget>, children: u64) -> Result<Budget, SpawnError> {
+        match self.flags.load(Ordering::Acquire) {
+            f if f & CLOSING != 0 => return Err(SpawnError::NurseryNotActive),
+            f if f & CANCELLED != 0 => return Err(SpawnError::Cancelled),
+            _ => {}
+        }
+        let mut wanted = *asked.unwrap_or(&self.share);
+        wanted.spawn_count = wanted.spawn_count.max(children);
+        let granted = if self.boundless { wanted } else { self.take_grant(&wanted, asked.is_some())? };
+        self.live.fetch_add(CHILD, Ordering::AcqRel);
+        Ok(granted)
+    }
+
+    /// One child and its grant out of the pool, or nothing.
+    fn take_grant(&self, wanted: &Budget, whole: bool) -> Result<Budget, SpawnError> {
+        let lacks = |resource| match resource {
+            Resource::Memory => SpawnError::MemoryBudgetExhausted,
+            Resource::Spawn => SpawnError::SpawnBudgetExhausted,
+            other => SpawnError::PoolExhausted(other),
+        };
+        // The child itself is one, beside what it may spawn.
+        let with_child = wanted.with(Resource::Spawn, put(wanted.spawn_count, 1));
+        let taken = self.take_from_pool(&with_child);
+        let short = Resource::ALL.into_iter().find(|&r| {
+            let (want, got) = (with_child.get(r), taken.get(r));
+            // The right to spawn is never cut; the rest may be, unless all was asked for or nothing is there.
+            got < want && (whole || r == Resource::Spawn || (r == Resource::Memory && got == 0))
+        });
+        if let Some(short) = short {
+            self.put_into_pool(&taken);
+            return Err(lacks(short));
+        }
+        Ok(taken.with(Resource::Spawn, wanted.spawn_count))
+    }
+
+    /// As much of `wanted` as is there.
+    fn take_from_pool(&self, wanted: &Budget) -> Budget {
+        let Some(backing) = self.backing else { return self.inner.lock().pool.take(wanted) };
+        let mut taken = Budget::ZERO;
+        for resource in Resource::ALL {
+            let want = wanted.get(resource);
+            if want > 0 {
+                *taken.get_mut(resource) = backing.draw(resource, want);
+            }
+        }
+        taken
+    }
+
+    fn put_into_pool(&self, amount: &Budget) {
+        match self.backing {
+            None => self.inner.lock().pool.put(amount),
+            Some(backing) => {
+                for resource in Resource::ALL {
+                    match amount.get(resource) {
+                        0 => {}
+                        amount => backing.fill(resource, amount),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Undoes [`Nursery::admit`] for a child that could not be made.
+    pub(crate) fn unadmit(&self, granted: &Budget) {
+        if !self.boundless {
+            self.put_into_pool(&granted.with(Resource::Spawn, put(granted.spawn_count, 1)));
+        }
+        self.leave(None);
+    }
+
+    /// The child is about to sleep for the first time (invariant 2).
+    #[cold]
+    pub(crate) fn list(&self, child: TaskRef) {
+        let mut inner = self.inner.lock();
+        child.set(flag::LISTED);
+        child.siblings.set((None, inner.children));
+        if let Some(first) = inner.children {
+            first.siblings.set((Some(child), first.siblings.get().1));
+        }
+        inner.children = Some(child);
+    }
+
+    fn unlist(inner: &mut Inner, child: TaskRef) {
+        let (before, after) = child.siblings.get();
+        match before {
+            Some(before) => before.siblings.set((before.siblings.get().0, after)),
+            None => inner.children = after,
+        }
+        if let Some(after) = after {
+            after.siblings.set((before, after.siblings.get().1));
+        }
+    }
+
+    /// The child has ended; `unused` goes back. After this the nursery may be gone.
+    pub(crate) fn child_ended(
+        &self,
+        child: TaskRef,
+        unused: &Budget,
+        error: Option<TaskError>,
+        here: Option<&Worker>,
+    ) {
+        let listed = child.flags.load(Ordering::Relaxed) & flag::LISTED != 0;
+        if listed || !self.boundless || error.is_some() {
+            let mut inner = self.inner.lock();
+            if listed {
+                Self::unlist(&mut inner, child);
+            }
+            let failed = error.is_some();
+            if inner.error.is_none() {
+                inner.error = error;
+            }
+            drop(inner);
+            if !self.boundless {
+                self.put_into_pool(unused);
+            }
+            if failed && self.cancel_on_error {
+                self.cancel(here);
+            }
+        }
+        if self.flags.load(Ordering::Relaxed) & STARVING != 0 {
+            self.starve(here, Some(child), 0);
+        }
+    }
+
+    /// The last thing that a child does with its nursery.
+    pub(crate) fn leave(&self, here: Option<&Worker>) {
+        let parent = self.parent;
+        if self.live.fetch_sub(CHILD, Ordering::AcqRel) == CHILD | WAITING {
+            parent.wake(here);
+        }
+    }
+
+    /// Asks every child to end, and wakes those that sleep [SCHED:8.3.1].
+    pub(crate) fn cancel(&self, here: Option<&Worker>) {
+        if self.flags.fetch_or(CANCELLED, Ordering::AcqRel) & CANCELLED != 0 {
+            return;
+        }
+        let inner = self.inner.lock();
+        let mut next = inner.children;
+        while let Some(child) = next {
+            next = child.siblings.get().1;
+            child.set(flag::CANCEL);
+            wake_task(child, here);
+        }
+    }
+
+    /// No more children. True: none is left.
+    pub(crate) fn close(&self) -> bool {
+        self.flags.fetch_or(CLOSING, Ordering::AcqRel);
+        self.live.load(Ordering::Acquire) / CHILD == 0
+    }
+
+    /// The parent announces that it sleeps until the last child has left; true: there is nobody to wait for.
+    pub(crate) fn expect(&self) -> bool {
+        self.live.fetch_or(WAITING, Ordering::AcqRel) / CHILD == 0
+    }
+
+    /// The first error of a child.
+    pub(crate) fn take_error(&self) -> Option<TaskError> {
+        self.inner.lock().error.take()
+    }
+
+    /// What is in the pool.
+    pub(crate) fn pool(&self) -> Budget {
+        match self.backing {
+            Some(backing) => backing.budget(),
+            None => self.inner.lock().pool,
+        }
+    }
+
+    /// Calls `look` for every child that has ever slept; all exhausted ones are among them.
+    pub(crate) fn for_each_listed(&self, mut look: impl FnMut(TaskRef)) {
+        let inner = self.inner.lock();
+        let mut next = inner.children;
+        while let Some(child) = next {
+            next = child.siblings.get().1;
+            look(child);
+        }
+    }
+
+    /// A child has none of `resource` left. True: the pool gave it another share.
+    pub(crate) fn feed(&self, child: TaskRef, resource: Resource) -> bool {
+        if self.recharge == Recharge::Manual {
+            return false;
+        }
+        let share = match self.share.get(resource) {
+            0 => 1,
+            share => share,
+        };
+        let wanted = Budget::ZERO.with(resource, share);
+        let taken = if self.boundless { wanted } else { self.take_from_pool(&wanted) };
+        if taken.get(resource) == 0 {
+            return false;
+        }
+        child.fill(resource, taken.get(resource));
+        true
+    }
+
+    /// The parent gives a child more, out of the pool.
+    pub(crate) fn recharge(
+        &self,
+        child: TaskRef,
+        amount: &Budget,
+        here: Option<&Worker>,
+    ) -> Result<(), Resource> {
+        let taken = if self.boundless { *amount } else { self.take_from_pool(amount) };
+        if let Some(short) = Resource::ALL.into_iter().find(|&r| taken.get(r) < amount.get(r)) {
+            self.put_into_pool(&taken);
+            return Err(short);
+        }
+        refill(child, amount, here);
+        Ok(())
+    }
+
+    /// A child goes to sleep by `sleep`. If somebody is exhausted, this may have been the last one that could go on. The
+    /// nursery is held meanwhile, as the child may be woken and end at once.
+    pub(crate) fn watch_sleep(&self, exhausted: bool, here: Option<&Worker>, sleep: impl FnOnce()) {
+        self.live.fetch_add(CHILD, Ordering::AcqRel);
+        if exhausted {
+            self.flags.fetch_or(STARVING, Ordering::AcqRel);
+        }
+        sleep();
+        self.starve(here, None, 1);
+        self.leave(here);
+    }
+
+    /// Is the parent waiting for children that cannot go on? Then those that are exhausted end with that error; others
+    /// who wait for them learn of it as they would of any other end. Called when a child sleeps or ends, and when the
+    /// parent begins to wait. `except`: a child that is just ending; `held`: how many in `live` are no children.
+    pub(crate) fn starve(&self, here: Option<&Worker>, except: Option<TaskRef>, held: usize) {
+        if self.live.load(Ordering::Acquire) & WAITING == 0 || self.supervisors.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        let inner = self.inner.lock();
+        let mut listed = 0;
+        let mut exhausted = 0;
+        let mut next = inner.children;
+        while let Some(child) = next {
+            next = child.siblings.get().1;
+            if Some(child) == except {
+                continue;
+            }
+            listed += 1;
+            match child.word.state() {
+                TaskState::BudgetExhausted => exhausted += 1,
+                // Who waits for a time goes on by itself.
+                TaskState::Blocked if child.waits_for.load(Ordering::Relaxed) != Wait::Sleep as u8 => {}
+                _ => return,
+            }
+        }
+        let ending = usize::from(except.is_some());
+        if exhausted == 0 || listed + ending + held < self.live() {
+            return;
+        }
+        let mut next = inner.children;
+        while let Some(child) = next {
+            next = child.siblings.get().1;
+            if Some(child) != except && child.word.state() == TaskState::BudgetExhausted {
+                child.set(flag::SPENT);
+                wake_task(child, here);
+            }
+        }
+    }
+
+    /// Is somebody exhausted?
+    pub(crate) fn is_starving(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & STARVING != 0
+    }
+}
+
+/// Gives a task more, and lets it go on if it had stopped.
+pub(crate) fn refill(task: TaskRef, amount: &Budget, here: Option<&Worker>) {
+    for resource in Resource::ALL {
+        match amount.get(resource) {
+            0 => {}
+            more => task.fill(resource, more),
+        }
+    }
+    // A permit even if it runs: it may be about to stop.
+    wake_task(task, here);
+}
+
+/// Infinite components of what was granted are not given back: the pool did not lose them.
+pub(crate) fn unused(task: TaskRef) -> Budget {
+    let mut left = task.budget();
+    left.put(&task.in_hand());
+    for resource in Resource::ALL {
+        if left.get(resource) == UNLIMITED {
+            *left.get_mut(resource) = 0;
+        }
+    }
+    left
+}

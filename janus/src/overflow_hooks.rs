@@ -1,0 +1,30 @@
+//! What `overflow.rs` asks the scheduler: who runs on this thread, on which stack, and where the thread goes on without
+//! that task. All of it runs inside a signal handler, so it reads a thread-local and memory that is surely there, and
+//! allocates nothing.
+
+use crate::overflow::{self, AltStack, Hooks, Running};
+use crate::worker::current_worker;
+
+/// For the whole process, once.
+pub(crate) fn install() -> std::io::Result<()> {
+    overflow::install(Hooks { current, abandoned })
+}
+
+/// For a worker's thread, as long as the answer lives.
+pub(crate) fn on_this_thread() -> Option<AltStack> {
+    AltStack::install().ok()
+}
+
+fn current() -> Option<Running> {
+    let worker = current_worker()?;
+    let task = worker.task()?;
+    // SAFETY: the running task has a stack, and only its own thread, which is in this handler, would take it away.
+    let stack = unsafe { (*task.stack.get()).as_ref() }?;
+    Some(Running { stack, overflowed: &raw const task.overflowed, resume: worker.context() })
+}
+
+fn abandoned() {
+    if let Some(worker) = current_worker() {
+        worker.abandon_current();
+    }
+}

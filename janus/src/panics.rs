@@ -1,0 +1,50 @@
+//! Panics of tasks: caught, mapped to an outcome, and reported without overflowing the task's small stack.
+
+use crate::error::TaskError;
+use crate::stack::Reserve;
+use crate::stats::Counters;
+use crate::task::{Outcome, TaskRef};
+use crate::worker::current_worker;
+use std::any::Any;
+use std::sync::Once;
+use std::sync::atomic::Ordering;
+
+/// The panic hook opens the reserve of the panicking task's stack first: printing a message, and unwinding, take more
+/// than a lean stack has left. It is the process's hook, so it is wrapped, once, and the former one does the printing.
+pub(crate) fn install_hook() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if let Some(task) = current_worker().and_then(|worker| worker.task()) {
+                // SAFETY: the running task has a stack, and we stand on it.
+                if let Some(stack) = unsafe { &*task.stack.get() } {
+                    let _ = stack.open_reserve(Reserve::Upper).and_then(|()| stack.open_reserve(Reserve::Lower));
+                }
+            }
+            before(info);
+        }));
+    });
+}
+
+/// The outcome of a task that panicked.
+#[cold]
+pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
+    // SAFETY: whoever resumed the task wrote it.
+    Counters::add(unsafe { &(*task.worker.get()).counters.panics });
+    // SAFETY: the task is ours. We are far above the reserve again.
+    if let Some(stack) = unsafe { &mut *task.stack.get() } {
+        if !task.overflowed.load(Ordering::Acquire) && stack.close_reserve().is_err() {
+            // Left open and marked: the stack is retired when the task ends.
+            task.overflowed.store(true, Ordering::Release);
+        }
+    }
+    let message = match payload.downcast::<String>() {
+        Ok(message) => *message,
+        Err(payload) => match payload.downcast::<&'static str>() {
+            Ok(message) => (*message).to_string(),
+            Err(_) => "a panic with a payload that is no text".to_string(),
+        },
+    };
+    Outcome::Error(Box::new(TaskError::Panicked(message)))
+}

@@ -1,0 +1,483 @@
+//! Nurseries as Rust programs see them: children that borrow from the scope that opens them, and cannot outlive it.
+//!
+//! Soundness is that of `std::thread::scope`: [`Cx::nursery`] returns only when every child has ended, also when its
+//! closure panics; `'scope` is invariant and cannot be named outside, so no child and no handle leaves it.
+
+use crate::budget::{Budget, Resource};
+use crate::caps::CapSpawn;
+use crate::cx::{Cx, TaskId};
+use crate::error::{Cancelled, RechargeError, SpawnError, TaskError};
+use crate::job::{self, Fallible, Order, Plain};
+use crate::nursery::{Nursery, Pool, Recharge, Terms};
+use crate::stack::StackClass;
+use crate::state::TaskState;
+use crate::task::{Priority, TaskRef, Wait, flag};
+use crate::waiter::wake_task;
+use crate::worker::{Worker, current_worker};
+use std::error::Error;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering;
+
+/// An open nursery: see [`Cx::nursery`].
+pub struct Scope<'scope, 'env: 'scope> {
+    nursery: Nursery,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// How a nursery is opened: see [`Cx::nursery_with`].
+#[derive(Clone, Copy, Debug)]
+pub struct NurseryOptions {
+    pool: Option<Budget>,
+    share: Budget,
+    recharge: Option<Recharge>,
+    cancel_on_error: bool,
+}
+
+impl Default for NurseryOptions {
+    fn default() -> NurseryOptions {
+        NurseryOptions { pool: None, share: Budget::CHILD, recharge: None, cancel_on_error: false }
+    }
+}
+
+impl NurseryOptions {
+    /// The children live on the opening task's own budget, each with [`Budget::CHILD`] at most.
+    #[must_use]
+    pub fn new() -> NurseryOptions {
+        NurseryOptions::default()
+    }
+
+    /// A pool of its own, taken out of the opening task's budget; what is left goes back.
+    #[must_use]
+    pub fn pool(mut self, pool: Budget) -> NurseryOptions {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// What a child gets at most, unless it asks for an amount.
+    #[must_use]
+    pub fn share(mut self, share: Budget) -> NurseryOptions {
+        self.share = share;
+        self
+    }
+
+    /// Who recharges children; the profile's way by default.
+    #[must_use]
+    pub fn recharge(mut self, recharge: Recharge) -> NurseryOptions {
+        self.recharge = Some(recharge);
+        self
+    }
+
+    /// Cancels the other children when one fails.
+    #[must_use]
+    pub fn cancel_on_error(mut self) -> NurseryOptions {
+        self.cancel_on_error = true;
+        self
+    }
+}
+
+/// Why [`Cx::nursery`] did not end well.
+#[derive(Debug)]
+pub enum NurseryError {
+    /// The opening task has less of this than the pool asks for. Nothing was run.
+    Pool(Resource),
+    /// This was the first of the children to fail.
+    Child(TaskError),
+    /// The nursery was cancelled, by [`Scope::cancel`] or from outside.
+    Cancelled,
+}
+
+impl fmt::Display for NurseryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NurseryError::Pool(r) => write!(f, "the task has less {r} than the nursery's pool asks for"),
+            NurseryError::Child(error) => write!(f, "a child of the nursery failed: {error}"),
+            NurseryError::Cancelled => f.write_str("the nursery was cancelled"),
+        }
+    }
+}
+
+impl Error for NurseryError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            NurseryError::Child(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Cx {
+    /// Opens a nursery, runs `body`, and returns when every child that was spawned in it has ended.
+    ///
+    /// The error is the first failure of a child, or that the nursery was cancelled. A panic of `body` goes on after the
+    /// children, which are cancelled, have ended.
+    #[track_caller]
+    pub fn nursery<'env, R, F>(&self, body: F) -> Result<R, NurseryError>
+    where
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    {
+        self.nursery_with(NurseryOptions::new(), body)
+    }
+
+    /// The same with a pool, shares or another way to recharge.
+    #[track_caller]
+    pub fn nursery_with<'env, R, F>(&self, options: NurseryOptions, body: F) -> Result<R, NurseryError>
+    where
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    {
+        let at = Location::caller();
+        let task = self.task;
+        if let Some(pool) = options.pool {
+            self.take_pool(&pool).map_err(NurseryError::Pool)?;
+        }
+        let terms = Terms {
+            pool: options.pool.map_or(Pool::Of(task), Pool::Own),
+            share: options.share,
+            recharge: options.recharge.unwrap_or(self.shared().config.recharge()),
+            cancel_on_error: options.cancel_on_error,
+        };
+        let scope = Scope {
+            nursery: Nursery::new(task.shared, self.waiter(), &terms),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        scope.nursery.outer.set(task.open.replace(&raw const scope.nursery));
+        let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
+        if result.is_err() {
+            scope.nursery.cancel(Some(self.worker()));
+        }
+        scope.nursery.close();
+        self.wait_for_children(&scope.nursery, at);
+        task.open.set(scope.nursery.outer.get());
+        if options.pool.is_some() {
+            self.give_pool(&scope.nursery.pool());
+        }
+        match result {
+            Err(panic) => resume_unwind(panic),
+            Ok(_) if scope.nursery.is_cancelled() && !options.cancel_on_error => Err(NurseryError::Cancelled),
+            Ok(value) => match scope.nursery.take_error() {
+                Some(error) => Err(NurseryError::Child(error)),
+                None if scope.nursery.is_cancelled() => Err(NurseryError::Cancelled),
+                None => Ok(value),
+            },
+        }
+    }
+
+    /// All of it, or nothing.
+    fn take_pool(&self, pool: &Budget) -> Result<(), Resource> {
+        for (index, resource) in Resource::ALL.into_iter().enumerate() {
+            let wanted = pool.get(resource);
+            let taken = self.task.draw(resource, wanted);
+            if taken < wanted {
+                self.task.fill(resource, taken);
+                for earlier in &Resource::ALL[..index] {
+                    self.task.fill(*earlier, pool.get(*earlier));
+                }
+                return Err(resource);
+            }
+        }
+        Ok(())
+    }
+
+    fn give_pool(&self, left: &Budget) {
+        for resource in Resource::ALL {
+            match left.get(resource) {
+                0 => {}
+                left => self.task.fill(resource, left),
+            }
+        }
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Starts a child. Its closure gets the child's own [`Cx`] and may borrow whatever outlives the nursery.
+    #[track_caller]
+    #[inline]
+    pub fn spawn<T, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    where
+        F: FnOnce(&Cx) -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.task().spawn(body)
+    }
+
+    /// Starts a child that may fail: an `Err` is its failure, and the nursery's if it is the first.
+    #[track_caller]
+    pub fn spawn_try<T, E, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    where
+        F: FnOnce(&Cx) -> Result<T, E> + Send + 'scope,
+        T: Send + 'scope,
+        E: Into<Box<dyn Error + Send + Sync>> + 'scope,
+    {
+        self.task().spawn_try(body)
+    }
+
+    /// A child with a budget, a name, a stack or capabilities of its own.
+    #[track_caller]
+    #[inline]
+    #[must_use]
+    pub fn task(&'scope self) -> Spawn<'scope> {
+        // SAFETY: the runtime outlives its nurseries.
+        let shared = unsafe { &*self.nursery.shared };
+        Spawn { nursery: &self.nursery, order: Order::new(shared, Location::caller()) }
+    }
+
+    /// Asks every child to end, now and in future; those that wait are woken.
+    pub fn cancel(&self) {
+        self.nursery.cancel(current_worker());
+    }
+
+    /// Was it cancelled?
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.nursery.is_cancelled()
+    }
+
+    /// How many children have not ended.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.nursery.live()
+    }
+
+    /// What is left for children.
+    #[must_use]
+    pub fn pool(&self) -> Budget {
+        self.nursery.pool()
+    }
+
+    /// Somebody who may recharge this nursery's children, out of its pool: give it to a child. While there is one, an
+    /// exhausted child is waited for.
+    #[must_use]
+    pub fn supervisor(&'scope self) -> Supervisor<'scope> {
+        self.nursery.supervisors.fetch_add(1, Ordering::AcqRel);
+        Supervisor { nursery: &self.nursery }
+    }
+}
+
+/// Recharges the children of a nursery: see [`Scope::supervisor`].
+pub struct Supervisor<'scope> {
+    nursery: &'scope Nursery,
+}
+
+impl Supervisor<'_> {
+    /// The children that are stopped because a part of their budget is spent.
+    #[must_use]
+    pub fn exhausted(&self) -> Vec<TaskId> {
+        let mut found = Vec::new();
+        self.nursery.for_each_listed(|child| {
+            if child.word.state() == TaskState::BudgetExhausted {
+                found.push(TaskId(child.id.load(Ordering::Relaxed)));
+            }
+        });
+        found
+    }
+
+    /// Gives a stopped child more.
+    pub fn recharge(&self, child: TaskId, amount: &Budget) -> Result<(), RechargeError> {
+        let mut found = None;
+        self.nursery.for_each_listed(|task| {
+            if task.id.load(Ordering::Relaxed) == child.0 {
+                found = Some(task);
+            }
+        });
+        let task = found.ok_or(RechargeError::Ended)?;
+        self.nursery.recharge(task, amount, current_worker()).map_err(RechargeError::Exhausted)
+    }
+}
+
+impl Drop for Supervisor<'_> {
+    fn drop(&mut self) {
+        if self.nursery.supervisors.fetch_sub(1, Ordering::AcqRel) == 1 && self.nursery.is_starving() {
+            self.nursery.starve(current_worker(), None, 0);
+        }
+    }
+}
+
+/// A child that is about to be: see [`Scope::task`].
+#[must_use = "nothing is spawned until `spawn`"]
+pub struct Spawn<'scope> {
+    nursery: &'scope Nursery,
+    order: Order,
+}
+
+impl<'scope> Spawn<'scope> {
+    /// Exactly this budget, or no child.
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.order.budget = Some(budget);
+        self
+    }
+
+    /// The right to have so many children of its own.
+    pub fn children(mut self, count: u64) -> Self {
+        self.order.children = count;
+        self
+    }
+
+    /// A name for dumps and traces.
+    pub fn name(mut self, name: &'static str) -> Self {
+        self.order.name = Some(name);
+        self
+    }
+
+    /// Another stack than the runtime's default.
+    pub fn stack(mut self, class: StackClass) -> Self {
+        self.order.stack = class;
+        self
+    }
+
+    /// A hint to the scheduler.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.order.priority = priority;
+        self
+    }
+
+    /// Passes on the right to spawn.
+    pub fn grant_spawn(mut self, _capability: CapSpawn) -> Self {
+        self.order.capabilities |= flag::MAY_SPAWN;
+        self
+    }
+
+    /// Passes on the right to make [`CapBudget`](crate::CapBudget)s; only who may make one itself can.
+    pub fn grant_budget(mut self, cx: &Cx) -> Result<Self, RechargeError> {
+        if !cx.may(flag::MAY_RECHARGE) {
+            return Err(RechargeError::NoCapability);
+        }
+        self.order.capabilities |= flag::MAY_RECHARGE;
+        Ok(self)
+    }
+
+    /// Starts it.
+    #[inline]
+    pub fn spawn<T, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    where
+        F: FnOnce(&Cx) -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.start(move |here, order, nursery| {
+            job::spawn_as::<Plain<T>, _>(nursery, here, order, move |cx: &Cx| Plain(body(cx)))
+        })
+    }
+
+    /// Starts one that may fail: see [`Scope::spawn_try`].
+    pub fn spawn_try<T, E, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    where
+        F: FnOnce(&Cx) -> Result<T, E> + Send + 'scope,
+        T: Send + 'scope,
+        E: Into<Box<dyn Error + Send + Sync>> + 'scope,
+    {
+        self.start(move |here, order, nursery| {
+            job::spawn_as::<Fallible<T, E>, _>(nursery, here, order, move |cx: &Cx| Fallible(body(cx)))
+        })
+    }
+
+    #[inline]
+    fn start<T>(
+        self,
+        spawn: impl FnOnce(Option<&Worker>, Order, &Nursery) -> Result<TaskRef, SpawnError>,
+    ) -> Result<Handle<'scope, T>, SpawnError> {
+        let here = current_worker();
+        if let Some(spawner) = here.and_then(Worker::task) {
+            let cx = Cx::of(spawner);
+            if !cx.may(flag::MAY_SPAWN) {
+                return Err(SpawnError::NoCapability);
+            }
+            // One operation; the child itself is charged to the pool.
+            if cx.check().is_err() {
+                return Err(SpawnError::Cancelled);
+            }
+        }
+        // The check may have moved us.
+        let task = spawn(current_worker(), self.order, self.nursery)?;
+        Ok(Handle { task, nursery: self.nursery, value: PhantomData })
+    }
+}
+
+/// A child's result, for its parent: see [`Scope::spawn`]. To drop it leaves the child to its nursery.
+#[must_use = "a dropped handle gives up the result; the child runs on"]
+pub struct Handle<'scope, T> {
+    task: TaskRef,
+    nursery: &'scope Nursery,
+    value: PhantomData<(&'scope (), T)>,
+}
+
+// SAFETY: a handle gives its holder a T, and nothing else of the task.
+unsafe impl<T: Send> Send for Handle<'_, T> {}
+// SAFETY: a shared handle gives nobody a T.
+unsafe impl<T: Send> Sync for Handle<'_, T> {}
+
+impl<T> Handle<'_, T> {
+    /// Waits for the child's end and takes its result. If the caller is cancelled meanwhile, the answer is `Cancelled`, and
+    /// the child goes on until its nursery ends it.
+    #[track_caller]
+    pub fn join(self, cx: &Cx) -> Result<T, TaskError> {
+        let at = Location::caller();
+        while !self.task.join.is_done() {
+            if self.task.join.wait(cx.waiter().bits()) && cx.block(Wait::Join, at) == Err(Cancelled) {
+                return Err(TaskError::Cancelled);
+            }
+        }
+        let task = self.task;
+        std::mem::forget(self);
+        // SAFETY: the task has ended, and this was its handle.
+        let result = unsafe { job::take_result(task) };
+        job::free(task, Some(cx.worker()));
+        result
+    }
+
+    /// Has the child ended?
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.task.join.is_done()
+    }
+
+    /// The child's number.
+    #[must_use]
+    pub fn id(&self) -> TaskId {
+        TaskId(self.task.id.load(Ordering::Relaxed))
+    }
+
+    /// The child's state.
+    #[must_use]
+    pub fn state(&self) -> TaskState {
+        self.task.word.state()
+    }
+
+    /// What is left of the child's budget, less what it holds of its quantum.
+    #[must_use]
+    pub fn budget(&self) -> Budget {
+        self.task.budget()
+    }
+
+    /// Asks this child to end; if it waits, it is woken.
+    pub fn cancel(&self) {
+        if !self.is_finished() {
+            self.task.set(flag::CANCEL);
+            wake_task(self.task, current_worker());
+        }
+    }
+
+    /// Gives the child more, out of the nursery's pool.
+    pub fn recharge(&self, amount: &Budget) -> Result<(), RechargeError> {
+        if self.is_finished() {
+            return Err(RechargeError::Ended);
+        }
+        self.nursery.recharge(self.task, amount, current_worker()).map_err(RechargeError::Exhausted)
+    }
+}
+
+impl<T> Drop for Handle<'_, T> {
+    fn drop(&mut self) {
+        if self.task.join.detach() {
+            // SAFETY: the task has ended, and this was its handle.
+            unsafe { job::discard(self.task, current_worker()) };
+        }
+    }
+}
+
+impl<T> fmt::Debug for Handle<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("task", &self.id()).field("state", &self.state()).finish()
+    }
+}

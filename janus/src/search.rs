@@ -1,0 +1,259 @@
+//! What a worker does with nothing to do: SPEC-021 [SCHED:6.3.1] "Worker Loop", [SCHED:7.2.1] "Steal Protocol",
+//! [SCHED:7.3.1] "Victim Selection", [SCHED:7.4.1] and [SCHED:7.4.2] "Steal Bounds".
+//!
+//! All of this runs on the thread's own stack. A worker searches for a while, then backs off in naps of 1 µs to 1 ms, then
+//! sleeps until it is woken; naps are sleeps too, so nobody waits for a napping worker.
+
+use crate::det::scramble;
+use crate::config::Strategy;
+use crate::stats::Counters;
+use crate::sync::spin_loop;
+use crate::task::TaskRef;
+use crate::timers::NEVER;
+use crate::worker::Worker;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Victims that one round of stealing looks at, at most [SCHED:7.2.1].
+const ATTEMPTS: usize = 4;
+/// Rounds of searching before a worker backs off: some 50 µs, longer than a wake-up costs, so that a runtime which is
+/// never quite idle does not wake its workers over and over.
+const ROUNDS: u32 = 500;
+/// Pauses between rounds, and at most, when the others' tasks come and go by themselves.
+const PAUSES: u32 = 1;
+const PAUSES_MOST: u32 = 32;
+/// The naps: 1 µs, doubled each time, to 1 ms.
+const NAPS: u32 = 11;
+/// What a thief takes along at most.
+const LOOT: usize = 16;
+
+impl Worker {
+    /// Runs until the runtime ends.
+    pub(crate) fn run_loop(&self) {
+        let shared = self.shared();
+        let mut searching = false;
+        let mut naps = 0;
+        // It took itself out of the parked ones: producers may have relied on it.
+        let mut owes = false;
+        loop {
+            if self.panic_wanted.swap(false, Ordering::AcqRel) {
+                if searching {
+                    shared.idle.end_search();
+                }
+                panic!("a test asked this worker to panic");
+            }
+            if shared.stopping() {
+                match self.pick() {
+                    Some(task) => self.resume(task),
+                    None => return,
+                }
+                continue;
+            }
+            if self.spare && self.retired.load(Ordering::Acquire) {
+                if searching {
+                    shared.idle.end_search();
+                    searching = false;
+                }
+                self.stand_by();
+                continue;
+            }
+            if !searching {
+                if let Some(task) = self.pick() {
+                    naps = 0;
+                    if std::mem::take(&mut owes) && shared.work_visible() {
+                        shared.notify();
+                    }
+                    self.resume(task);
+                    continue;
+                }
+                if shared.is_deterministic() {
+                    self.wait_deterministically();
+                    continue;
+                }
+                shared.fire_timers(Some(self));
+                searching = shared.idle.start_search();
+            }
+            if searching {
+                if let Some(task) = self.search() {
+                    searching = false;
+                    naps = 0;
+                    if shared.idle.end_search() && shared.work_visible() {
+                        shared.notify();
+                    }
+                    self.resume(task);
+                    continue;
+                }
+            }
+            searching = self.park(searching, &mut naps);
+            owes = !searching;
+        }
+    }
+
+    /// Looks everywhere, for a while.
+    fn search(&self) -> Option<TaskRef> {
+        let shared = self.shared();
+        let mut pauses = PAUSES;
+        for _ in 0..ROUNDS {
+            if let Some(task) = self.pick() {
+                return Some(task);
+            }
+            match self.try_steal() {
+                Look::Found(task) => return Some(task),
+                Look::Nothing => pauses = PAUSES,
+                // Somebody makes tasks and runs them. Looking costs that worker a cache miss each time.
+                Look::Busy => pauses = (pauses * 2).min(PAUSES_MOST),
+            }
+            if shared.stopping() || shared.timers.first() != NEVER {
+                return None;
+            }
+            for _ in 0..pauses {
+                spin_loop();
+            }
+        }
+        None
+    }
+
+    /// One round of stealing.
+    fn try_steal(&self) -> Look {
+        if !self.steal_enabled.load(Ordering::Relaxed) {
+            return Look::Nothing;
+        }
+        let workers = &self.shared().workers;
+        let mut look = Look::Nothing;
+        for attempt in 0..ATTEMPTS.min(workers.len() - 1) {
+            let victim = &workers[self.victim(attempt)];
+            if victim.index == self.index {
+                continue;
+            }
+            let there = victim.stealable();
+            if there > 0 {
+                // A task alone is its worker's own next one, most often: leave it there for a moment. It is taken when
+                // that worker has not picked anything since the last look.
+                let epoch = victim.epoch.load(Ordering::Relaxed);
+                if there == 1 && self.last_look.replace((victim.index, epoch)) != (victim.index, epoch) {
+                    look = Look::Busy;
+                    continue;
+                }
+                if let Some(task) = self.steal_from(victim) {
+                    Counters::add(&self.counters.tasks_stolen);
+                    self.shared().log_steal(self, task, victim.index);
+                    self.loot(victim, there);
+                    return Look::Found(task);
+                }
+            }
+            Counters::add(&self.counters.steals_failed);
+        }
+        look
+    }
+
+    /// Takes a part of what else the victim has.
+    fn loot(&self, victim: &Worker, there: usize) {
+        for _ in 0..(there / 2).min(LOOT) {
+            match self.steal_from(victim) {
+                Some(task) => self.push(task),
+                None => return,
+            }
+        }
+    }
+
+    fn victim(&self, attempt: usize) -> usize {
+        let shared = self.shared();
+        let count = shared.workers.len();
+        let random = || {
+            self.rng.set(self.rng.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
+            let random = scramble(self.rng.get());
+            ((u128::from(random) * count as u128) >> 64) as usize
+        };
+        match shared.config.strategy {
+            // With few workers everybody is looked at once a round.
+            Strategy::RandomVictim if count - 1 <= ATTEMPTS => (usize::from(self.index) + 1 + attempt) % count,
+            Strategy::RandomVictim => random(),
+            Strategy::RoundRobin => {
+                let turn = self.turn.get().wrapping_add(1);
+                self.turn.set(turn);
+                turn % count
+            }
+            Strategy::LeastLoaded if attempt == 0 => {
+                let busiest = shared.workers.iter().filter(|w| w.index != self.index).max_by_key(|w| w.stealable());
+                busiest.map_or(0, |worker| usize::from(worker.index))
+            }
+            Strategy::LeastLoaded => random(),
+        }
+    }
+
+    /// Sleeps, unless there is work after all. Answers whether the worker now counts as searching.
+    fn park(&self, searching: bool, naps: &mut u32) -> bool {
+        let shared = self.shared();
+        let me = usize::from(self.index);
+        shared.idle.prepare_park(me, searching);
+        let must_look = || shared.work_visible() || !self.inbox.is_empty() || shared.stopping();
+        if must_look() {
+            return !shared.idle.cancel_park(me) || shared.idle.start_search();
+        }
+        Counters::add(&self.counters.parks);
+        shared.log_idle(self);
+        let keeper = shared.keep_time(self.index);
+        loop {
+            let nap = if *naps < NAPS { Some(Duration::from_micros(1 << *naps)) } else { None };
+            *naps += 1;
+            let until = if keeper { shared.until_first_timer() } else { None };
+            match (nap, until) {
+                (None, None) => std::thread::park(),
+                (nap, until) => std::thread::park_timeout(nap.into_iter().chain(until).min().unwrap_or_default()),
+            }
+            if !shared.idle.is_parked(me) {
+                shared.release_time(keeper);
+                return true;
+            }
+            let due = keeper && shared.timers.first() <= shared.now_ns();
+            if due || must_look() || self.panic_wanted.load(Ordering::Relaxed) {
+                shared.release_time(keeper);
+                let searching = !shared.idle.cancel_park(me);
+                shared.fire_timers(Some(self));
+                return searching;
+            }
+        }
+    }
+
+    /// A spare that is not needed hands over what it has and sleeps.
+    fn stand_by(&self) {
+        let shared = self.shared();
+        while let Some(task) = self.pick_own() {
+            shared.common.push(task);
+        }
+        shared.notify();
+        while self.retired.load(Ordering::Acquire) && !shared.stopping() {
+            std::thread::park();
+        }
+    }
+
+    /// Deterministic mode: nobody can run. Move the time, or wait for somebody outside.
+    fn wait_deterministically(&self) {
+        let shared = self.shared();
+        // SAFETY: on the worker's own thread.
+        let det = unsafe { self.det() }.expect("deterministic mode");
+        let first = shared.timers.first();
+        if first != NEVER {
+            det.now_ns = det.now_ns.max(first);
+            shared.set_virtual_time(det.now_ns);
+            shared.timers.fire(det.now_ns, Some(self));
+            return;
+        }
+        shared.log_idle(self);
+        let me = usize::from(self.index);
+        shared.idle.prepare_park(me, false);
+        while shared.idle.is_parked(me) && !shared.work_visible() && !shared.stopping() {
+            std::thread::park();
+        }
+        if shared.idle.cancel_park(me) {
+            return;
+        }
+        shared.idle.end_search();
+    }
+}
+
+enum Look {
+    Found(TaskRef),
+    Nothing,
+    Busy,
+}

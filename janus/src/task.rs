@@ -1,0 +1,546 @@
+//! A task: SPEC-021 [SCHED:5.1.1] "Task Structure", and the slabs that tasks live in.
+//!
+//! Invariants:
+//! 1. The memory of a task stays a task until its runtime is gone ("type-stable"): a late wake finds a task there, if
+//!    perhaps another one, and costs it one look (see `wake.rs`). That is why a [`TaskRef`] may be copied freely.
+//! 2. Fields of the type `Cell` belong to whoever owns the task at the moment: its maker until it is queued, then the
+//!    worker that picked it, then itself. A queue hands the ownership over. Everybody else reads atomics only.
+//! 3. `payload` holds the closure until the task first runs, then nothing, then its result; `vtable` knows the types.
+//!
+//! This file does not schedule.
+
+use crate::budget::{Budget, Resource, UNLIMITED, put};
+use crate::context::Context;
+use crate::cx::UNFUELLED;
+use crate::error::TaskError;
+use crate::join::Join;
+use crate::nursery::Nursery;
+use crate::runtime::Shared;
+use crate::stack::{Stack, StackClass};
+use crate::wake::Word;
+use crate::worker::Worker;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::{Cell, UnsafeCell};
+use std::mem::MaybeUninit;
+use std::panic::Location;
+use std::ptr::{self, NonNull};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes of closure or result that need no memory of their own.
+pub(crate) const INLINE: usize = 56;
+
+/// A scheduling hint [SCHED:5.1.1].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Priority {
+    /// Runs when nothing else is ready, and every so often nevertheless.
+    Low = 0,
+    /// What everybody has.
+    #[default]
+    Normal = 1,
+    /// Runs before the others of its worker.
+    High = 2,
+}
+
+impl Priority {
+    pub(crate) fn from_bits(bits: u8) -> Priority {
+        match bits {
+            0 => Priority::Low,
+            2 => Priority::High,
+            _ => Priority::Normal,
+        }
+    }
+}
+
+/// What a task waits for, as a dump says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Wait {
+    /// Nothing, or only its turn.
+    None = 0,
+    /// A child's end.
+    Join = 1,
+    /// All children of a nursery.
+    Nursery = 2,
+    /// Room in a channel.
+    Send = 3,
+    /// A message.
+    Recv = 4,
+    /// The first of several.
+    Select = 5,
+    /// A time.
+    Sleep = 6,
+    /// Its budget.
+    Recharge = 7,
+}
+
+impl Wait {
+    /// Every reason, by number.
+    pub(crate) const ALL: [Wait; 8] = [
+        Wait::None,
+        Wait::Join,
+        Wait::Nursery,
+        Wait::Send,
+        Wait::Recv,
+        Wait::Select,
+        Wait::Sleep,
+        Wait::Recharge,
+    ];
+}
+
+/// The types behind a task's payload.
+pub(crate) struct Vtable {
+    /// Runs the closure and leaves result or outcome. On the task's own stack.
+    pub(crate) run: unsafe fn(TaskRef),
+    /// Drops a closure that never ran.
+    pub(crate) drop_closure: unsafe fn(TaskRef),
+    /// Drops a result that nobody wanted.
+    pub(crate) drop_value: unsafe fn(TaskRef),
+}
+
+/// How a task ended. `Value`: the payload holds its result.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Pending,
+    Value,
+    Cancelled,
+    StackOverflow,
+    WorkerPanic,
+    Budget(Resource),
+    Error(Box<TaskError>),
+}
+
+/// Bits of [`Task::flags`].
+pub(crate) mod flag {
+    /// Asked to end.
+    pub(crate) const CANCEL: u16 = 1;
+    /// In its nursery's list of children.
+    pub(crate) const LISTED: u16 = 4;
+    /// Allocated beyond its memory budget.
+    pub(crate) const OVERDRAWN: u16 = 8;
+    /// Exhausted with nobody to recharge it: it is to end with that error.
+    pub(crate) const SPENT: u16 = 16;
+    /// Holds a `CapSpawn`.
+    pub(crate) const MAY_SPAWN: u16 = 32;
+    /// Holds a `CapBudget`.
+    pub(crate) const MAY_RECHARGE: u16 = 64;
+    /// Has seen that it was cancelled.
+    pub(crate) const SAW_CANCEL: u16 = 128;
+}
+
+/// See the module.
+#[repr(C, align(64))]
+pub(crate) struct Task {
+    pub(crate) context: UnsafeCell<Context>,
+    pub(crate) word: Word,
+    pub(crate) flags: AtomicU16,
+    /// Ran over its stack; set by the signal handler.
+    pub(crate) overflowed: AtomicBool,
+    // The second line: what running and switching touch.
+    pub(crate) fuel: Cell<i64>,
+    pub(crate) worker: Cell<*const Worker>,
+    pub(crate) next: Cell<Option<TaskRef>>,
+    pub(crate) stack: UnsafeCell<Option<Stack>>,
+    pub(crate) id: AtomicU64,
+    pub(crate) nursery: Cell<*const Nursery>,
+    pub(crate) vtable: Cell<Option<&'static Vtable>>,
+    // The third: budget.
+    pub(crate) join: Join,
+    pub(crate) ops: AtomicU64,
+    pub(crate) memory: AtomicU64,
+    pub(crate) spawns: AtomicU64,
+    pub(crate) channel: AtomicU64,
+    pub(crate) syscalls: AtomicU64,
+    pub(crate) channel_fuel: Cell<u16>,
+    pub(crate) home: Cell<u16>,
+    pub(crate) waits_for: AtomicU8,
+    pub(crate) class: Cell<StackClass>,
+    pub(crate) priority: AtomicU8,
+    /// The component that ran out, when `SPENT` is set.
+    pub(crate) spent: Cell<u8>,
+    pub(crate) outcome: UnsafeCell<Outcome>,
+    // The fourth: what a dump shows, and the list of siblings.
+    pub(crate) spawned_at: AtomicPtr<Location<'static>>,
+    pub(crate) waits_at: AtomicPtr<Location<'static>>,
+    name: (AtomicPtr<u8>, AtomicUsize),
+    pub(crate) siblings: Cell<(Option<TaskRef>, Option<TaskRef>)>,
+    /// The runtime that it belongs to, from the making of its slab to the end.
+    pub(crate) shared: *const Shared,
+    /// The innermost nursery that the task has open; the others hang on it.
+    pub(crate) open: Cell<*const Nursery>,
+    pub(crate) payload: UnsafeCell<MaybeUninit<[u64; INLINE / 8]>>,
+}
+
+const _: () = assert!(size_of::<Task>() <= 320);
+
+/// A task that exists, or existed (invariant 1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct TaskRef(NonNull<Task>);
+
+// SAFETY: invariants 1 and 2.
+unsafe impl Send for TaskRef {}
+// SAFETY: as above.
+unsafe impl Sync for TaskRef {}
+
+impl std::ops::Deref for TaskRef {
+    type Target = Task;
+
+    fn deref(&self) -> &Task {
+        // SAFETY: invariant 1.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl TaskRef {
+    pub(crate) fn as_ptr(self) -> NonNull<Task> {
+        self.0
+    }
+
+    /// # Safety
+    /// The pointer came from [`TaskRef::as_ptr`] and the runtime is still there.
+    pub(crate) unsafe fn from_ptr(pointer: NonNull<Task>) -> TaskRef {
+        TaskRef(pointer)
+    }
+}
+
+impl Task {
+    fn new(shared: *const Shared) -> Task {
+        Task {
+            context: UnsafeCell::new(Context::default()),
+            word: Word::new(),
+            flags: AtomicU16::new(0),
+            overflowed: AtomicBool::new(false),
+            fuel: Cell::new(0),
+            worker: Cell::new(ptr::null()),
+            next: Cell::new(None),
+            stack: UnsafeCell::new(None),
+            id: AtomicU64::new(0),
+            nursery: Cell::new(ptr::null()),
+            vtable: Cell::new(None),
+            join: Join::new(),
+            ops: AtomicU64::new(0),
+            memory: AtomicU64::new(0),
+            spawns: AtomicU64::new(0),
+            channel: AtomicU64::new(0),
+            syscalls: AtomicU64::new(0),
+            channel_fuel: Cell::new(0),
+            waits_for: AtomicU8::new(0),
+            home: Cell::new(u16::MAX),
+            class: Cell::new(StackClass::Lean),
+            priority: AtomicU8::new(1),
+            spent: Cell::new(0),
+            outcome: UnsafeCell::new(Outcome::Pending),
+            spawned_at: AtomicPtr::new(ptr::null_mut()),
+            waits_at: AtomicPtr::new(ptr::null_mut()),
+            name: (AtomicPtr::new(ptr::null_mut()), AtomicUsize::new(0)),
+            siblings: Cell::new((None, None)),
+            shared,
+            open: Cell::new(ptr::null()),
+            payload: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Has it a stack, that is, did it run before?
+    pub(crate) fn started(&self) -> bool {
+        // SAFETY: the caller owns the task (invariant 2) or it is suspended.
+        unsafe { (*self.stack.get()).is_some() }
+    }
+
+    pub(crate) fn has(&self, flag: u16) -> bool {
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    pub(crate) fn set(&self, flag: u16) {
+        self.flags.fetch_or(flag, Ordering::AcqRel);
+    }
+
+    /// The memory of one component.
+    pub(crate) fn meter(&self, resource: Resource) -> &AtomicU64 {
+        match resource {
+            Resource::Ops => &self.ops,
+            Resource::Memory => &self.memory,
+            Resource::Spawn => &self.spawns,
+            Resource::Channel => &self.channel,
+            Resource::Syscalls => &self.syscalls,
+        }
+    }
+
+    /// Sets the whole budget of a new task.
+    pub(crate) fn set_budget(&self, budget: &Budget) {
+        for resource in Resource::ALL {
+            self.meter(resource).store(budget.get(resource), Ordering::Relaxed);
+        }
+        self.fuel.set(UNFUELLED);
+        self.channel_fuel.set(0);
+    }
+
+    /// Takes up to `most` of a component; answers how much.
+    pub(crate) fn draw(&self, resource: Resource, most: u64) -> u64 {
+        let meter = self.meter(resource);
+        let mut here = meter.load(Ordering::Acquire);
+        loop {
+            if here == UNLIMITED {
+                return most;
+            }
+            let amount = here.min(most);
+            match meter.compare_exchange_weak(here, here - amount, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return amount,
+                Err(found) => here = found,
+            }
+        }
+    }
+
+    /// Puts some of a component back, or more in.
+    pub(crate) fn fill(&self, resource: Resource, amount: u64) {
+        let meter = self.meter(resource);
+        let mut here = meter.load(Ordering::Acquire);
+        loop {
+            let next = put(here, amount);
+            match meter.compare_exchange_weak(here, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(found) => here = found,
+            }
+        }
+    }
+
+    /// What is left; exact when the task itself asks.
+    pub(crate) fn budget(&self) -> Budget {
+        let mut left = Budget::ZERO;
+        for resource in Resource::ALL {
+            *left.get_mut(resource) = self.meter(resource).load(Ordering::Acquire);
+        }
+        left
+    }
+
+    /// What the task itself holds of its quantum, beside [`Task::budget`].
+    pub(crate) fn in_hand(&self) -> Budget {
+        Budget {
+            ops: self.fuel.get().max(0) as u64,
+            channel_ops: u64::from(self.channel_fuel.get()),
+            ..Budget::ZERO
+        }
+    }
+
+    pub(crate) fn set_name(&self, name: Option<&'static str>) {
+        let (pointer, length) = name.map_or((ptr::null(), 0), |name| (name.as_ptr(), name.len()));
+        self.name.0.store(pointer.cast_mut(), Ordering::Relaxed);
+        self.name.1.store(length, Ordering::Relaxed);
+    }
+
+    /// The name, if the task is the one with this id, before and after.
+    pub(crate) fn name(&self, id: u64) -> Option<&'static str> {
+        let pointer = NonNull::new(self.name.0.load(Ordering::Acquire))?;
+        let length = self.name.1.load(Ordering::Acquire);
+        if self.id.load(Ordering::Acquire) != id {
+            return None;
+        }
+        // SAFETY: the id did not change while both were read, so they belong together, to a `&'static str`.
+        Some(unsafe {
+            std::str::from_utf8_unchecked(std::slice::from_raw_parts(pointer.as_ptr(), length))
+        })
+    }
+
+    pub(crate) fn location(pointer: &AtomicPtr<Location<'static>>) -> Option<&'static Location<'static>> {
+        // SAFETY: only `&'static Location`s are stored.
+        unsafe { pointer.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+/// How many tasks a slab holds.
+const SLAB: usize = 256;
+/// How many tasks move between a worker's own list and the common one at a time.
+const BATCH: usize = 64;
+
+/// A list of tasks through `next`, first in first out. It owns them.
+#[derive(Default)]
+pub(crate) struct TaskList {
+    head: Option<TaskRef>,
+    tail: Option<TaskRef>,
+    count: usize,
+}
+
+impl TaskList {
+    pub(crate) const fn new() -> TaskList {
+        TaskList { head: None, tail: None, count: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn push_back(&mut self, task: TaskRef) {
+        task.next.set(None);
+        match self.tail {
+            Some(tail) => tail.next.set(Some(task)),
+            None => self.head = Some(task),
+        }
+        self.tail = Some(task);
+        self.count += 1;
+    }
+
+    pub(crate) fn push_front(&mut self, task: TaskRef) {
+        task.next.set(self.head);
+        self.head = Some(task);
+        if self.tail.is_none() {
+            self.tail = Some(task);
+        }
+        self.count += 1;
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<TaskRef> {
+        let task = self.head?;
+        self.head = task.next.get();
+        if self.head.is_none() {
+            self.tail = None;
+        }
+        self.count -= 1;
+        Some(task)
+    }
+}
+
+/// Where tasks come from: slabs that live as long as the runtime, a common list of free tasks, and a list a worker.
+pub(crate) struct TaskPool {
+    common: Mutex<Common>,
+    made: AtomicUsize,
+}
+
+struct Common {
+    shared: *const Shared,
+    free: TaskList,
+    slabs: Vec<NonNull<Task>>,
+}
+
+// SAFETY: the pointers are to tasks (invariant 1), under the lock.
+unsafe impl Send for Common {}
+
+/// A worker's own free tasks.
+pub(crate) struct TaskCache(TaskList);
+
+impl TaskCache {
+    pub(crate) const fn new() -> TaskCache {
+        TaskCache(TaskList::new())
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, pool: &TaskPool) -> TaskRef {
+        if let Some(task) = self.0.pop_front() {
+            return task;
+        }
+        pool.refill(&mut self.0);
+        self.0.pop_front().expect("a refilled list is not empty")
+    }
+
+    #[inline]
+    pub(crate) fn give(&mut self, task: TaskRef, pool: &TaskPool) {
+        // The last freed is the next used: it is still in the cache.
+        self.0.push_front(task);
+        if self.0.len() > 4 * BATCH {
+            pool.relieve(&mut self.0);
+        }
+    }
+}
+
+impl TaskPool {
+    pub(crate) fn new() -> TaskPool {
+        TaskPool {
+            common: Mutex::new(Common { shared: ptr::null(), free: TaskList::new(), slabs: Vec::new() }),
+            made: AtomicUsize::new(0),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Common> {
+        // Nothing that could panic runs under this lock.
+        self.common.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Tells the pool whose it is, before the first task is made.
+    pub(crate) fn belongs_to(&self, shared: *const Shared) {
+        self.lock().shared = shared;
+    }
+
+    /// How many tasks there is memory for.
+    pub(crate) fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn refill(&self, list: &mut TaskList) {
+        let mut common = self.lock();
+        if common.free.len() == 0 {
+            self.grow(&mut common);
+        }
+        for _ in 0..BATCH {
+            match common.free.pop_front() {
+                Some(task) => list.push_back(task),
+                None => break,
+            }
+        }
+    }
+
+    #[cold]
+    fn relieve(&self, list: &mut TaskList) {
+        let mut common = self.lock();
+        for _ in 0..2 * BATCH {
+            if let Some(task) = list.pop_front() {
+                common.free.push_front(task);
+            }
+        }
+    }
+
+    /// For threads that have no cache.
+    pub(crate) fn take(&self) -> TaskRef {
+        let mut common = self.lock();
+        if common.free.len() == 0 {
+            self.grow(&mut common);
+        }
+        common.free.pop_front().expect("a grown list is not empty")
+    }
+
+    /// For threads that have no cache.
+    pub(crate) fn give(&self, task: TaskRef) {
+        self.lock().free.push_front(task);
+    }
+
+    fn layout() -> Layout {
+        Layout::array::<Task>(SLAB).expect("a slab is small")
+    }
+
+    fn grow(&self, common: &mut Common) {
+        // SAFETY: the layout is not empty.
+        let memory = unsafe { alloc_zeroed(Self::layout()) };
+        let Some(slab) = NonNull::new(memory.cast::<Task>()) else { handle_alloc_error(Self::layout()) };
+        common.slabs.push(slab);
+        for index in 0..SLAB {
+            // SAFETY: inside the slab, and written before anybody reads it.
+            let task = unsafe {
+                let task = slab.add(index);
+                task.write(Task::new(common.shared));
+                TaskRef(task)
+            };
+            common.free.push_back(task);
+        }
+        self.made.fetch_add(SLAB, Ordering::Relaxed);
+    }
+
+    /// Calls `look` for every task that there ever was memory for, dead or alive.
+    pub(crate) fn for_each(&self, mut look: impl FnMut(TaskRef)) {
+        let slabs = self.lock().slabs.clone();
+        for slab in slabs {
+            for index in 0..SLAB {
+                // SAFETY: inside the slab.
+                look(TaskRef(unsafe { slab.add(index) }));
+            }
+        }
+    }
+}
+
+impl Drop for TaskPool {
+    fn drop(&mut self) {
+        let common = self.common.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for slab in common.slabs.drain(..) {
+            // SAFETY: the runtime is gone, and with it every task; a task needs no drop when it is free.
+            unsafe { dealloc(slab.as_ptr().cast(), Self::layout()) };
+        }
+    }
+}

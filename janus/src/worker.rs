@@ -1,0 +1,729 @@
+//! A worker: SPEC-021 [SCHED:6.1.1] "Worker Structure", [SCHED:6.3.1] "Worker Loop", [SCHED:6.4.1] to [SCHED:6.4.5]
+//! "Thread-Local Yield Mechanism".
+//!
+//! A worker runs tasks on one OS thread. A task that leaves (it yields, sleeps, ends) picks the next one itself and
+//! switches straight to it; only a worker that has nothing to do goes back to the thread's own stack, where it searches,
+//! backs off and parks. What must be done for the task that was left, once its registers are saved, is written down in
+//! `pending` and done by whoever comes next on this worker.
+//!
+//! Invariants:
+//! 1. Fields of the type `Cell` are touched only by the worker's own thread.
+//! 2. After a switch a task may be on another worker: nobody keeps a `&Worker` across one, and everybody reads
+//!    `task.worker` anew.
+//! 3. A task that ends leaves its stack to the next task that never ran, without a switch; so short tasks share one hot
+//!    stack.
+//! 4. Only the worker's own thread pushes into its deque and rings; others use the common queue or the inbox.
+
+use crate::budget::Resource;
+use crate::context::{Context, switch};
+use crate::deque::{Deque, Steal};
+use crate::det::Det;
+use crate::error::TaskError;
+use crate::join::Finished;
+use crate::nursery::{self, Nursery};
+use crate::ring::Ring;
+use crate::runtime::Shared;
+use crate::stack::{Stack, StackClass};
+use crate::state::{Event, TaskState};
+use crate::stats::Counters;
+use crate::task::{Outcome, Priority, Task, TaskCache, TaskList, TaskRef, Wait, flag};
+use crate::waiter::Waiter;
+use std::cell::{Cell, UnsafeCell};
+use std::panic::Location;
+use std::ptr::{self, NonNull};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::thread::Thread;
+
+/// How many picks may pass before the common queue, and before the rings, are looked at first: local work starves
+/// neither. Two primes, so that they rarely meet.
+const COMMON_EVERY: u32 = 61;
+const RINGS_EVERY: u32 = 13;
+
+/// What one worker holds of tasks that wait for their first run. More go to the common queue.
+const DEQUE: usize = 2048;
+const RING: usize = 512;
+/// Stacks that a worker keeps at hand, a class.
+const STACKS: usize = 64;
+
+/// What is to be done for the task that was left.
+enum Pending {
+    Nothing,
+    /// It yielded.
+    Requeue(TaskRef),
+    /// It sleeps.
+    Sleep(TaskRef, Event),
+    /// It ended; this is its stack.
+    Release(Stack),
+    /// The same, of a stack that cannot be guarded again.
+    Retire(Stack),
+    /// It ran over its stack and was abandoned where it was.
+    Abandoned(TaskRef),
+}
+
+/// See the module.
+#[repr(align(128))]
+pub(crate) struct Worker {
+    pub(crate) shared: *const Shared,
+    pub(crate) index: u16,
+    /// Serves the queues of a stuck worker; no worker of the configuration.
+    pub(crate) spare: bool,
+    context: UnsafeCell<Context>,
+    /// Where the last registers of a task that has ended go.
+    grave: UnsafeCell<Context>,
+    pub(crate) current: AtomicPtr<Task>,
+    pending: UnsafeCell<Pending>,
+    tick: Cell<u32>,
+    /// For the strategy `RoundRobin`.
+    pub(crate) turn: Cell<usize>,
+    /// The victim that had one task at the last look, and its epoch then.
+    pub(crate) last_look: Cell<(u16, u64)>,
+    ids: Cell<u64>,
+    pub(crate) rng: Cell<u64>,
+    tasks: UnsafeCell<TaskCache>,
+    stacks: UnsafeCell<[Vec<Stack>; 5]>,
+    /// The virtual workers of deterministic mode.
+    det: UnsafeCell<Option<Det>>,
+    pub(crate) counters: Counters,
+    /// How often it picked a task: a worker whose epoch stands still while it has a task is stuck in it.
+    pub(crate) epoch: AtomicU64,
+    pub(crate) deque: Deque<Task>,
+    pub(crate) rings: [Ring<Task>; 3],
+    pub(crate) inbox: Inbox,
+    pub(crate) steal_enabled: AtomicBool,
+    pub(crate) thread: Mutex<Option<Thread>>,
+    /// The epoch at which the watchdog last named a hog here: each is named once.
+    pub(crate) hogged: AtomicU64,
+    /// For tests: the worker's loop is to panic.
+    pub(crate) panic_wanted: AtomicBool,
+    /// A spare goes back to sleep.
+    pub(crate) retired: AtomicBool,
+}
+
+// SAFETY: invariant 1; the rest is atomic or locked.
+unsafe impl Sync for Worker {}
+// SAFETY: as above.
+unsafe impl Send for Worker {}
+
+/// Tasks that only this worker may run, from other threads.
+pub(crate) struct Inbox {
+    list: Mutex<TaskList>,
+    length: AtomicUsize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Inbox {
+        Inbox { list: Mutex::new(TaskList::new()), length: AtomicUsize::new(0) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, TaskList> {
+        self.list.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, task: TaskRef) {
+        let mut list = self.lock();
+        list.push_back(task);
+        self.length.store(list.len(), Ordering::Release);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.length.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn pop(&self) -> Option<TaskRef> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut list = self.lock();
+        let task = list.pop_front();
+        self.length.store(list.len(), Ordering::Release);
+        task
+    }
+}
+
+thread_local! {
+    /// The yield pointer of [SCHED:6.4.1]: the worker of this thread. It is written once a thread.
+    static WORKER: Cell<*const Worker> = const { Cell::new(ptr::null()) };
+}
+
+/// The worker whose thread this is. Never inlined: a caller must not keep the address of a thread-local over a switch.
+#[inline(never)]
+pub(crate) fn current_worker() -> Option<&'static Worker> {
+    // SAFETY: a worker's thread ends before its runtime does.
+    unsafe { WORKER.get().as_ref() }
+}
+
+/// The running task, if the caller is one.
+pub(crate) fn current_task() -> Option<TaskRef> {
+    current_worker().and_then(Worker::task)
+}
+
+impl Worker {
+    pub(crate) fn new(index: u16, spare: bool, seed: u64) -> Worker {
+        Worker {
+            shared: ptr::null(),
+            index,
+            spare,
+            context: UnsafeCell::new(Context::default()),
+            grave: UnsafeCell::new(Context::default()),
+            current: AtomicPtr::new(ptr::null_mut()),
+            pending: UnsafeCell::new(Pending::Nothing),
+            tick: Cell::new(0),
+            turn: Cell::new(usize::from(index)),
+            last_look: Cell::new((u16::MAX, 0)),
+            ids: Cell::new(0),
+            rng: Cell::new(crate::det::scramble(seed ^ u64::from(index) << 32)),
+            tasks: UnsafeCell::new(TaskCache::new()),
+            stacks: UnsafeCell::new([const { Vec::new() }; 5]),
+            det: UnsafeCell::new(None),
+            counters: Counters::default(),
+            epoch: AtomicU64::new(0),
+            deque: Deque::new(DEQUE),
+            rings: [Ring::new(RING), Ring::new(RING), Ring::new(RING)],
+            inbox: Inbox::new(),
+            steal_enabled: AtomicBool::new(true),
+            thread: Mutex::new(None),
+            hogged: AtomicU64::new(u64::MAX),
+            panic_wanted: AtomicBool::new(false),
+            retired: AtomicBool::new(spare),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Shared {
+        // SAFETY: the runtime owns the worker.
+        unsafe { &*self.shared }
+    }
+
+    /// The task that runs here.
+    #[inline]
+    pub(crate) fn task(&self) -> Option<TaskRef> {
+        let task = NonNull::new(self.current.load(Ordering::Relaxed))?;
+        // SAFETY: only tasks are stored there.
+        Some(unsafe { TaskRef::from_ptr(task) })
+    }
+
+    fn set_current(&self, task: Option<TaskRef>) {
+        self.current.store(task.map_or(ptr::null_mut(), |task| task.as_ptr().as_ptr()), Ordering::Relaxed);
+    }
+
+    /// The worker's own resume point, for the overflow handler.
+    pub(crate) fn context(&self) -> *const Context {
+        self.context.get()
+    }
+
+    /// # Safety
+    /// Only on the worker's own thread.
+    #[inline]
+    #[allow(clippy::mut_from_ref, reason = "the thread's own (invariant 1)")]
+    pub(crate) unsafe fn det(&self) -> Option<&mut Det> {
+        // SAFETY: invariant 1, and no caller keeps it across a call that asks again.
+        unsafe { (*self.det.get()).as_mut() }
+    }
+
+    /// A number that no other task of this runtime has.
+    pub(crate) fn next_id(&self) -> u64 {
+        let id = self.ids.get() + 1;
+        self.ids.set(id);
+        id * (self.shared().workers.len() as u64 + 1) + u64::from(self.index)
+    }
+
+    /// A free task.
+    #[inline]
+    pub(crate) fn new_task(&self) -> TaskRef {
+        // SAFETY: invariant 1.
+        unsafe { (*self.tasks.get()).take(&self.shared().tasks) }
+    }
+
+    #[inline]
+    pub(crate) fn free_task(&self, task: TaskRef) {
+        // SAFETY: invariant 1.
+        unsafe { (*self.tasks.get()).give(task, &self.shared().tasks) }
+    }
+
+    /// A stack, hot if there is one.
+    #[inline]
+    fn take_stack(&self, class: StackClass) -> Option<Stack> {
+        // SAFETY: invariant 1.
+        let cache = unsafe { &mut (*self.stacks.get())[class as usize] };
+        if let Some(stack) = cache.pop() {
+            return Some(stack);
+        }
+        self.shared().stacks.take(class).ok()
+    }
+
+    fn give_stack(&self, stack: Stack) {
+        // SAFETY: invariant 1.
+        let cache = unsafe { &mut (*self.stacks.get())[stack.class() as usize] };
+        if cache.len() >= STACKS {
+            self.shared().stacks.give_many(cache.drain(..STACKS / 2));
+        }
+        cache.push(stack);
+    }
+
+    /// Puts a ready task into one of this worker's queues. Only on its own thread.
+    #[inline]
+    pub(crate) fn push(&self, task: TaskRef) {
+        // SAFETY: on the worker's own thread.
+        if let Some(det) = unsafe { self.det() } {
+            det.push(task);
+            return;
+        }
+        let priority = Priority::from_bits(task.priority.load(Ordering::Relaxed));
+        let pointer = task.as_ptr();
+        // SAFETY: invariant 4.
+        let pushed = unsafe {
+            if priority == Priority::Normal && !task.started() {
+                self.deque.push(pointer)
+            } else {
+                self.rings[priority as usize].push(pointer)
+            }
+        };
+        if pushed.is_err() {
+            self.shared().common.push(task);
+        }
+    }
+
+    /// The next task of this worker, or of the common queue.
+    #[inline]
+    pub(crate) fn pick(&self) -> Option<TaskRef> {
+        // SAFETY: on the worker's own thread.
+        if let Some(det) = unsafe { self.det() } {
+            return det.pick(self.shared());
+        }
+        let tick = self.tick.get().wrapping_add(1);
+        self.tick.set(tick);
+        if tick.is_multiple_of(COMMON_EVERY) {
+            if let Some(task) = self.pick_rarely() {
+                return Some(task);
+            }
+        }
+        let [low, normal, high] = &self.rings;
+        let wrap = |pointer| {
+            // SAFETY: only tasks are in the queues.
+            unsafe { TaskRef::from_ptr(pointer) }
+        };
+        if !high.is_empty() {
+            if let Some(task) = high.pop() {
+                return Some(wrap(task));
+            }
+        }
+        if tick.is_multiple_of(RINGS_EVERY) {
+            if let Some(task) = normal.pop() {
+                return Some(wrap(task));
+            }
+        }
+        // SAFETY: invariant 4.
+        if let Some(task) = unsafe { self.deque.pop() } {
+            return Some(wrap(task));
+        }
+        if let Some(task) = normal.pop() {
+            return Some(wrap(task));
+        }
+        if let Some(task) = self.inbox.pop() {
+            return Some(task);
+        }
+        if let Some(task) = self.pick_common() {
+            return Some(task);
+        }
+        low.pop().map(wrap)
+    }
+
+    /// What is in this worker's own queues. For a spare that hands over.
+    pub(crate) fn pick_own(&self) -> Option<TaskRef> {
+        // SAFETY: invariant 4.
+        let task = unsafe { self.deque.pop() }.or_else(|| self.rings.iter().find_map(Ring::pop));
+        // SAFETY: only tasks are in the queues.
+        task.map(|task| unsafe { TaskRef::from_ptr(task) })
+    }
+
+    /// What local work must not starve: timers, the common queue, low priority.
+    #[cold]
+    fn pick_rarely(&self) -> Option<TaskRef> {
+        self.shared().fire_timers(Some(self));
+        let turn = self.tick.get() / COMMON_EVERY;
+        match turn % 3 {
+            // SAFETY: only tasks are in the queues.
+            0 => self.rings[0].pop().map(|task| unsafe { TaskRef::from_ptr(task) }),
+            1 => self.inbox.pop().or_else(|| self.pick_common()),
+            _ => self.pick_common().or_else(|| self.inbox.pop()),
+        }
+    }
+
+    /// One task of the common queue, and a few more for the ring.
+    fn pick_common(&self) -> Option<TaskRef> {
+        let common = &self.shared().common;
+        if common.is_empty() {
+            return None;
+        }
+        common.pop(self.shared().active_workers(), |task| {
+            // SAFETY: invariant 4.
+            unsafe { self.rings[1].push(task.as_ptr()).is_ok() }
+        })
+    }
+
+    /// Makes `task` the one that runs here; None: there is no stack for it, and it has failed.
+    #[inline]
+    fn enter(&self, task: TaskRef) -> Option<*const Context> {
+        task.worker.set(self);
+        if !task.started() {
+            let Some(stack) = self.take_stack(task.class.get()) else {
+                self.no_stack(task);
+                return None;
+            };
+            // SAFETY: the stack is ours and empty; the task is ours.
+            unsafe {
+                let argument = task.as_ptr().as_ptr().cast::<u8>();
+                *task.context.get() = Context::new(stack.top(), fiber_main, argument, fiber_returned);
+                *task.stack.get() = Some(stack);
+            }
+            task.home.set(self.index);
+        }
+        self.begin(task);
+        Some(task.context.get())
+    }
+
+    #[inline]
+    fn begin(&self, task: TaskRef) {
+        task.word.run();
+        self.set_current(Some(task));
+        self.epoch.store(self.epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.shared().log_run(self, task);
+    }
+
+    #[cold]
+    fn no_stack(&self, task: TaskRef) {
+        task.word.run();
+        // SAFETY: it never ran, so the closure is there, and it is ours.
+        unsafe {
+            (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
+            *task.outcome.get() = Outcome::Error(Box::new(TaskError::Failed("no memory for a stack".into())));
+        }
+        self.finish(task);
+    }
+
+    /// Leaves `me`, which goes on when somebody resumes it. On its own fiber.
+    ///
+    /// # Safety
+    /// `me` runs on this worker, and the caller is `me`.
+    #[inline]
+    unsafe fn leave(&self, me: TaskRef, pending: Pending, next: Option<TaskRef>) {
+        // SAFETY: invariant 1; the last pending was done when `me` was entered.
+        unsafe { *self.pending.get() = pending };
+        let to = match next.and_then(|task| self.enter(task)) {
+            Some(context) => context,
+            None => {
+                self.set_current(None);
+                self.context.get().cast_const()
+            }
+        };
+        // SAFETY: `to` is suspended, and ours to resume: a task that we picked, or our own thread.
+        unsafe { switch(me.context.get(), to) };
+        // Another worker, perhaps (invariant 2).
+        // SAFETY: whoever resumed us wrote it.
+        unsafe { &*me.worker.get() }.settle();
+    }
+
+    /// Does what the task that was left needs, now that its registers are saved.
+    #[inline]
+    fn settle(&self) {
+        // SAFETY: invariant 1.
+        let pending = unsafe { std::mem::replace(&mut *self.pending.get(), Pending::Nothing) };
+        match pending {
+            Pending::Nothing => {}
+            Pending::Requeue(task) => {
+                self.push(task);
+                self.shared().notify();
+            }
+            Pending::Sleep(task, event) => self.put_to_sleep(task, event),
+            Pending::Release(stack) => self.give_stack(stack),
+            Pending::Retire(stack) => self.shared().stacks.retire(stack),
+            Pending::Abandoned(task) => self.bury(task),
+        }
+    }
+
+    #[inline]
+    fn put_to_sleep(&self, task: TaskRef, event: Event) {
+        let sleep = || {
+            if !task.word.sleep(event) {
+                self.push(task);
+            }
+        };
+        // SAFETY: the task has not slept yet, so its nursery is there.
+        let nursery = unsafe { task.nursery.get().as_ref() };
+        match nursery {
+            Some(nursery) if event == Event::Exhaust || nursery.is_starving() => {
+                nursery.watch_sleep(event == Event::Exhaust, Some(self), sleep);
+            }
+            _ => sleep(),
+        }
+    }
+
+    /// Lets others run, if there are any. On the fiber of `me`.
+    #[inline]
+    pub(crate) fn yield_now(&self, me: TaskRef) {
+        if let Some(next) = self.pick() {
+            Counters::add(&self.counters.yields);
+            self.shared().log_leave(self, me, Event::Yield);
+            // SAFETY: the caller is `me`.
+            unsafe { self.leave(me, Pending::Requeue(me), Some(next)) };
+        }
+    }
+
+    /// Sleeps once, until woken. On the fiber of `me`; callers loop.
+    #[inline]
+    pub(crate) fn sleep(&self, me: TaskRef, event: Event, wait: Wait, at: &'static Location<'static>) {
+        if me.flags.load(Ordering::Relaxed) & flag::LISTED == 0 {
+            // SAFETY: the task runs, so its nursery is there.
+            if let Some(nursery) = unsafe { me.nursery.get().as_ref() } {
+                nursery.list(me);
+            }
+        }
+        me.waits_for.store(wait as u8, Ordering::Relaxed);
+        me.waits_at.store(ptr::from_ref(at).cast_mut(), Ordering::Relaxed);
+        let next = self.pick();
+        self.shared().log_leave(self, me, event);
+        // SAFETY: the caller is `me`.
+        unsafe { self.leave(me, Pending::Sleep(me, event), next) };
+        me.waits_for.store(Wait::None as u8, Ordering::Relaxed);
+    }
+
+    /// Runs `task` from the thread's own stack until the worker has nothing to run.
+    pub(crate) fn resume(&self, task: TaskRef) {
+        if let Some(context) = self.enter(task) {
+            // SAFETY: the task is ours to resume; our own context is free.
+            unsafe { switch(self.context.get(), context) };
+            self.settle();
+        }
+    }
+
+    /// The task has ended: its result goes to its handle, its unused budget to its nursery. The task is not touched
+    /// afterwards, and its stack was taken from it before.
+    fn finish(&self, task: TaskRef) {
+        self.set_current(None);
+        self.shared().log_leave(self, task, Event::Return);
+        Counters::add(&self.counters.completed);
+        // SAFETY: the task is ours until `join.finish`.
+        let (event, error) = unsafe { ending(task) };
+        task.word.end(event);
+        let nursery = task.nursery.get();
+        // SAFETY: invariant 1 of the nursery: it is there until we leave it.
+        let nursery: Option<&Nursery> = unsafe { nursery.as_ref() };
+        if let Some(nursery) = nursery {
+            nursery.child_ended(task, &nursery::unused(task), error, Some(self));
+        }
+        match task.join.finish() {
+            Finished::Kept => {}
+            Finished::Unwanted => {
+                // SAFETY: nobody else has it.
+                unsafe { drop_result(task) };
+                self.free_task(task);
+            }
+            Finished::Awaited(waiter) => Waiter::from_bits(waiter).wake(Some(self)),
+        }
+        if let Some(nursery) = nursery {
+            nursery.leave(Some(self));
+        }
+    }
+
+    /// The signal handler has thrown us back here from a task that ran over its stack. Its frames stay as they are until
+    /// no child of it can refer to them; then it ends.
+    #[cold]
+    fn bury(&self, task: TaskRef) {
+        self.set_current(None);
+        Counters::add(&self.counters.overflows);
+        self.shared().bury(task, self);
+    }
+
+    /// The end of a buried task.
+    pub(crate) fn finish_buried(&self, task: TaskRef) {
+        // SAFETY: the task never runs again.
+        unsafe {
+            *task.outcome.get() = Outcome::StackOverflow;
+            if let Some(stack) = (*task.stack.get()).take() {
+                self.shared().give_abandoned(stack);
+            }
+        }
+        let before = self.task();
+        self.finish(task);
+        self.set_current(before);
+    }
+
+    /// Called by the overflow handler, on the signal stack: leave a note for `settle`.
+    pub(crate) fn abandon_current(&self) {
+        if let Some(task) = self.task() {
+            // SAFETY: on the worker's own thread; the task's last pending was done when it was entered, and the
+            // overwritten value needs no drop.
+            unsafe { ptr::write(self.pending.get(), Pending::Abandoned(task)) };
+        }
+    }
+
+    /// Takes the thread: TLS, name of the thread to unpark.
+    pub(crate) fn bind_thread(&self) {
+        WORKER.set(self);
+        *self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(std::thread::current());
+    }
+
+    /// # Safety
+    /// Before the worker's thread starts.
+    pub(crate) unsafe fn make_deterministic(&self, det: Det) {
+        // SAFETY: nobody else is there yet.
+        unsafe { *self.det.get() = Some(det) };
+    }
+
+    /// Steals from `victim`: a task that never ran, or, if tasks may move, one that did.
+    pub(crate) fn steal_from(&self, victim: &Worker) -> Option<TaskRef> {
+        let mut queues: [Option<&Ring<Task>>; 3] = [None; 3];
+        if self.shared().config.migrates() {
+            let [low, normal, high] = &victim.rings;
+            queues = [Some(high), Some(normal), Some(low)];
+        }
+        let mut taken = match victim.deque.steal() {
+            Steal::Taken(task) => Some(task),
+            _ => None,
+        };
+        for ring in queues.into_iter().flatten() {
+            if taken.is_some() {
+                break;
+            }
+            if let Steal::Taken(task) = ring.steal() {
+                taken = Some(task);
+            }
+        }
+        // SAFETY: only tasks are in the queues.
+        taken.map(|task| unsafe { TaskRef::from_ptr(task) })
+    }
+
+    /// How much a thief would find here.
+    pub(crate) fn stealable(&self) -> usize {
+        let rings = if self.shared().config.migrates() { self.rings.iter().map(Ring::len).sum() } else { 0 };
+        self.deque.len() + rings
+    }
+}
+
+/// What an ended task's outcome means: the transition, and the error for its nursery.
+///
+/// # Safety
+/// The caller owns the task.
+unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
+    // SAFETY: the caller's.
+    let outcome = unsafe { &mut *task.outcome.get() };
+    match outcome {
+        Outcome::Value if task.has(flag::SAW_CANCEL) => (Event::Cancel, None),
+        Outcome::Value => (Event::Return, None),
+        Outcome::Cancelled => (Event::Cancel, Some(TaskError::Cancelled)),
+        Outcome::StackOverflow => (Event::Fail, Some(TaskError::StackOverflow)),
+        Outcome::WorkerPanic => (Event::Fail, Some(TaskError::WorkerPanic)),
+        Outcome::Budget(resource) => (Event::Fail, Some(TaskError::BudgetExceeded(*resource))),
+        Outcome::Error(error) => match &mut **error {
+            TaskError::Panicked(message) => (Event::Fail, Some(TaskError::Panicked(message.clone()))),
+            TaskError::Code(code) => (Event::Return, Some(TaskError::Code(*code))),
+            // The error itself goes to the nursery; the handle, if anybody asks, learns that it failed.
+            other => (Event::Fail, Some(std::mem::replace(other, TaskError::Code(-1)))),
+        },
+        Outcome::Pending => unreachable!("a task ends with an outcome"),
+    }
+}
+
+/// Drops what an ended task left.
+///
+/// # Safety
+/// The caller owns the task, which has ended.
+pub(crate) unsafe fn drop_result(task: TaskRef) {
+    // SAFETY: the caller's.
+    unsafe {
+        if let Outcome::Value = std::mem::replace(&mut *task.outcome.get(), Outcome::Pending) {
+            (task.vtable.get().expect("a task has a vtable").drop_value)(task);
+        }
+    }
+}
+
+/// The bottom of every fiber: runs its task, and then any other that never ran and is at hand (invariant 3).
+unsafe extern "C" fn fiber_main(argument: *mut u8) {
+    let task = NonNull::new(argument.cast::<Task>()).expect("a fiber has a task");
+    // SAFETY: `enter` passed a task.
+    let mut task = unsafe { TaskRef::from_ptr(task) };
+    // SAFETY: `enter` wrote it.
+    unsafe { &*task.worker.get() }.settle();
+    loop {
+        run(task);
+        // SAFETY: whoever resumed the task last wrote it.
+        let worker = unsafe { &*task.worker.get() };
+        // SAFETY: the task is ours.
+        let mut stack = unsafe { (*task.stack.get()).take() }.expect("a running task has a stack");
+        // Ran over its stack and came back: the reserve is open, and below us.
+        let sound = !task.overflowed.load(Ordering::Acquire) || stack.close_reserve().is_ok();
+        worker.finish(task);
+        let next = worker.pick();
+        let inherits = |next: &TaskRef| sound && !next.started() && next.class.get() == stack.class();
+        match next {
+            Some(next) if inherits(&next) => {
+                next.worker.set(worker);
+                next.home.set(worker.index);
+                // SAFETY: the task is ours, and so is the stack that we stand on.
+                unsafe { *next.stack.get() = Some(stack) };
+                worker.begin(next);
+                task = next;
+            }
+            next => {
+                // SAFETY: invariant 1; nothing is pending.
+                unsafe {
+                    *worker.pending.get() = if sound { Pending::Release(stack) } else { Pending::Retire(stack) };
+                }
+                let to = match next.and_then(|task| worker.enter(task)) {
+                    Some(context) => context,
+                    None => worker.context.get().cast_const(),
+                };
+                // SAFETY: `to` is suspended and ours; we never come back.
+                unsafe { switch(worker.grave.get(), to) };
+                unreachable!("a fiber that has ended was resumed");
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn fiber_returned() -> ! {
+    // `fiber_main` does not return.
+    std::process::abort();
+}
+
+/// Runs the task's closure, unless it was cancelled before.
+fn run(task: TaskRef) {
+    // SAFETY: the task runs, so its nursery is there.
+    let cancelled = unsafe { task.nursery.get().as_ref() }.is_some_and(Nursery::is_cancelled);
+    let vtable = task.vtable.get().expect("a task has a vtable");
+    // SAFETY: the closure is there, as the task never ran; we are on its stack.
+    unsafe {
+        if cancelled || task.has(flag::CANCEL) {
+            (vtable.drop_closure)(task);
+            *task.outcome.get() = Outcome::Cancelled;
+        } else {
+            (vtable.run)(task);
+            if task.overflowed.load(Ordering::Acquire) || task.has(flag::SPENT | flag::OVERDRAWN) {
+                overrule(task);
+            }
+        }
+    }
+}
+
+/// The task returned, but it had run over its stack or its budget on the way: that is its outcome.
+#[cold]
+fn overrule(task: TaskRef) {
+    let outcome = if task.overflowed.load(Ordering::Acquire) {
+        Outcome::StackOverflow
+    } else if task.has(flag::OVERDRAWN) {
+        Outcome::Budget(Resource::Memory)
+    } else {
+        // SAFETY: the task is ours.
+        match unsafe { &*task.outcome.get() } {
+            Outcome::Value | Outcome::Cancelled => Outcome::Budget(Resource::ALL[usize::from(task.spent.get())]),
+            _ => return,
+        }
+    };
+    // SAFETY: the task is ours.
+    unsafe {
+        drop_result(task);
+        *task.outcome.get() = outcome;
+    }
+    debug_assert_ne!(task.word.state(), TaskState::Completed);
+}
