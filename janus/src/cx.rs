@@ -329,6 +329,17 @@ impl Cx {
         result
     }
 
+    /// A number of the worker's generator; deterministic in deterministic mode.
+    pub(crate) fn random(&self) -> u64 {
+        let worker = self.worker();
+        // SAFETY: on the worker's own thread.
+        if let Some(det) = unsafe { worker.det() } {
+            return det.random();
+        }
+        worker.rng.set(worker.rng.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
+        crate::det::scramble(worker.rng.get())
+    }
+
     /// Time since the runtime began.
     #[must_use]
     pub fn now(&self) -> Duration {

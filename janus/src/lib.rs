@@ -6,6 +6,7 @@ compile_error!("janus runs on Linux on x86_64: its context switch is written for
 mod blocks;
 pub mod budget;
 mod caps;
+mod chan;
 mod common;
 mod config;
 pub mod context;
@@ -40,6 +41,7 @@ mod worker;
 
 pub use budget::{Budget, Operation, Resource};
 pub use caps::{CapBudget, CapSpawn};
+pub use chan::{Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, channel};
 pub use config::{Config, MAX_WORKERS, Profile, QUANTUM, Strategy};
 pub use cx::{ChargeError, Cx, TaskId, Ticker};
 pub use error::{Cancelled, RechargeError, RuntimeError, SpawnError, TaskError};

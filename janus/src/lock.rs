@@ -51,8 +51,25 @@ impl<T> SpinLock<T> {
         }
     }
 
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
+    /// Takes the lock without a guard, for sections that hold several.
+    pub(crate) fn take(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// Gives back what `take` took.
+    ///
+    /// # Safety
+    /// The caller holds the lock and has no reference into the value.
+    pub(crate) unsafe fn give(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// # Safety
+    /// The caller holds the lock by `take`, and there is no other reference into the value.
+    #[allow(clippy::mut_from_ref, reason = "the lock is the borrow")]
+    pub(crate) unsafe fn held(&self) -> &mut T {
+        // SAFETY: the caller's.
+        unsafe { &mut *self.value.get() }
     }
 }
 

@@ -1,0 +1,616 @@
+//! Channels between tasks: rendezvous (capacity 0) and bounded, many senders and many receivers, first come first
+//! served, and a select over any number of them. A wait blocks the task and not its worker, ends when the task is
+//! cancelled, and costs one channel operation however long it is.
+//!
+//! Invariants:
+//! 1. Everything of a channel is under its lock. Whoever waits has a node in one of the two lists; the node lies in the
+//!    waiter's frame and is out of the list before the frame ends.
+//! 2. Whoever serves a waiter takes the node out, moves the message, copies the waiter out of the node, and only then marks
+//!    the node: from that moment the frame may be gone. It wakes the waiter last.
+//! 3. Of a select's nodes one is served at most: serving one begins with winning `choice`.
+//! 4. Messages wait only if no receiver does; receivers wait only if no message and no sender does.
+
+use crate::cx::Cx;
+use crate::error::Cancelled;
+use crate::lock::SpinLock;
+use crate::task::Wait;
+use crate::waiter::{Parker, Waiter};
+use crate::worker::{Worker, current_worker};
+use std::cell::{Cell, UnsafeCell};
+use std::collections::VecDeque;
+use std::error::Error;
+use std::fmt;
+use std::panic::Location;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const WAITING: u8 = 0;
+const SERVED: u8 = 1;
+const CLOSED: u8 = 2;
+
+/// No arm of a select is chosen yet.
+const OPEN: usize = usize::MAX;
+
+/// One who waits at one channel (invariant 1).
+struct Node<T> {
+    waiter: Waiter,
+    state: AtomicU8,
+    message: UnsafeCell<Option<T>>,
+    before: Cell<*const Node<T>>,
+    after: Cell<*const Node<T>>,
+    listed: Cell<bool>,
+    /// The select that it belongs to, and its arm there.
+    choice: *const AtomicUsize,
+    arm: usize,
+}
+
+impl<T> Node<T> {
+    fn new(waiter: Waiter, message: Option<T>, choice: *const AtomicUsize, arm: usize) -> Node<T> {
+        Node {
+            waiter,
+            state: AtomicU8::new(WAITING),
+            message: UnsafeCell::new(message),
+            before: Cell::new(ptr::null()),
+            after: Cell::new(ptr::null()),
+            listed: Cell::new(false),
+            choice,
+            arm,
+        }
+    }
+
+    /// Invariant 3: may the caller serve it?
+    fn win(&self) -> bool {
+        // SAFETY: the select's frame is there as long as the node is listed, and the caller holds the lock.
+        match unsafe { self.choice.as_ref() } {
+            None => true,
+            Some(choice) => {
+                choice.compare_exchange(OPEN, self.arm, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            }
+        }
+    }
+
+    /// Invariant 2.
+    fn mark(&self, state: u8) -> Waiter {
+        let waiter = self.waiter;
+        self.state.store(state, Ordering::Release);
+        waiter
+    }
+}
+
+/// Waiters, the first first.
+struct List<T> {
+    first: *const Node<T>,
+    last: *const Node<T>,
+}
+
+impl<T> List<T> {
+    const fn new() -> List<T> {
+        List { first: ptr::null(), last: ptr::null() }
+    }
+
+    /// # Safety
+    /// The node stays where it is until it is out of the list; the caller holds the channel's lock.
+    unsafe fn push(&mut self, node: &Node<T>) {
+        node.before.set(self.last);
+        node.after.set(ptr::null());
+        node.listed.set(true);
+        // SAFETY: invariant 1.
+        match unsafe { self.last.as_ref() } {
+            Some(last) => last.after.set(node),
+            None => self.first = node,
+        }
+        self.last = node;
+    }
+
+    /// # Safety
+    /// The node is in this list, and the caller holds the channel's lock.
+    unsafe fn remove(&mut self, node: &Node<T>) {
+        let (before, after) = (node.before.get(), node.after.get());
+        // SAFETY: invariant 1.
+        unsafe {
+            match before.as_ref() {
+                Some(before) => before.after.set(after),
+                None => self.first = after,
+            }
+            match after.as_ref() {
+                Some(after) => after.before.set(before),
+                None => self.last = before,
+            }
+        }
+        node.listed.set(false);
+    }
+
+    /// Takes the first waiter that may be served.
+    ///
+    /// # Safety
+    /// The caller holds the channel's lock, and keeps it until it has marked the node.
+    unsafe fn pop<'a>(&mut self) -> Option<&'a Node<T>>
+    where
+        T: 'a,
+    {
+        loop {
+            // SAFETY: invariant 1: the node is there until it is marked.
+            let node = unsafe { self.first.as_ref() }?;
+            // SAFETY: it is the first of this list.
+            unsafe { self.remove(node) };
+            if node.win() {
+                return Some(node);
+            }
+        }
+    }
+}
+
+struct State<T> {
+    messages: VecDeque<T>,
+    capacity: usize,
+    senders: List<T>,
+    receivers: List<T>,
+    closed: bool,
+}
+
+// SAFETY: the pointers are to nodes of waiters, under the lock; messages move between threads.
+unsafe impl<T: Send> Send for State<T> {}
+
+/// What an attempt found.
+enum Attempt<T> {
+    /// Done; wake this one.
+    Done(Option<Waiter>),
+    /// Taken; wake this one.
+    Taken(T, Option<Waiter>),
+    /// Closed. The message comes back.
+    Closed,
+    /// It would have to wait.
+    Wait,
+}
+
+impl<T> State<T> {
+    /// Sends what is in `message`, if that needs no wait.
+    fn send(&mut self, message: &mut Option<T>) -> Attempt<T> {
+        if self.closed {
+            return Attempt::Closed;
+        }
+        // SAFETY: we have the state, so the lock is held.
+        if let Some(receiver) = unsafe { self.receivers.pop() } {
+            // SAFETY: we serve it (invariant 2).
+            unsafe { *receiver.message.get() = message.take() };
+            return Attempt::Done(Some(receiver.mark(SERVED)));
+        }
+        if self.messages.len() < self.capacity {
+            self.messages.extend(message.take());
+            return Attempt::Done(None);
+        }
+        Attempt::Wait
+    }
+
+    fn receive(&mut self) -> Attempt<T> {
+        if let Some(message) = self.messages.pop_front() {
+            // There is room now for the first sender that waits.
+            // SAFETY: we have the state, so the lock is held.
+            let waiter = unsafe { self.senders.pop() }.map(|sender| {
+                // SAFETY: we serve it (invariant 2).
+                self.messages.extend(unsafe { (*sender.message.get()).take() });
+                sender.mark(SERVED)
+            });
+            return Attempt::Taken(message, waiter);
+        }
+        // SAFETY: as above.
+        if let Some(sender) = unsafe { self.senders.pop() } {
+            // SAFETY: we serve it (invariant 2); a waiting sender has its message.
+            let message = unsafe { (*sender.message.get()).take() }.expect("a sender has a message");
+            return Attempt::Taken(message, Some(sender.mark(SERVED)));
+        }
+        if self.closed { Attempt::Closed } else { Attempt::Wait }
+    }
+}
+
+struct Channel<T> {
+    state: SpinLock<State<T>>,
+    senders: AtomicUsize,
+    receivers: AtomicUsize,
+}
+
+impl<T> Channel<T> {
+    /// One side is gone: everybody who waits learns it.
+    fn close(&self) {
+        let here = current_worker();
+        loop {
+            let mut state = self.state.lock();
+            state.closed = true;
+            // SAFETY: the lock is held.
+            let node = unsafe { state.senders.pop().or_else(|| state.receivers.pop()) };
+            let Some(node) = node else { return };
+            let waiter = node.mark(CLOSED);
+            drop(state);
+            waiter.wake(here);
+        }
+    }
+}
+
+/// The sending end; clone it for more senders. When the last is dropped, receivers get what is left and then an error.
+pub struct Sender<T> {
+    channel: Arc<Channel<T>>,
+}
+
+/// The receiving end; clone it for more receivers. When the last is dropped, senders get their messages back.
+pub struct Receiver<T> {
+    channel: Arc<Channel<T>>,
+}
+
+/// A channel for so many messages in transit; 0 is a rendezvous: a send returns when the message was received.
+#[must_use]
+pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let state = State {
+        messages: VecDeque::with_capacity(capacity.min(1024)),
+        capacity,
+        senders: List::new(),
+        receivers: List::new(),
+        closed: false,
+    };
+    let channel = Arc::new(Channel {
+        state: SpinLock::new(state),
+        senders: AtomicUsize::new(1),
+        receivers: AtomicUsize::new(1),
+    });
+    (Sender { channel: channel.clone() }, Receiver { channel })
+}
+
+/// Why a message was not sent; it comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SendError<T> {
+    /// There is no receiver any more.
+    Closed(T),
+    /// The task was cancelled.
+    Cancelled(T),
+    /// [`Sender::try_send`]: it would have to wait.
+    Full(T),
+}
+
+impl<T> SendError<T> {
+    /// The message.
+    pub fn into_inner(self) -> T {
+        match self {
+            SendError::Closed(message) | SendError::Cancelled(message) | SendError::Full(message) => message,
+        }
+    }
+
+    fn text(&self) -> &'static str {
+        match self {
+            SendError::Closed(_) => "nobody receives from this channel any more",
+            SendError::Cancelled(_) => "the task was cancelled while it sent",
+            SendError::Full(_) => "the channel is full",
+        }
+    }
+}
+
+impl<T> fmt::Debug for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl<T> fmt::Display for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl<T> Error for SendError<T> {}
+
+/// Why there is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvError {
+    /// There is none, and no sender any more.
+    Closed,
+    /// The task was cancelled.
+    Cancelled,
+    /// [`Receiver::try_recv`]: there is none now. [`Receiver::recv_timeout`]: none came in time.
+    Empty,
+}
+
+impl fmt::Display for RecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RecvError::Closed => "nobody sends to this channel any more",
+            RecvError::Cancelled => "the task was cancelled while it received",
+            RecvError::Empty => "there is no message",
+        })
+    }
+}
+
+impl Error for RecvError {}
+
+fn wake(waiter: Option<Waiter>, here: Option<&Worker>) {
+    if let Some(waiter) = waiter {
+        waiter.wake(here);
+    }
+}
+
+impl<T: Send> Sender<T> {
+    /// Sends, and waits for room, or for the receiver of a rendezvous.
+    #[track_caller]
+    #[inline]
+    pub fn send(&self, cx: &Cx, message: T) -> Result<(), SendError<T>> {
+        let at = Location::caller();
+        if charge(cx, at).is_err() {
+            return Err(SendError::Cancelled(message));
+        }
+        let mut message = Some(message);
+        let mut state = self.channel.state.lock();
+        match state.send(&mut message) {
+            Attempt::Done(waiter) => {
+                drop(state);
+                wake(waiter, Some(cx.worker()));
+                Ok(())
+            }
+            Attempt::Closed => Err(SendError::Closed(message.expect("it was not sent"))),
+            _ => {
+                let node = Node::new(cx.waiter(), message, ptr::null(), 0);
+                // SAFETY: the node stays here until it is served or taken out below.
+                unsafe { state.senders.push(&node) };
+                drop(state);
+                let end = self.wait(&node, || cx.block(Wait::Send, at));
+                // SAFETY: the node is out of the list: it is ours alone.
+                let rest = unsafe { (*node.message.get()).take() };
+                match (end, rest) {
+                    (SERVED, _) => Ok(()),
+                    (CLOSED, Some(message)) => Err(SendError::Closed(message)),
+                    (_, Some(message)) => Err(SendError::Cancelled(message)),
+                    (_, None) => unreachable!("an unserved sender has its message"),
+                }
+            }
+        }
+    }
+
+    /// Sleeps by `sleep` until the node is served; takes it out if that fails.
+    fn wait(&self, node: &Node<T>, mut sleep: impl FnMut() -> Result<(), Cancelled>) -> u8 {
+        while node.state.load(Ordering::Acquire) == WAITING {
+            if sleep().is_err() {
+                let mut state = self.channel.state.lock();
+                if node.listed.get() {
+                    // SAFETY: it is in this list, and the lock is held.
+                    unsafe { state.senders.remove(node) };
+                }
+                break;
+            }
+        }
+        node.state.load(Ordering::Acquire)
+    }
+
+    /// Sends if that needs no wait. It is charged all the same.
+    #[track_caller]
+    pub fn try_send(&self, cx: &Cx, message: T) -> Result<(), SendError<T>> {
+        if charge(cx, Location::caller()).is_err() {
+            return Err(SendError::Cancelled(message));
+        }
+        let mut message = Some(message);
+        let attempt = self.channel.state.lock().send(&mut message);
+        match (attempt, message) {
+            (Attempt::Done(waiter), _) => {
+                wake(waiter, Some(cx.worker()));
+                Ok(())
+            }
+            (Attempt::Closed, Some(message)) => Err(SendError::Closed(message)),
+            (_, Some(message)) => Err(SendError::Full(message)),
+            (_, None) => unreachable!("an unsent message is there"),
+        }
+    }
+
+    /// Sends from a thread that is no task's, and blocks it. From a task it would block its worker: use
+    /// [`Sender::send`] there.
+    pub fn send_blocking(&self, message: T) -> Result<(), SendError<T>> {
+        let mut message = Some(message);
+        let mut state = self.channel.state.lock();
+        match state.send(&mut message) {
+            Attempt::Done(waiter) => {
+                drop(state);
+                wake(waiter, None);
+                Ok(())
+            }
+            Attempt::Closed => Err(SendError::Closed(message.expect("it was not sent"))),
+            _ => {
+                let parker = Parker::mine();
+                let node = Node::new(Waiter::thread(parker), message, ptr::null(), 0);
+                // SAFETY: the node stays here until it is served.
+                unsafe { state.senders.push(&node) };
+                drop(state);
+                let end = self.wait(&node, || {
+                    parker.park(None);
+                    Ok(())
+                });
+                // SAFETY: the node was served: it is ours alone.
+                let rest = unsafe { (*node.message.get()).take() };
+                match (end, rest) {
+                    (CLOSED, Some(message)) => Err(SendError::Closed(message)),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// An arm of a [`Cx::select`] that sends `message`.
+    pub fn arm(&self, message: T) -> SendArm<'_, T> {
+        SendArm { sender: self, node: None, message: Some(message), closed: false }
+    }
+}
+
+impl<T: Send> Receiver<T> {
+    /// Receives, and waits for a message.
+    #[track_caller]
+    #[inline]
+    pub fn recv(&self, cx: &Cx) -> Result<T, RecvError> {
+        let at = Location::caller();
+        self.recv_by(cx, at, || cx.block(Wait::Recv, at)).map_err(|error| match error {
+            RecvError::Empty => RecvError::Cancelled,
+            other => other,
+        })
+    }
+
+    /// Receives, and waits so long at most: then the error is [`RecvError::Empty`].
+    #[track_caller]
+    pub fn recv_timeout(&self, cx: &Cx, timeout: Duration) -> Result<T, RecvError> {
+        let at = Location::caller();
+        let until = cx.deadline(timeout);
+        let timer = cx.arm(until);
+        let result = self.recv_by(cx, at, || {
+            if cx.shared().now_ns() >= until {
+                return Err(Cancelled);
+            }
+            // A dump shows what it waits for; it goes on by itself.
+            cx.block(Wait::Sleep, at)
+        });
+        cx.shared().timers.disarm(timer);
+        match result {
+            Err(RecvError::Empty) if cx.is_cancelled() => Err(RecvError::Cancelled),
+            other => other,
+        }
+    }
+
+    /// `Empty`: `sleep` failed.
+    #[inline]
+    fn recv_by(
+        &self,
+        cx: &Cx,
+        at: &'static Location<'static>,
+        mut sleep: impl FnMut() -> Result<(), Cancelled>,
+    ) -> Result<T, RecvError> {
+        charge(cx, at).map_err(|Cancelled| RecvError::Cancelled)?;
+        let mut state = self.channel.state.lock();
+        match state.receive() {
+            Attempt::Taken(message, waiter) => {
+                drop(state);
+                wake(waiter, Some(cx.worker()));
+                Ok(message)
+            }
+            Attempt::Closed => Err(RecvError::Closed),
+            _ => {
+                let node = Node::new(cx.waiter(), None, ptr::null(), 0);
+                // SAFETY: the node stays here until it is served or taken out.
+                unsafe { state.receivers.push(&node) };
+                drop(state);
+                self.wait(&node, &mut sleep)
+            }
+        }
+    }
+
+    fn wait(&self, node: &Node<T>, mut sleep: impl FnMut() -> Result<(), Cancelled>) -> Result<T, RecvError> {
+        while node.state.load(Ordering::Acquire) == WAITING {
+            if sleep().is_err() {
+                let mut state = self.channel.state.lock();
+                if node.listed.get() {
+                    // SAFETY: it is in this list, and the lock is held.
+                    unsafe { state.receivers.remove(node) };
+                }
+                break;
+            }
+        }
+        // SAFETY: the node is out of the list: it is ours alone.
+        match (node.state.load(Ordering::Acquire), unsafe { (*node.message.get()).take() }) {
+            (_, Some(message)) => Ok(message),
+            (CLOSED, None) => Err(RecvError::Closed),
+            (_, None) => Err(RecvError::Empty),
+        }
+    }
+
+    /// Receives if there is a message. It is charged all the same.
+    #[track_caller]
+    pub fn try_recv(&self, cx: &Cx) -> Result<T, RecvError> {
+        charge(cx, Location::caller()).map_err(|Cancelled| RecvError::Cancelled)?;
+        let attempt = self.channel.state.lock().receive();
+        match attempt {
+            Attempt::Taken(message, waiter) => {
+                wake(waiter, Some(cx.worker()));
+                Ok(message)
+            }
+            Attempt::Closed => Err(RecvError::Closed),
+            _ => Err(RecvError::Empty),
+        }
+    }
+
+    /// Receives in a thread that is no task's, and blocks it. In a task it would block its worker: use
+    /// [`Receiver::recv`] there.
+    pub fn recv_blocking(&self) -> Result<T, RecvError> {
+        let mut state = self.channel.state.lock();
+        match state.receive() {
+            Attempt::Taken(message, waiter) => {
+                drop(state);
+                wake(waiter, None);
+                Ok(message)
+            }
+            Attempt::Closed => Err(RecvError::Closed),
+            _ => {
+                let parker = Parker::mine();
+                let node = Node::new(Waiter::thread(parker), None, ptr::null(), 0);
+                // SAFETY: the node stays here until it is served.
+                unsafe { state.receivers.push(&node) };
+                drop(state);
+                self.wait(&node, || {
+                    parker.park(None);
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// An arm of a [`Cx::select`] that receives.
+    #[must_use]
+    pub fn arm(&self) -> RecvArm<'_, T> {
+        RecvArm { receiver: self, node: None, result: None }
+    }
+}
+
+/// One operation, and one of the channel's.
+#[inline]
+fn charge(cx: &Cx, at: &'static Location<'static>) -> Result<(), Cancelled> {
+    cx.charge_channel(at)?;
+    cx.check()
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        self.channel.senders.fetch_add(1, Ordering::Relaxed);
+        Sender { channel: self.channel.clone() }
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Receiver<T> {
+        self.channel.receivers.fetch_add(1, Ordering::Relaxed);
+        Receiver { channel: self.channel.clone() }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        if self.channel.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.channel.close();
+        }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        if self.channel.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.channel.close();
+            // Nobody will take them.
+            let messages = std::mem::take(&mut self.channel.state.lock().messages);
+            drop(messages);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").finish_non_exhaustive()
+    }
+}
+
+mod select;
+pub use select::{Arm, RecvArm, Selected, SendArm};
