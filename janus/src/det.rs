@@ -21,6 +21,9 @@ pub(crate) fn scramble(seed: u64) -> u64 {
 /// The longest quantum, in operations.
 const QUANTUM: u64 = 32;
 
+/// One pick in so many takes any task of the queue.
+const SURPRISE: u64 = 4;
+
 /// See the module.
 pub(crate) struct Det {
     state: u64,
@@ -29,8 +32,8 @@ pub(crate) struct Det {
     /// The virtual worker whose turn it is.
     turn: usize,
     ready: usize,
-    pub(crate) steps: u64,
-    pub(crate) hash: u64,
+    steps: u64,
+    hash: u64,
     pub(crate) now_ns: u64,
 }
 
@@ -87,15 +90,23 @@ impl Det {
             }
         }
         let own = victim == self.turn;
+        // Now and then any of them: orders that real workers reach by being slow at the wrong moment.
+        let surprise = self.random().is_multiple_of(SURPRISE).then(|| self.below(self.queues[victim].len()));
         let queue = &mut self.queues[victim];
         let youngest = own && queue.back().is_some_and(|task| !task.started());
-        let task = if youngest { queue.pop_back() } else { queue.pop_front() }?;
+        let task = match surprise {
+            Some(place) => queue.swap_remove_back(place),
+            None if youngest => queue.pop_back(),
+            None => queue.pop_front(),
+        }?;
         self.ready -= 1;
         self.steps += 1;
         let id = task.id.load(Ordering::Relaxed);
         for word in [self.turn as u64, id] {
             self.hash = (self.hash ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
         }
+        shared.order[0].store(self.steps, Ordering::Relaxed);
+        shared.order[1].store(self.hash, Ordering::Relaxed);
         Some(task)
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     /// Deterministic mode's time.
     virtual_ns: AtomicU64,
     stop: AtomicBool,
+    /// Deterministic mode: steps so far, and the hash of their order.
+    pub(crate) order: [AtomicU64; 2],
     foreign_ids: AtomicU64,
     pub(crate) log: Option<Log>,
     pub(crate) monitor: Monitor,
@@ -86,6 +88,7 @@ impl Shared {
             started: Instant::now(),
             virtual_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            order: [const { AtomicU64::new(0) }; 2],
             foreign_ids: AtomicU64::new(0),
             log: (config.trace_events > 0).then(|| Log::new(real + spares, config.trace_events)),
             monitor: Monitor::new(),
@@ -224,6 +227,12 @@ impl Shared {
             NEVER => None,
             at => Some(Duration::from_nanos(at.saturating_sub(self.now_ns()).max(1))),
         }
+    }
+
+    /// Deterministic mode: steps, and the hash of their order.
+    pub(crate) fn order(&self) -> Option<(u64, u64)> {
+        let [steps, hash] = &self.order;
+        self.is_deterministic().then(|| (steps.load(Ordering::Acquire), hash.load(Ordering::Acquire)))
     }
 
     /// A number for a task that no worker makes.
