@@ -62,6 +62,7 @@ struct Bits {
 
 impl Idle {
     /// All of `workers` workers are busy.
+    #[allow(dead_code, reason = "for the models")]
     pub(crate) fn new(workers: usize) -> Idle {
         Idle::with_searchers(workers, workers)
     }

@@ -183,14 +183,6 @@ impl Nursery {
         }
     }
 
-    /// Undoes [`Nursery::admit`] for a child that could not be made.
-    pub(crate) fn unadmit(&self, granted: &Budget) {
-        if !self.boundless {
-            self.put_into_pool(&granted.with(Resource::Spawn, put(granted.spawn_count, 1)));
-        }
-        self.leave(None);
-    }
-
     /// The child is about to sleep for the first time (invariant 2).
     #[cold]
     pub(crate) fn list(&self, child: TaskRef) {

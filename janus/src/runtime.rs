@@ -16,7 +16,6 @@ use crate::nursery::{Nursery, Pool, Terms};
 use crate::panics;
 use crate::stack::{Stack, StackPool};
 use crate::state::Event;
-use crate::stats::Counters;
 use crate::task::{Outcome, TaskPool, TaskRef, Vtable, flag};
 use crate::timers::{NEVER, Timers};
 use crate::waiter::{Parker, Waiter};
@@ -307,7 +306,7 @@ impl Shared {
         let _signals = crate::overflow_hooks::on_this_thread();
         worker.bind_thread();
         while std::panic::catch_unwind(AssertUnwindSafe(|| worker.run_loop())).is_err() {
-            Counters::add(&worker.counters.worker_panics);
+            worker.recover();
             // Tasks that must stay with their thread have it: then the loop starts anew right here.
             if self.config.migrates() && self.start_thread(index).is_ok() {
                 return;

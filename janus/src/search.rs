@@ -36,10 +36,11 @@ impl Worker {
         // It took itself out of the parked ones: producers may have relied on it.
         let mut owes = false;
         loop {
-            if self.panic_wanted.swap(false, Ordering::AcqRel) {
+            if self.panic_wanted.load(Ordering::Relaxed) {
                 if searching {
                     shared.idle.end_search();
                 }
+                self.panic_wanted.store(false, Ordering::Relaxed);
                 panic!("a test asked this worker to panic");
             }
             if shared.stopping() {

@@ -14,7 +14,7 @@ const THREAD: usize = 1;
 
 /// See the module. Waking one that is long gone is harmless: tasks and parkers stay what they are (type-stable).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waiter(usize);
+pub struct Waiter(usize);
 
 impl Waiter {
     pub(crate) fn task(task: TaskRef) -> Waiter {

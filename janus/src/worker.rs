@@ -153,11 +153,6 @@ pub(crate) fn current_worker() -> Option<&'static Worker> {
     unsafe { WORKER.get().as_ref() }
 }
 
-/// The running task, if the caller is one.
-pub(crate) fn current_task() -> Option<TaskRef> {
-    current_worker().and_then(Worker::task)
-}
-
 impl Worker {
     pub(crate) fn new(index: u16, spare: bool, seed: u64) -> Worker {
         Worker {
@@ -490,6 +485,10 @@ impl Worker {
 
     /// Runs `task` from the thread's own stack until the worker has nothing to run.
     pub(crate) fn resume(&self, task: TaskRef) {
+        self.set_current(Some(task));
+        if self.panic_wanted.swap(false, Ordering::AcqRel) {
+            panic!("a test asked this worker to panic with a task in hand");
+        }
         if let Some(context) = self.enter(task) {
             // SAFETY: the task is ours to resume; our own context is free.
             unsafe { switch(self.context.get(), context) };
@@ -535,20 +534,6 @@ impl Worker {
         self.shared().bury(task, self);
     }
 
-    /// The end of a buried task.
-    pub(crate) fn finish_buried(&self, task: TaskRef) {
-        // SAFETY: the task never runs again.
-        unsafe {
-            *task.outcome.get() = Outcome::StackOverflow;
-            if let Some(stack) = (*task.stack.get()).take() {
-                self.shared().give_abandoned(stack);
-            }
-        }
-        let before = self.task();
-        self.finish(task);
-        self.set_current(before);
-    }
-
     /// Called by the overflow handler, on the signal stack: leave a note for `settle`.
     pub(crate) fn abandon_current(&self) {
         if let Some(task) = self.task() {
@@ -556,6 +541,25 @@ impl Worker {
             // overwritten value needs no drop.
             unsafe { ptr::write(self.pending.get(), Pending::Abandoned(task)) };
         }
+    }
+
+    /// The worker's loop panicked: a bug of the runtime. The task that it had in hand is not lost: one that has started
+    /// goes on, one that has not ends with that error.
+    pub(crate) fn recover(&self) {
+        Counters::add(&self.counters.worker_panics);
+        let Some(task) = self.task() else { return };
+        self.set_current(None);
+        if task.started() {
+            self.push(task);
+            return;
+        }
+        task.word.run();
+        // SAFETY: it never ran, so the closure is there, and it is ours.
+        unsafe {
+            (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
+            *task.outcome.get() = Outcome::WorkerPanic;
+        }
+        self.finish(task);
     }
 
     /// Takes the thread: TLS, name of the thread to unpark.
