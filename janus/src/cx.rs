@@ -237,6 +237,8 @@ impl Cx {
                 Some(det) => det.quantum(),
                 None => self.shared().config.quantum,
             };
+            // Of a small budget a task takes a part at a time: what sleepers hold in hand, others cannot use.
+            let quantum = quantum.min(task.ops.load(Ordering::Relaxed).div_ceil(8));
             in_hand += task.draw(Resource::Ops, quantum.max(count - in_hand.min(count)));
             if in_hand >= count {
                 break;
@@ -255,17 +257,17 @@ impl Cx {
     fn stop(&self, resource: Resource, at: &'static Location<'static>) -> Result<(), Cancelled> {
         let task = self.task;
         Counters::add(&self.worker().counters.exhaustions);
-        if self.nursery_of_mine().is_some_and(|nursery| nursery.feed(task, resource)) {
-            return Ok(());
-        }
         task.spent.set(resource as u8);
-        while task.meter(resource).load(Ordering::Acquire) == 0 {
+        loop {
+            let fed = self.nursery_of_mine().is_some_and(|nursery| nursery.feed(task, resource));
+            if fed || task.meter(resource).load(Ordering::Acquire) > 0 {
+                return Ok(());
+            }
             if self.is_cancelled() {
                 return Err(Cancelled);
             }
             self.worker().sleep(task, Event::Exhaust, Wait::Recharge, at);
         }
-        Ok(())
     }
 
     /// Lets others run, if there are any. It costs nothing [SCHED:4.2.2]. The error means that the task was cancelled.

@@ -12,7 +12,7 @@ use crate::panics;
 use crate::runtime::Shared;
 use crate::stack::StackClass;
 use crate::stats::Counters;
-use crate::task::{INLINE, Outcome, Priority, TaskRef, Vtable};
+use crate::task::{INLINE, Outcome, Priority, TaskRef, Vtable, flag};
 use crate::worker::{Worker, drop_result};
 use std::alloc::Layout;
 use std::error::Error;
@@ -213,7 +213,8 @@ pub(crate) fn spawn_as<E: Ending, F: FnOnce(&Cx) -> E>(
         None => (shared.tasks.take(), shared.foreign_id()),
     };
     task.id.store(id, Ordering::Relaxed);
-    task.flags.store(order.capabilities, Ordering::Relaxed);
+    let fixed = if order.budget.is_some() { flag::FIXED } else { 0 };
+    task.flags.store(order.capabilities | fixed, Ordering::Relaxed);
     task.overflowed.store(false, Ordering::Relaxed);
     task.set_budget(&granted);
     task.nursery.set(nursery);

@@ -96,7 +96,7 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
         shared.fire_timers(None);
         let now = shared.now_ns();
         for (index, worker) in shared.workers.iter().enumerate() {
-            let epoch = worker.epoch.load(Ordering::Relaxed);
+            let epoch = worker.beacon.epoch.load(Ordering::Relaxed);
             let task = worker.task();
             let id = task.map_or(0, |task| task.id.load(Ordering::Relaxed));
             let moved = epoch != seen[index].epoch || id != seen[index].task || id == 0;

@@ -26,6 +26,9 @@ const CANCELLED: u32 = 2;
 /// Somebody was exhausted with an empty pool: look for a dead end when the parent waits.
 const STARVING: u32 = 4;
 
+/// A child that lives on its parent's budget gets at most one in so many parts of what is left.
+const PART: u64 = 8;
+
 /// In `live`: the parent waits for the last child.
 const WAITING: usize = 1;
 const CHILD: usize = 2;
@@ -142,7 +145,15 @@ impl Nursery {
             other => SpawnError::PoolExhausted(other),
         };
         // The child itself is one, beside what it may spawn.
-        let with_child = wanted.with(Resource::Spawn, put(wanted.spawn_count, 1));
+        let mut with_child = wanted.with(Resource::Spawn, put(wanted.spawn_count, 1));
+        if let (Some(backing), false) = (self.backing, whole) {
+            // Who lives on its parent's own budget gets a part of it, not all: the parent and its siblings need some.
+            for resource in [Resource::Ops, Resource::Memory, Resource::Channel, Resource::Syscalls] {
+                let part = backing.meter(resource).load(Ordering::Relaxed).div_ceil(PART);
+                let want = with_child.get_mut(resource);
+                *want = (*want).min(part);
+            }
+        }
         let taken = self.take_from_pool(&with_child);
         let short = Resource::ALL.into_iter().find(|&r| {
             let (want, got) = (with_child.get(r), taken.get(r));
@@ -206,11 +217,10 @@ impl Nursery {
         }
     }
 
-    /// The child has ended; `unused` goes back. After this the nursery may be gone.
+    /// The child has ended; what it did not use goes back. After this the nursery may be gone.
     pub(crate) fn child_ended(
         &self,
         child: TaskRef,
-        unused: &Budget,
         error: Option<TaskError>,
         here: Option<&Worker>,
     ) {
@@ -226,7 +236,10 @@ impl Nursery {
             }
             drop(inner);
             if !self.boundless {
-                self.put_into_pool(unused);
+                self.put_into_pool(&unused(child));
+                if self.is_starving() && self.recharge == Recharge::FromPool {
+                    self.wake_exhausted(here, child);
+                }
             }
             if failed && self.cancel_on_error {
                 self.cancel(here);
@@ -235,6 +248,16 @@ impl Nursery {
         if self.flags.load(Ordering::Relaxed) & STARVING != 0 {
             self.starve(here, Some(child), 0);
         }
+    }
+
+    /// There is something in the pool again: those who wait for it try.
+    #[cold]
+    fn wake_exhausted(&self, here: Option<&Worker>, except: TaskRef) {
+        self.for_each_listed(|child| {
+            if child != except && child.word.state() == TaskState::BudgetExhausted {
+                wake_task(child, here);
+            }
+        });
     }
 
     /// The last thing that a child does with its nursery.
@@ -263,6 +286,21 @@ impl Nursery {
     pub(crate) fn close(&self) -> bool {
         self.flags.fetch_or(CLOSING, Ordering::AcqRel);
         self.live.load(Ordering::Acquire) / CHILD == 0
+    }
+
+    /// Can none of its children ever be stopped for good?
+    pub(crate) fn never_starves(&self) -> bool {
+        self.boundless && self.recharge == Recharge::FromPool
+    }
+
+    /// Is this the task, or thread, that opened it?
+    pub(crate) fn is_parent(&self, waiter: Waiter) -> bool {
+        self.parent == waiter
+    }
+
+    /// The parent waits no longer: see [`Nursery::expect`].
+    pub(crate) fn unexpect(&self) {
+        self.live.fetch_and(!WAITING, Ordering::AcqRel);
     }
 
     /// The parent announces that it sleeps until the last child has left; true: there is nobody to wait for.
@@ -295,7 +333,8 @@ impl Nursery {
 
     /// A child has none of `resource` left. True: the pool gave it another share.
     pub(crate) fn feed(&self, child: TaskRef, resource: Resource) -> bool {
-        if self.recharge == Recharge::Manual {
+        // Who was given an exact budget has that and no more.
+        if self.recharge == Recharge::Manual || child.flags.load(Ordering::Relaxed) & flag::FIXED != 0 {
             return false;
         }
         let share = match self.share.get(resource) {
@@ -303,12 +342,31 @@ impl Nursery {
             share => share,
         };
         let wanted = Budget::ZERO.with(resource, share);
-        let taken = if self.boundless { wanted } else { self.take_from_pool(&wanted) };
+        let mut taken = if self.boundless { wanted } else { self.take_part(resource, share) };
+        if taken.get(resource) == 0 && self.feed_parent(resource) {
+            taken = self.take_part(resource, share);
+        }
         if taken.get(resource) == 0 {
             return false;
         }
         child.fill(resource, taken.get(resource));
         true
+    }
+
+    /// The parent's own budget is the pool, and it is empty: the parent's pool gives it another share, and so on upwards.
+    fn feed_parent(&self, resource: Resource) -> bool {
+        let Some(parent) = self.backing else { return false };
+        // SAFETY: the parent has children, so it lives, and so does its nursery; the pointer was written before it ran.
+        unsafe { parent.nursery.get().as_ref() }.is_some_and(|nursery| nursery.feed(parent, resource))
+    }
+
+    /// A share of one component, but not all of what a parent has.
+    fn take_part(&self, resource: Resource, share: u64) -> Budget {
+        let part = match self.backing {
+            Some(backing) => backing.meter(resource).load(Ordering::Relaxed).div_ceil(PART),
+            None => share,
+        };
+        self.take_from_pool(&Budget::ZERO.with(resource, share.min(part)))
     }
 
     /// The parent gives a child more, out of the pool.
@@ -396,7 +454,7 @@ pub(crate) fn refill(task: TaskRef, amount: &Budget, here: Option<&Worker>) {
 }
 
 /// Infinite components of what was granted are not given back: the pool did not lose them.
-pub(crate) fn unused(task: TaskRef) -> Budget {
+fn unused(task: TaskRef) -> Budget {
     let mut left = task.budget();
     left.put(&task.in_hand());
     for resource in Resource::ALL {

@@ -413,8 +413,21 @@ impl<T> Handle<'_, T> {
     #[track_caller]
     pub fn join(self, cx: &Cx) -> Result<T, TaskError> {
         let at = Location::caller();
+        // Who waits for a child that cannot go on learns it, as one who waits for all of them does.
+        let expects = !self.nursery.never_starves() && self.nursery.is_parent(cx.waiter());
         while !self.task.join.is_done() {
-            if self.task.join.wait(cx.waiter().bits()) && cx.block(Wait::Join, at) == Err(Cancelled) {
+            if expects {
+                self.nursery.expect();
+                if self.nursery.is_starving() {
+                    self.nursery.starve(Some(cx.worker()), None, 0);
+                }
+            }
+            let cancelled =
+                self.task.join.wait(cx.waiter().bits()) && cx.block(Wait::Join, at) == Err(Cancelled);
+            if expects {
+                self.nursery.unexpect();
+            }
+            if cancelled {
                 return Err(TaskError::Cancelled);
             }
         }

@@ -126,11 +126,11 @@ impl Worker {
             if victim.index == self.index {
                 continue;
             }
-            let there = victim.stealable();
+            let there = victim.beacon.load();
             if there > 0 {
                 // A task alone is its worker's own next one, most often: leave it there for a moment. It is taken when
                 // that worker has not picked anything since the last look.
-                let epoch = victim.epoch.load(Ordering::Relaxed);
+                let epoch = victim.beacon.epoch.load(Ordering::Relaxed);
                 if there == 1 && self.last_look.replace((victim.index, epoch)) != (victim.index, epoch) {
                     look = Look::Busy;
                     continue;

@@ -125,6 +125,8 @@ pub(crate) mod flag {
     pub(crate) const MAY_SPAWN: u16 = 32;
     /// Holds a `CapBudget`.
     pub(crate) const MAY_RECHARGE: u16 = 64;
+    /// Its budget was asked for exactly: no pool adds to it by itself.
+    pub(crate) const FIXED: u16 = 256;
     /// Has seen that it was cancelled.
     pub(crate) const SAW_CANCEL: u16 = 128;
 }

@@ -20,7 +20,7 @@ use crate::deque::{Deque, Steal};
 use crate::det::Det;
 use crate::error::TaskError;
 use crate::join::Finished;
-use crate::nursery::{self, Nursery};
+use crate::nursery::Nursery;
 use crate::ring::Ring;
 use crate::runtime::Shared;
 use crate::stack::{Stack, StackClass};
@@ -85,8 +85,7 @@ pub(crate) struct Worker {
     /// The virtual workers of deterministic mode.
     det: UnsafeCell<Option<Det>>,
     pub(crate) counters: Counters,
-    /// How often it picked a task: a worker whose epoch stands still while it has a task is stuck in it.
-    pub(crate) epoch: AtomicU64,
+    pub(crate) beacon: Beacon,
     pub(crate) deque: Deque<Task>,
     pub(crate) rings: [Ring<Task>; 3],
     pub(crate) inbox: Inbox,
@@ -104,6 +103,43 @@ pub(crate) struct Worker {
 unsafe impl Sync for Worker {}
 // SAFETY: as above.
 unsafe impl Send for Worker {}
+
+/// What others see of a worker without touching its queues: one line, so that a thief's look costs its victim one cache
+/// miss. Only the worker itself writes it.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Beacon {
+    /// How often it picked a task or gave others the chance: a worker whose epoch stands still while it has a task is
+    /// stuck in it.
+    pub(crate) epoch: AtomicU64,
+    /// Tasks that it put into its queues, less those it took out itself.
+    kept: AtomicU64,
+    /// Tasks that others took: on a line of their own.
+    stolen: Apart<AtomicU64>,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+impl Beacon {
+    #[inline]
+    pub(crate) fn move_on(&self) {
+        self.epoch.store(self.epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn keep(&self, change: i64) {
+        self.kept.store(self.kept.load(Ordering::Relaxed).wrapping_add(change as u64), Ordering::Relaxed);
+    }
+
+    /// About how many tasks a thief would find.
+    #[inline]
+    pub(crate) fn load(&self) -> usize {
+        let kept = self.kept.load(Ordering::Relaxed);
+        (kept.wrapping_sub(self.stolen.0.load(Ordering::Relaxed)) as i64).max(0) as usize
+    }
+}
 
 /// Tasks that only this worker may run, from other threads.
 pub(crate) struct Inbox {
@@ -172,7 +208,7 @@ impl Worker {
             stacks: UnsafeCell::new([const { Vec::new() }; 5]),
             det: UnsafeCell::new(None),
             counters: Counters::default(),
-            epoch: AtomicU64::new(0),
+            beacon: Beacon::default(),
             deque: Deque::new(DEQUE),
             rings: [Ring::new(RING), Ring::new(RING), Ring::new(RING)],
             inbox: Inbox::new(),
@@ -274,8 +310,9 @@ impl Worker {
                 self.rings[priority as usize].push(pointer)
             }
         };
-        if pushed.is_err() {
-            self.shared().common.push(task);
+        match pushed {
+            Ok(()) => self.beacon.keep(1),
+            Err(_) => self.shared().common.push(task),
         }
     }
 
@@ -295,6 +332,7 @@ impl Worker {
         }
         let [low, normal, high] = &self.rings;
         let wrap = |pointer| {
+            self.beacon.keep(-1);
             // SAFETY: only tasks are in the queues.
             unsafe { TaskRef::from_ptr(pointer) }
         };
@@ -328,6 +366,9 @@ impl Worker {
     pub(crate) fn pick_own(&self) -> Option<TaskRef> {
         // SAFETY: invariant 4.
         let task = unsafe { self.deque.pop() }.or_else(|| self.rings.iter().find_map(Ring::pop));
+        if task.is_some() {
+            self.beacon.keep(-1);
+        }
         // SAFETY: only tasks are in the queues.
         task.map(|task| unsafe { TaskRef::from_ptr(task) })
     }
@@ -338,8 +379,11 @@ impl Worker {
         self.shared().fire_timers(Some(self));
         let turn = self.tick.get() / COMMON_EVERY;
         match turn % 3 {
-            // SAFETY: only tasks are in the queues.
-            0 => self.rings[0].pop().map(|task| unsafe { TaskRef::from_ptr(task) }),
+            0 => self.rings[0].pop().map(|task| {
+                self.beacon.keep(-1);
+                // SAFETY: only tasks are in the queues.
+                unsafe { TaskRef::from_ptr(task) }
+            }),
             1 => self.inbox.pop().or_else(|| self.pick_common()),
             _ => self.pick_common().or_else(|| self.inbox.pop()),
         }
@@ -353,7 +397,11 @@ impl Worker {
         }
         common.pop(self.shared().active_workers(), |task| {
             // SAFETY: invariant 4.
-            unsafe { self.rings[1].push(task.as_ptr()).is_ok() }
+            let kept = unsafe { self.rings[1].push(task.as_ptr()).is_ok() };
+            if kept {
+                self.beacon.keep(1);
+            }
+            kept
         })
     }
 
@@ -382,7 +430,7 @@ impl Worker {
     fn begin(&self, task: TaskRef) {
         task.word.run();
         self.set_current(Some(task));
-        self.epoch.store(self.epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.beacon.move_on();
         self.shared().log_run(self, task);
     }
 
@@ -457,6 +505,7 @@ impl Worker {
     /// Lets others run, if there are any. On the fiber of `me`.
     #[inline]
     pub(crate) fn yield_now(&self, me: TaskRef) {
+        self.beacon.move_on();
         if let Some(next) = self.pick() {
             Counters::add(&self.counters.yields);
             self.shared().log_leave(self, me, Event::Yield);
@@ -509,7 +558,7 @@ impl Worker {
         // SAFETY: invariant 1 of the nursery: it is there until we leave it.
         let nursery: Option<&Nursery> = unsafe { nursery.as_ref() };
         if let Some(nursery) = nursery {
-            nursery.child_ended(task, &nursery::unused(task), error, Some(self));
+            nursery.child_ended(task, error, Some(self));
         }
         match task.join.finish() {
             Finished::Kept => {}
@@ -593,6 +642,9 @@ impl Worker {
             if let Steal::Taken(task) = ring.steal() {
                 taken = Some(task);
             }
+        }
+        if taken.is_some() {
+            victim.beacon.stolen.0.fetch_add(1, Ordering::Relaxed);
         }
         // SAFETY: only tasks are in the queues.
         taken.map(|task| unsafe { TaskRef::from_ptr(task) })
