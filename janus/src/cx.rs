@@ -99,6 +99,7 @@ impl Cx {
         unsafe { &*self.task.shared }
     }
 
+    #[inline]
     fn nursery_of_mine(&self) -> Option<&Nursery> {
         // SAFETY: the task runs, so its nursery is there.
         unsafe { self.task.nursery.get().as_ref() }
@@ -361,6 +362,7 @@ impl Cx {
         timer
     }
 
+    #[inline]
     pub(crate) fn waiter(&self) -> Waiter {
         Waiter::task(self.task)
     }
@@ -397,6 +399,7 @@ impl Cx {
     }
 
     /// Does the task hold this capability, or the profile grant it to all?
+    #[inline]
     pub(crate) fn may(&self, capability: u16) -> bool {
         self.task.has(capability) || matches!(self.shared().config.profile, Profile::Service)
     }

@@ -266,6 +266,7 @@ pub(crate) unsafe fn discard(task: TaskRef, here: Option<&Worker>) {
 }
 
 /// The task's memory is free again.
+#[inline]
 pub(crate) fn free(task: TaskRef, here: Option<&Worker>) {
     // SAFETY: the runtime is there, as its task was.
     let shared = unsafe { &*task.shared };

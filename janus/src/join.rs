@@ -31,11 +31,13 @@ impl Join {
     }
 
     /// Of a new task; `wanted`: there will be a handle.
+    #[inline]
     pub(crate) fn reset(&self, wanted: bool) {
         self.0.store(if wanted { OPEN } else { DETACHED }, Ordering::Relaxed);
     }
 
     /// The task has ended and its result is written.
+    #[inline]
     pub(crate) fn finish(&self) -> Finished {
         match self.0.swap(DONE, Ordering::AcqRel) {
             OPEN => Finished::Kept,
@@ -45,11 +47,13 @@ impl Join {
     }
 
     /// Has the task ended?
+    #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.0.load(Ordering::Acquire) == DONE
     }
 
     /// Registers a joiner; false: the task has ended already. Registering again is harmless.
+    #[inline]
     pub(crate) fn wait(&self, waiter: usize) -> bool {
         debug_assert!(waiter > DETACHED);
         match self.0.compare_exchange(OPEN, waiter, Ordering::AcqRel, Ordering::Acquire) {
@@ -59,6 +63,7 @@ impl Join {
     }
 
     /// The handle goes away. True: the task had ended, and the caller drops the result and frees the task.
+    #[inline]
     #[must_use]
     pub(crate) fn detach(&self) -> bool {
         self.0.swap(DETACHED, Ordering::AcqRel) == DONE

@@ -95,7 +95,7 @@ impl Nursery {
     pub(crate) fn new(shared: *const Shared, parent: Waiter, terms: &Terms) -> Nursery {
         let (pool, backing, boundless) = match terms.pool {
             Pool::Own(pool) => (pool, None, pool == Budget::UNLIMITED),
-            Pool::Of(task) => (Budget::ZERO, Some(task), task.budget() == Budget::UNLIMITED),
+            Pool::Of(task) => (Budget::ZERO, Some(task), is_boundless(task, terms)),
         };
         Nursery {
             shared,
@@ -113,6 +113,7 @@ impl Nursery {
         }
     }
 
+    #[inline]
     pub(crate) fn is_cancelled(&self) -> bool {
         self.flags.load(Ordering::Acquire) & CANCELLED != 0
     }
@@ -124,6 +125,7 @@ impl Nursery {
 
     /// Steps 1 to 3 of a spawn [SCHED:8.1.2]: is the nursery open, has the pool room, what does the child get? `asked` is
     /// all or nothing; without it the child gets its share of what is there. `children` is its right to spawn.
+    #[inline]
     pub(crate) fn admit(&self, asked: Option<&Budget>, children: u64) -> Result<Budget, SpawnError> {
         match self.flags.load(Ordering::Acquire) {
             f if f & CLOSING != 0 => return Err(SpawnError::NurseryNotActive),
@@ -132,9 +134,30 @@ impl Nursery {
         }
         let mut wanted = *asked.unwrap_or(&self.share);
         wanted.spawn_count = wanted.spawn_count.max(children);
-        let granted = if self.boundless { wanted } else { self.take_grant(&wanted, asked.is_some())? };
+        let granted = if !self.boundless {
+            self.take_grant(&wanted, asked.is_some())?
+        } else if self.take_spawns(wanted.spawn_count) {
+            wanted
+        } else {
+            return Err(SpawnError::SpawnBudgetExhausted);
+        };
         self.live.fetch_add(CHILD, Ordering::AcqRel);
         Ok(granted)
+    }
+
+    /// In a boundless nursery only the right to spawn is counted: one for the child, and what it may spawn itself.
+    #[inline]
+    fn take_spawns(&self, children: u64) -> bool {
+        let Some(backing) = self.backing else { return true };
+        if backing.spawns.load(Ordering::Relaxed) == UNLIMITED {
+            return true;
+        }
+        let wanted = put(children, 1);
+        let taken = backing.draw(Resource::Spawn, wanted);
+        if taken < wanted {
+            backing.fill(Resource::Spawn, taken);
+        }
+        taken == wanted
     }
 
     /// One child and its grant out of the pool, or nothing.
@@ -218,6 +241,7 @@ impl Nursery {
     }
 
     /// The child has ended; what it did not use goes back. After this the nursery may be gone.
+    #[inline]
     pub(crate) fn child_ended(
         &self,
         child: TaskRef,
@@ -245,6 +269,13 @@ impl Nursery {
                 self.cancel(here);
             }
         }
+        if self.boundless {
+            // The right to spawn is counted everywhere.
+            let spawns = child.spawns.load(Ordering::Relaxed);
+            if let (Some(backing), 1..UNLIMITED) = (self.backing, spawns) {
+                backing.fill(Resource::Spawn, spawns);
+            }
+        }
         if self.flags.load(Ordering::Relaxed) & STARVING != 0 {
             self.starve(here, Some(child), 0);
         }
@@ -261,6 +292,7 @@ impl Nursery {
     }
 
     /// The last thing that a child does with its nursery.
+    #[inline]
     pub(crate) fn leave(&self, here: Option<&Worker>) {
         let parent = self.parent;
         if self.live.fetch_sub(CHILD, Ordering::AcqRel) == CHILD | WAITING {
@@ -289,11 +321,13 @@ impl Nursery {
     }
 
     /// Can none of its children ever be stopped for good?
+    #[inline]
     pub(crate) fn never_starves(&self) -> bool {
         self.boundless && self.recharge == Recharge::FromPool
     }
 
     /// Is this the task, or thread, that opened it?
+    #[inline]
     pub(crate) fn is_parent(&self, waiter: Waiter) -> bool {
         self.parent == waiter
     }
@@ -337,9 +371,11 @@ impl Nursery {
         if self.recharge == Recharge::Manual || child.flags.load(Ordering::Relaxed) & flag::FIXED != 0 {
             return false;
         }
-        let share = match self.share.get(resource) {
-            0 => 1,
-            share => share,
+        // The right to spawn is given, never fed.
+        let share = match (resource, self.share.get(resource)) {
+            (Resource::Spawn, _) => return false,
+            (_, 0) => 1,
+            (_, share) => share,
         };
         let wanted = Budget::ZERO.with(resource, share);
         let mut taken = if self.boundless { wanted } else { self.take_part(resource, share) };
@@ -436,9 +472,20 @@ impl Nursery {
     }
 
     /// Is somebody exhausted?
+    #[inline]
     pub(crate) fn is_starving(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & STARVING != 0
     }
+}
+
+/// Is the budget of `task` as good as infinite for its children? It is if it has no end, or if pools feed it by themselves,
+/// all the way up to one that has no end: then nothing but the right to spawn need be counted.
+fn is_boundless(task: TaskRef, terms: &Terms) -> bool {
+    let own = task.budget();
+    let endless = own.with(Resource::Spawn, UNLIMITED) == Budget::UNLIMITED;
+    // SAFETY: the task runs, so its nursery is there.
+    let fed = || unsafe { task.nursery.get().as_ref() }.is_some_and(Nursery::never_starves);
+    endless || (terms.recharge == Recharge::FromPool && !task.has(flag::FIXED) && fed())
 }
 
 /// Gives a task more, and lets it go on if it had stopped.

@@ -377,19 +377,19 @@ impl<'scope> Spawn<'scope> {
         self,
         spawn: impl FnOnce(Option<&Worker>, Order, &Nursery) -> Result<TaskRef, SpawnError>,
     ) -> Result<Handle<'scope, T>, SpawnError> {
-        let here = current_worker();
-        if let Some(spawner) = here.and_then(Worker::task) {
-            let cx = Cx::of(spawner);
-            if !cx.may(flag::MAY_SPAWN) {
-                return Err(SpawnError::NoCapability);
-            }
-            // One operation; the child itself is charged to the pool.
-            if cx.check().is_err() {
-                return Err(SpawnError::Cancelled);
-            }
+        let Some(spawner) = current_worker().and_then(Worker::task) else {
+            return Err(SpawnError::NurseryNotActive);
+        };
+        let cx = Cx::of(spawner);
+        if !cx.may(flag::MAY_SPAWN) {
+            return Err(SpawnError::NoCapability);
         }
-        // The check may have moved us.
-        let task = spawn(current_worker(), self.order, self.nursery)?;
+        // One operation; the child itself is charged to the pool.
+        if cx.check().is_err() {
+            return Err(SpawnError::Cancelled);
+        }
+        // The check may have moved us to another worker.
+        let task = spawn(Some(cx.worker()), self.order, self.nursery)?;
         Ok(Handle { task, nursery: self.nursery, value: PhantomData })
     }
 }

@@ -244,11 +244,13 @@ impl Task {
     }
 
     /// Has it a stack, that is, did it run before?
+    #[inline]
     pub(crate) fn started(&self) -> bool {
         // SAFETY: the caller owns the task (invariant 2) or it is suspended.
         unsafe { (*self.stack.get()).is_some() }
     }
 
+    #[inline]
     pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags.load(Ordering::Acquire) & flag != 0
     }
@@ -269,6 +271,7 @@ impl Task {
     }
 
     /// Sets the whole budget of a new task.
+    #[inline]
     pub(crate) fn set_budget(&self, budget: &Budget) {
         for resource in Resource::ALL {
             self.meter(resource).store(budget.get(resource), Ordering::Relaxed);
@@ -278,6 +281,7 @@ impl Task {
     }
 
     /// Takes up to `most` of a component; answers how much.
+    #[inline]
     pub(crate) fn draw(&self, resource: Resource, most: u64) -> u64 {
         let meter = self.meter(resource);
         let mut here = meter.load(Ordering::Acquire);
@@ -324,6 +328,7 @@ impl Task {
         }
     }
 
+    #[inline]
     pub(crate) fn set_name(&self, name: Option<&'static str>) {
         let (pointer, length) = name.map_or((ptr::null(), 0), |name| (name.as_ptr(), name.len()));
         self.name.0.store(pointer.cast_mut(), Ordering::Relaxed);

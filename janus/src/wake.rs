@@ -23,6 +23,7 @@ const STATE: u32 = 7;
 pub(crate) struct Word(AtomicU32);
 
 /// Debug builds check every move against the table of `state.rs`.
+#[inline]
 fn move_to(from: u32, event: Event) -> u32 {
     let next = TaskState::from_bits(from & STATE).after(event);
     debug_assert!(next.is_some(), "no {event:?} from {:?}", TaskState::from_bits(from & STATE));
@@ -36,12 +37,14 @@ impl Word {
     }
 
     /// A new task is ready, with no permit.
+    #[inline]
     pub(crate) fn make_ready(&self) {
         debug_assert!(self.state().is_final());
         self.0.store(TaskState::Ready as u32, Ordering::Release);
     }
 
     /// A worker has picked it. Answers the permit, which is used up, except that a task which only yielded keeps it.
+    #[inline]
     pub(crate) fn run(&self) {
         // A yield leaves the word alone (invariant 1 needs no mark: the yielder itself requeues), which saves an
         // atomic exchange on the way out and on the way in.
@@ -59,6 +62,7 @@ impl Word {
 
     /// The task's context is saved and it sleeps from now on, in `state`; or false: it was woken meanwhile, and the
     /// caller puts it into a queue.
+    #[inline]
     pub(crate) fn sleep(&self, event: Event) -> bool {
         let asleep = move_to(TaskState::Running as u32, event);
         match self.0.compare_exchange(
@@ -78,6 +82,7 @@ impl Word {
     }
 
     /// Leaves a permit. True: the task slept, and the caller puts it into a queue.
+    #[inline]
     #[must_use]
     pub(crate) fn wake(&self) -> bool {
         let old = self.0.fetch_or(NOTIFIED, Ordering::AcqRel);
@@ -85,6 +90,7 @@ impl Word {
     }
 
     /// The task has ended, as `event` says. A task ends while it runs, or (cancelled) before it ever did.
+    #[inline]
     pub(crate) fn end(&self, event: Event) {
         let old = self.0.load(Ordering::Relaxed);
         self.0.store(move_to(old, event), Ordering::Release);

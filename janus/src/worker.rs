@@ -253,6 +253,7 @@ impl Worker {
     }
 
     /// A number that no other task of this runtime has.
+    #[inline]
     pub(crate) fn next_id(&self) -> u64 {
         let id = self.ids.get() + 1;
         self.ids.set(id);
@@ -283,6 +284,7 @@ impl Worker {
         self.shared().stacks.take(class).ok()
     }
 
+    #[inline]
     fn give_stack(&self, stack: Stack) {
         // SAFETY: invariant 1.
         let cache = unsafe { &mut (*self.stacks.get())[stack.class() as usize] };
@@ -547,6 +549,7 @@ impl Worker {
 
     /// The task has ended: its result goes to its handle, its unused budget to its nursery. The task is not touched
     /// afterwards, and its stack was taken from it before.
+    #[inline]
     fn finish(&self, task: TaskRef) {
         self.set_current(None);
         self.shared().log_leave(self, task, Event::Return);
@@ -661,6 +664,7 @@ impl Worker {
 ///
 /// # Safety
 /// The caller owns the task.
+#[inline]
 unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
     // SAFETY: the caller's.
     let outcome = unsafe { &mut *task.outcome.get() };
@@ -744,6 +748,7 @@ unsafe extern "C" fn fiber_returned() -> ! {
 }
 
 /// Runs the task's closure, unless it was cancelled before.
+#[inline]
 fn run(task: TaskRef) {
     // SAFETY: the task runs, so its nursery is there.
     let cancelled = unsafe { task.nursery.get().as_ref() }.is_some_and(Nursery::is_cancelled);
