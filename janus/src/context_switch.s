@@ -1,8 +1,10 @@
 # The context switch of SPEC-021 [SCHED:5.4.1], x86_64 System V. What is kept and why: docs/context-switch.md.
 #
 # A suspended context is: its callee-saved registers in the 56-byte Context (sp at 0, rbx 8, rbp 16, r12 24, r13 32,
-# r14 40, r15 48), and at [sp] the address at which it goes on. Whoever resumes it loads all of them, pops that
-# address and jumps there; so contexts saved by this code and by the inlined switch of context.rs resume each other.
+# r14 40, r15 48), and at [sp] the address at which it goes on. Whoever resumes it sets rsp, leaves the address of the
+# Context in rsi, pops that address and jumps there; the code at that address loads from [rsi] what it needs of the
+# registers. So contexts saved by this code and by the inlined switch of context.rs resume each other, and the inlined
+# one loads no register that its caller does not use.
 
     .text
 
@@ -13,13 +15,12 @@
 janus_context_switch:
     .cfi_startproc
     # MXCSR and the x87 control word belong to the callee-saved state too. They lie on the stack beside the Context.
-    sub     rsp, 8
-    .cfi_adjust_cfa_offset 8
-    stmxcsr [rsp]
-    fnstcw  [rsp + 4]
+    sub     rsp, 16
+    .cfi_adjust_cfa_offset 16
+    stmxcsr [rsp + 8]
+    fnstcw  [rsp + 12]
     lea     rax, [rip + 2f]
-    push    rax
-    .cfi_adjust_cfa_offset 8
+    mov     [rsp], rax
     mov     [rdi], rsp
     mov     [rdi + 8], rbx
     mov     [rdi + 16], rbp
@@ -28,25 +29,19 @@ janus_context_switch:
     mov     [rdi + 40], r14
     mov     [rdi + 48], r15
     mov     rsp, [rsi]
-    mov     rbx, [rsi + 8]
-    mov     rbp, [rsi + 16]
-    mov     r12, [rsi + 24]
-    mov     r13, [rsi + 32]
-    mov     r14, [rsi + 40]
-    mov     r15, [rsi + 48]
     pop     rax
     .cfi_adjust_cfa_offset -8
     jmp     rax
 2:
     ldmxcsr [rsp]
     fldcw   [rsp + 4]
+    mov     rbx, [rsi + 8]
+    mov     rbp, [rsi + 16]
+    mov     r12, [rsi + 24]
+    mov     r13, [rsi + 32]
+    mov     r14, [rsi + 40]
+    mov     r15, [rsi + 48]
     # Pop and jump is what `ret` does, less the return predictor, which would guess the other context's caller.
-    add     rsp, 8
-    pop     rcx
-    jmp     rcx
-3:
-    ldmxcsr [rsp]
-    fldcw   [rsp + 4]
     add     rsp, 8
     pop     rcx
     jmp     rcx
@@ -62,6 +57,9 @@ janus_fiber_entry:
     # The outermost frame: an unwinder stops here.
     .cfi_undefined rip
     sub     rsp, 8
+    mov     r12, [rsi + 24]
+    mov     r13, [rsi + 32]
+    mov     r14, [rsi + 40]
     xor     ebp, ebp
     mov     rdi, r13
     call    r12

@@ -288,8 +288,7 @@ extern "C" fn land() -> ! {
     unsafe {
         std::arch::asm!(
             "fninit", "ldmxcsr [{modes}]", "cld",
-            "mov rsp, [rdi]", "mov rbx, [rdi + 8]", "mov rbp, [rdi + 16]", "mov r12, [rdi + 24]",
-            "mov r13, [rdi + 32]", "mov r14, [rdi + 40]", "mov r15, [rdi + 48]", "pop rax", "jmp rax",
+            "mov rsi, rdi", "mov rsp, [rsi]", "pop rax", "jmp rax",
             modes = in(reg) &0x1f80_u32, in("rdi") running.resume, options(noreturn)
         )
     }
@@ -315,12 +314,8 @@ fn abandon(installed: &Installed, uc: &mut ucontext_t, running: Running) {
     let mut set = |reg: c_int, value: u64| gregs[reg as usize] = value as i64;
     set(REG_RIP, rip as u64);
     set(REG_RSP, to.sp as u64 + 8);
-    set(libc::REG_RBX, to.regs.rbx);
-    set(libc::REG_RBP, to.regs.rbp);
-    set(libc::REG_R12, to.regs.r12);
-    set(libc::REG_R13, to.regs.r13);
-    set(libc::REG_R14, to.regs.r14);
-    set(libc::REG_R15, to.regs.r15);
+    // A context loads its own registers from where rsi points.
+    set(libc::REG_RSI, std::ptr::from_ref(to).addr() as u64);
     gregs[REG_EFL as usize] &= !FOREIGN_FLAGS;
     if !uc.uc_mcontext.fpregs.is_null() {
         // SAFETY: the kernel saved the floating-point state there. The worker expects an empty x87 stack and
