@@ -12,13 +12,15 @@ use crate::task::TaskRef;
 use crate::timers::NEVER;
 use crate::worker::Worker;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Victims that one round of stealing looks at, at most [SCHED:7.2.1].
 const ATTEMPTS: usize = 4;
-/// Rounds of searching before a worker backs off: some 50 µs, longer than a wake-up costs, so that a runtime which is
-/// never quite idle does not wake its workers over and over.
-const ROUNDS: u32 = 500;
+/// How long a worker searches before it backs off: longer than a wake-up costs, so that a runtime which is never quite idle
+/// does not wake its workers over and over.
+const SEARCH: Duration = Duration::from_micros(50);
+/// Rounds between two looks at the clock.
+const ROUNDS: u32 = 32;
 /// Pauses between rounds, and at most, when the others' tasks come and go by themselves.
 const PAUSES: u32 = 1;
 const PAUSES_MOST: u32 = 32;
@@ -94,7 +96,11 @@ impl Worker {
     fn search(&self) -> Option<TaskRef> {
         let shared = self.shared();
         let mut pauses = PAUSES;
-        for _ in 0..ROUNDS {
+        let start = Instant::now();
+        for round in 1.. {
+            if round % ROUNDS == 0 && start.elapsed() > SEARCH {
+                break;
+            }
             if let Some(task) = self.pick() {
                 return Some(task);
             }
