@@ -6,6 +6,7 @@
 //! Exit code 3 with a line on stderr says that it cannot do this workload, and why. Any other end is a failed run.
 
 pub mod case;
+pub mod checks;
 pub mod contestant;
 pub mod process;
 pub mod target;

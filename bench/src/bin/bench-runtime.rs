@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use bench::report::{Report, Row, Sample};
 use bench::runtime::case::{CASES, Case, Figure, Kind};
+use bench::runtime::checks;
 use bench::runtime::contestant::{self, Contestant, OURS};
 use bench::runtime::process::{Printed, Why, run};
 use bench::runtime::target::{Measured, TARGETS};
@@ -13,7 +14,7 @@ use bench::runtime::target::{Measured, TARGETS};
 const USAGE: &str = "bench-runtime [--reps N] [--only WORKLOAD[,WORKLOAD..]]
   --reps  runs of each program that a figure is the median of (5)
   --only  these workloads only: switch, yield, spawn-join, spawn-join-one, skynet, parked, pingpong, mpmc,
-          steal-searching, steal-parked, scaling, hog";
+          steal-searching, steal-parked, scaling, hog, check (instructions of budget checks)";
 
 struct Options {
     reps: usize,
@@ -40,7 +41,8 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Options, Strin
             _ => return Err(format!("unknown argument {argument}")),
         }
     }
-    match options.only.iter().find(|only| CASES.iter().all(|case| case.workload != *only)) {
+    let known = |only: &String| only == "check" || CASES.iter().any(|case| case.workload == only);
+    match options.only.iter().find(|only| !known(only)) {
         Some(unknown) => Err(format!("no workload {unknown}")),
         None => Ok(options),
     }
@@ -212,6 +214,21 @@ fn play(options: &Options) -> Report {
             rows.extend(report_case(&mut report, case, workers, &names, &entries));
         }
     }
+    if options.only.is_empty() || options.only.iter().any(|only| only == "check") {
+        match checks::rows() {
+            Ok(checks) => checks.into_iter().for_each(|row| {
+                rows.push(Measured {
+                    row: row.name.clone(),
+                    better: row.better,
+                    unit: row.unit,
+                    ours: Some(row.ours),
+                    theirs: vec![("unchecked", row.theirs)],
+                });
+                report.push(row);
+            }),
+            Err(why) => println!("check: {why}"),
+        }
+    }
     println!("\ntargets: our figure (and its ratio to the mark), and what it is to be");
     for verdict in TARGETS.iter().filter_map(|target| target.judge(&rows)) {
         println!("{verdict}");
@@ -223,6 +240,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "--help") {
         println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    if let [count, kind, steps] = arguments.as_slice()
+        && count == checks::COUNT
+    {
+        checks::work(kind, steps.parse().unwrap_or(0));
         return ExitCode::SUCCESS;
     }
     let done = options(arguments.into_iter()).map_err(|why| format!("{why}\n{USAGE}")).and_then(|options| {
