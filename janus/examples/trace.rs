@@ -32,7 +32,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })???;
     let trace = runtime.trace().expect("the configuration asked for one");
     trace.check()?;
-    println!("{} events of {} tasks in {:.1} ms", trace.events.len(), trace.threads.len(), trace.end_ns as f64 / 1e6);
+    println!(
+        "{} events of {} tasks in {:.1} ms",
+        trace.events.len(),
+        trace.threads.len(),
+        trace.end_ns as f64 / 1e6
+    );
     std::fs::create_dir_all("target")?;
     trace::chrome::write(&trace, &mut BufWriter::new(File::create("target/janus-trace.json")?))?;
     trace::perfetto::write(&trace, &mut BufWriter::new(File::create("target/janus-trace.pftrace")?))?;
