@@ -17,7 +17,15 @@ pub const DEFAULT_CHANNEL_OPS: u64 = 10_000;
 /// See [`DEFAULT_OPS`].
 pub const DEFAULT_SYSCALLS: u64 = 1_000;
 
-/// What a task may use. Counters are 64 bits wide; the C struct has the specification's widths and saturates.
+/// What a task may use.
+///
+/// ```
+/// use janus::{Budget, Resource};
+/// let mut pool = Budget::UNLIMITED.with(Resource::Ops, 100);
+/// let taken = pool.take(&Budget { ops: 70, memory: 1 << 20, ..Budget::ZERO });
+/// assert_eq!((taken.ops, pool.ops, pool.memory), (70, 30, janus::budget::UNLIMITED));
+/// ```
+/// Counters are 64 bits wide; the C struct has the specification's widths and saturates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
     /// Abstract instructions: loop iterations, calls, every other operation.

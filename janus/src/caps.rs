@@ -18,6 +18,18 @@ impl CapSpawn {
 }
 
 /// The right to recharge oneself, up to a limit in all. Share it by reference.
+///
+/// ```
+/// # use janus::{Budget, Config, RechargeError, Resource, Runtime};
+/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// let again = runtime.run(|cx| {
+///     let hundred = Budget { ops: 100, ..Budget::ZERO };
+///     let capability = cx.cap_budget(hundred)?;
+///     cx.recharge(&capability, &hundred)?;
+///     cx.recharge(&capability, &hundred)
+/// }).unwrap();
+/// assert_eq!(again, Err(RechargeError::Exhausted(Resource::Ops)));
+/// ```
 pub struct CapBudget(SpinLock<Budget>);
 
 impl CapBudget {

@@ -239,6 +239,19 @@ pub struct Receiver<T> {
 }
 
 /// A channel for so many messages in transit; 0 is a rendezvous: a send returns when the message was received.
+///
+/// ```
+/// # use janus::{Config, RecvError, Runtime, channel};
+/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// let (sum, end) = runtime.run(|cx| cx.nursery(|nursery| {
+///     let (sender, receiver) = channel(4);
+///     drop(nursery.spawn(move |cx| (1..=10).all(|n| sender.send(cx, n).is_ok())).unwrap());
+///     let sum: u32 = (0..10).map(|_| receiver.recv(cx).unwrap()).sum();
+///     // The sender went with its task: there is nothing more to come.
+///     (sum, receiver.recv(cx))
+/// })).unwrap().unwrap();
+/// assert_eq!((sum, end), (55, Err(RecvError::Closed)));
+/// ```
 #[must_use]
 pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let state = State {

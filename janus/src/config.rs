@@ -66,6 +66,15 @@ pub enum Strategy {
 type OnHog = Arc<dyn Fn(&Hog) + Send + Sync>;
 
 /// How a runtime is made. Every setting has a default; change what you need.
+///
+/// ```
+/// use janus::{Config, Profile, Runtime, RuntimeError};
+/// use std::time::Duration;
+///
+/// let config = Config::new().workers(2).profile(Profile::Cluster).watchdog(Some(Duration::from_millis(20)));
+/// assert!(Runtime::new(config.clone()).is_ok());
+/// assert!(matches!(Runtime::new(config.workers(0)), Err(RuntimeError::NoWorkers)));
+/// ```
 #[derive(Clone)]
 pub struct Config {
     pub(crate) workers: usize,
@@ -137,7 +146,7 @@ impl Config {
     }
 
     /// Deterministic mode: the workers are virtual, time is virtual, and this seed decides who runs when. There is no
-    /// watchdog then.
+    /// watchdog then, and a task that never checks is never interrupted.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Config {
         self.seed = Some(seed);

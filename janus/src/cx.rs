@@ -72,7 +72,15 @@ impl From<Cancelled> for ChargeError {
     }
 }
 
-/// A task's own view of itself and its runtime.
+/// A task's own view of itself and its runtime: everything that a task may do, it does through this.
+///
+/// | to | call |
+/// |---|---|
+/// | charge an operation, and let others run | [`check`](Cx::check), [`ticker`](Cx::ticker), [`charge`](Cx::charge), [`yield_now`](Cx::yield_now) |
+/// | have children | [`nursery`](Cx::nursery) |
+/// | wait | [`sleep`](Cx::sleep), [`select`](Cx::select), [`Handle::join`](crate::Handle::join), channels |
+/// | end when asked to | pass on [`Cancelled`] with `?`, or look at [`is_cancelled`](Cx::is_cancelled) |
+/// | know what is left | [`budget`](Cx::budget) |
 ///
 /// It is neither `Send` nor `Sync`: a task cannot act for another.
 pub struct Cx {
@@ -133,6 +141,21 @@ impl Cx {
     }
 
     /// For loops: counts iterations in a register and charges them [`Profile::yield_interval`] at a time.
+    ///
+    /// ```
+    /// # use janus::{Cancelled, Cx};
+    /// fn sum(cx: &Cx, numbers: &[u64]) -> Result<u64, Cancelled> {
+    ///     let mut ticker = cx.ticker();
+    ///     let mut sum = 0;
+    ///     for number in numbers {
+    ///         ticker.tick()?;
+    ///         sum += number;
+    ///     }
+    ///     Ok(sum)
+    /// }
+    /// # let runtime = janus::Runtime::new(janus::Config::new()).unwrap();
+    /// # assert_eq!(runtime.run(|cx| sum(cx, &[1; 5000])).unwrap(), Ok(5000));
+    /// ```
     #[inline]
     #[must_use]
     pub fn ticker(&self) -> Ticker<'_> {
@@ -140,7 +163,8 @@ impl Cx {
         Ticker { cx: self, left: interval, interval }
     }
 
-    /// Charges an operation by the table of costs [SCHED:3.3.1]. Operations, channel operations and system calls that
+    /// Charges an operation by the table of costs [SCHED:3.3.1]. For what the runtime cannot see: an allocation, a system
+    /// call. Channels and spawns charge themselves. Operations, channel operations and system calls that
     /// are spent stop the task until it is recharged; memory and spawns are an error instead.
     #[track_caller]
     pub fn charge(&self, operation: Operation) -> Result<(), ChargeError> {
@@ -318,7 +342,7 @@ impl Cx {
         }
     }
 
-    /// Waits so long. Time is virtual in deterministic mode.
+    /// Waits so long, at least. Time is virtual in deterministic mode: an hour passes at once when nobody can run.
     #[track_caller]
     pub fn sleep(&self, duration: Duration) -> Result<(), Cancelled> {
         let until = self.deadline(duration);

@@ -1,4 +1,166 @@
-//! janus.
+//! janus: an M:N fiber runtime whose tasks have hard budgets, replay by seed, and cannot starve or crash their
+//! neighbours.
+//!
+//! A *task* is a function with a stack of its own. Thousands or millions of them run on a few *workers*, which are OS
+//! threads. A task that waits gives its worker to another one, so blocking code is written as blocking code: no
+//! `async`, no colours, no callbacks. What sets janus apart:
+//!
+//! - **Structure.** Every task belongs to a [nursery](Cx::nursery), which ends when its last child has ended. So
+//!   children borrow from their parent's frame, no task is forgotten, and a failure reaches the parent.
+//! - **Budgets.** Every task has a [`Budget`] of operations, memory, children, channel operations and system calls. One
+//!   that has spent a part of it stops until somebody with the right to do so recharges it.
+//! - **Replay.** With a [seed](Config::seed), the same program runs in the same order, on as many (virtual) workers as
+//!   you like. A failure that one seed shows, the same seed shows again.
+//! - **Survival.** A task that panics, overflows its stack or never gives way harms itself only.
+//!
+//! It implements SPEC-021; `docs/janus-spec.md` maps each of its tags to code and tests. `docs/janus.md` is the design.
+//!
+//! # A first program
+//! ```
+//! use janus::{Config, Runtime};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = Runtime::new(Config::new())?;
+//! let words = vec!["one", "two", "three"];
+//! let letters: usize = runtime.run(|cx| {
+//!     cx.nursery(|nursery| {
+//!         // Each child borrows `words`: the nursery ends before they do.
+//!         let children: Vec<_> = words.iter().map(|word| nursery.spawn(move |_cx| word.len()).unwrap()).collect();
+//!         children.into_iter().map(|child| child.join(cx).unwrap()).sum()
+//!     })
+//! })??;
+//! assert_eq!(letters, 11);
+//! # Ok(())
+//! # }
+//! ```
+//! [`Runtime::run`] makes the first task, and the calling thread waits for it. A task gets a [`Cx`], its view of itself
+//! and of its runtime: everything that it may do, it does through that. There is no global runtime and no ambient one.
+//!
+//! # Nurseries
+//! [`Cx::nursery`] opens a [`Scope`]. [`Scope::spawn`] starts a child and gives a [`Handle`]; to drop the handle leaves
+//! the child to the nursery. The nursery returns the body's value, or the first failure of a child:
+//! ```
+//! # use janus::{Config, NurseryError, Runtime, TaskError};
+//! # std::panic::set_hook(Box::new(|_| {}));
+//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! let outcome = runtime.run(|cx| cx.nursery(|nursery| drop(nursery.spawn(|_cx| panic!("no cheese"))))).unwrap();
+//! assert!(matches!(outcome, Err(NurseryError::Child(TaskError::Panicked(message))) if message == "no cheese"));
+//! ```
+//! [`Scope::task`] is a spawn with a name, a stack, a priority, a budget or capabilities. [`Scope::spawn_try`] starts a
+//! child whose `Err` is its failure. Children have no right to spawn unless [`Spawn::children`] gives it to them:
+//! ```
+//! # use janus::{Config, Runtime, SpawnError};
+//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! let grandchild = |cx: &janus::Cx| cx.nursery(|nursery| nursery.spawn(|_cx| ()).map(drop));
+//! let (without, with) = runtime.run(|cx| cx.nursery(|nursery| {
+//!     let without = nursery.spawn(grandchild).unwrap();
+//!     let with = nursery.task().children(1).spawn(grandchild).unwrap();
+//!     (without.join(cx).unwrap().unwrap(), with.join(cx).unwrap().unwrap())
+//! })).unwrap().unwrap();
+//! assert_eq!(without, Err(SpawnError::SpawnBudgetExhausted));
+//! assert_eq!(with, Ok(()));
+//! ```
+//!
+//! # Budgets
+//! A child's budget comes out of its nursery's pool, and the pool is by default the parent's own budget: a subtree
+//! never uses more than its root was given. [`Cx::check`] charges one operation, [`Cx::charge`] anything else,
+//! [`Cx::ticker`] the iterations of a loop; channels and spawns charge themselves. A task whose operations are spent
+//! stops at its next check. In the `:service` profile the pool recharges it as long as it has something; with
+//! [`Recharge::Manual`] somebody must:
+//! ```
+//! # use janus::{Budget, Config, NurseryError, NurseryOptions, Recharge, Resource, Runtime, TaskError};
+//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! let manual = NurseryOptions::new().recharge(Recharge::Manual);
+//! let outcome = runtime.run(|cx| cx.nursery_with(manual, |nursery| {
+//!     let hundred = Budget { ops: 100, ..Budget::ZERO };
+//!     let hog = nursery.task().budget(hundred).spawn(|cx| while cx.check().is_ok() {});
+//!     drop(hog.unwrap());
+//! })).unwrap();
+//! // The parent waits, nobody is left who could recharge: the child ends with the reason.
+//! assert!(matches!(outcome, Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Ops)))));
+//! ```
+//! Who recharges: the parent by [`Handle::recharge`], a child with a [`Supervisor`], the task itself with a
+//! [`CapBudget`]. Exhausted operations, channel operations and system calls stop the task; exhausted memory and
+//! children are an error to the caller, which can do something about it.
+//!
+//! Budget or not, a task gives way to others after [`QUANTUM`] operations.
+//!
+//! # Cancellation
+//! [`Scope::cancel`] asks all children of a nursery to end, [`Handle::cancel`] one. A child that waits is woken; every
+//! operation that can wait answers with an error; the task passes it on with `?` and cleans up on the way. Nothing is
+//! torn down from outside. A child that returns a value all the same has returned a value: its handle gets it.
+//!
+//! # Channels, select, time
+//! [`channel`] makes a rendezvous (capacity 0) or a bounded channel, for many senders and many receivers, served first
+//! come first served. [`Cx::select`] waits for the first of several operations, [`Cx::sleep`] for a time. All of them
+//! block the task, not the worker. Threads that are no workers use [`Sender::send_blocking`] and
+//! [`Receiver::recv_blocking`].
+//! ```
+//! # use janus::{Config, Runtime, Selected, channel};
+//! # use std::time::Duration;
+//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! let got = runtime.run(|cx| cx.nursery(|nursery| {
+//!     let (to_us, numbers) = channel(0);
+//!     let (_silent, never) = channel::<u32>(0);
+//!     drop(nursery.spawn(move |cx| to_us.send(cx, 42).is_ok()).unwrap());
+//!     let (mut first, mut second) = (numbers.arm(), never.arm());
+//!     let chosen = cx.select(&mut [&mut first, &mut second], Some(Duration::from_secs(5))).unwrap();
+//!     assert_eq!(chosen, Selected::Arm(0));
+//!     first.into_result().unwrap()
+//! })).unwrap().unwrap();
+//! assert_eq!(got, 42);
+//! ```
+//!
+//! # The same run again
+//! With [`Config::seed`] the workers are virtual, time is virtual, and the seed decides who runs when. Same input,
+//! seed, worker count and budgets: same order. [`Runtime::order`] is a hash of it. Trying seeds finds races;
+//! `janus/examples/replay.rs` does it.
+//! ```
+//! # use janus::{Config, Runtime};
+//! let order = |seed| {
+//!     let runtime = Runtime::new(Config::new().workers(16).seed(seed)).unwrap();
+//!     runtime.run(|cx| cx.nursery(|nursery| {
+//!         for _ in 0..20 {
+//!             drop(nursery.spawn(|cx| (0..10).all(|_| cx.check().is_ok())).unwrap());
+//!         }
+//!     })).unwrap().unwrap();
+//!     runtime.order().unwrap()
+//! };
+//! assert_eq!(order(7), order(7));
+//! assert_ne!(order(7), order(8));
+//! ```
+//! What comes from outside (real time, threads, files, addresses in memory) is input: keep it out, or keep it the same.
+//!
+//! # Looking in
+//! [`Runtime::dump`] says who is there, in which state, waiting for what and where in the source. [`Runtime::stats`]
+//! counts, [`Runtime::trace`] keeps events for Perfetto and Chrome. The watchdog finds a task that runs for 100 ms
+//! without a check, [names it](Hog) and puts a spare worker on duty; [`Config::watchdog`] and [`Config::on_hog`] change
+//! that.
+//!
+//! # Stacks
+//! A task has 8 KiB of stack unless [`Spawn::stack`] or [`Config::stack`] says otherwise; the first task has 1 MiB.
+//! What common calls need, on x86-64 Linux: a first, lazily bound call into the C library 3.2 KB, `snprintf("%f")` 2.6
+//! KB, a panic that is caught 5.4 KB, `getaddrinfo` 9.6 KB, formatting a backtrace 21 KB. Panics get a reserve of 20
+//! KiB on top.
+//!
+//! A task that overflows fails with [`TaskError::StackOverflow`]; the process and all other tasks go on. None of its
+//! destructors run: what it holds stays held. `docs/overflow.md` says what is guaranteed and what is not.
+//!
+//! # Safe by default
+//! Safe Rust may keep a reference to a thread-local across any call, and may lend a reference into a frame to another
+//! thread that waits for it (`std::thread::scope`). For this to stay sound, a task that has started stays with its OS
+//! thread, and the stack of a task that overflowed is never used again. Tasks that have not started move freely, which
+//! is most of balancing. If you know that your tasks do neither, say so with the unsafe [`Config::trusting`]: started
+//! tasks are then stolen too, and stacks are recycled.
+//!
+//! # What it is not
+//! - Not preemptive: a task gives way where it checks or waits. The watchdog finds those that do not; it does not stop
+//!   them.
+//! - Not an I/O library: a blocking system call blocks its worker until the watchdog notices. There is no file or
+//!   network I/O that parks the task yet.
+//! - Not a sandbox: budgets bind code that checks, or that a compiler makes check. Native code that does not can take
+//!   all the CPU of its worker, and any memory that the process has.
+//! - Not portable: Linux on x86-64.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("janus runs on Linux on x86_64: its context switch is written for that. See docs/context-switch.md.");

@@ -33,7 +33,7 @@ const PART: u64 = 8;
 const WAITING: usize = 1;
 const CHILD: usize = 2;
 
-/// What happens to a child whose budget is spent.
+/// What happens to a child whose operations, channel operations or system calls are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recharge {
     /// The nursery's pool gives it another share, as long as it has something.

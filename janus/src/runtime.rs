@@ -338,7 +338,8 @@ unsafe fn reap(task: TaskRef) {
     unsafe { *task.outcome.get() = outcome };
 }
 
-/// An M:N runtime. See the [crate]'s page for a tour.
+/// An M:N runtime: workers, queues, stacks and the clock. See the [crate]'s page for a tour. There may be any number of them
+/// side by side; a task of one may use channels to tasks of another.
 ///
 /// Dropping it stops its workers, after the tasks that other threads still run on it have ended.
 pub struct Runtime {

@@ -21,6 +21,9 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 
 /// An open nursery: see [`Cx::nursery`].
+///
+/// `'scope` is the nursery's own lifetime, `'env` that of what its children may borrow; both are as in `std::thread::scope`.
+/// Children may spawn siblings: give them the scope by reference.
 pub struct Scope<'scope, 'env: 'scope> {
     nursery: Nursery,
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -28,6 +31,19 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 /// How a nursery is opened: see [`Cx::nursery_with`].
+///
+/// ```
+/// # use janus::{Budget, Config, NurseryError, NurseryOptions, Resource, Runtime};
+/// // A task with 1,000 operations sets 600 aside for its children; 600 more are not there.
+/// let config = Config::new().root_budget(Budget::UNLIMITED.with(Resource::Ops, 1_000));
+/// let pool = NurseryOptions::new().pool(Budget { ops: 600, ..Budget::ZERO });
+/// let (one, two) = Runtime::new(config).unwrap().run(|cx| {
+///     let inner = cx.nursery_with(pool, |_| cx.nursery_with(pool, |_| ()));
+///     (inner.is_ok(), inner.unwrap())
+/// }).unwrap();
+/// assert!(one);
+/// assert!(matches!(two, Err(NurseryError::Pool(Resource::Ops))));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NurseryOptions {
     pool: Option<Budget>,
@@ -203,7 +219,8 @@ impl<'scope> Scope<'scope, '_> {
         self.task().spawn(body)
     }
 
-    /// Starts a child that may fail: an `Err` is its failure, and the nursery's if it is the first.
+    /// Starts a child that may fail: an `Err` is its failure, and the nursery's if it is the first. The nursery gets the
+    /// error itself, a handle learns only that the task failed. [`Cancelled`], passed on with `?`, is no failure of its own kind but [`TaskError::Cancelled`].
     #[track_caller]
     pub fn spawn_try<T, E, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
     where
@@ -257,6 +274,24 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 /// Recharges the children of a nursery: see [`Scope::supervisor`].
+///
+/// ```
+/// # use janus::*;
+/// # use std::time::Duration;
+/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// let manual = NurseryOptions::new().recharge(Recharge::Manual);
+/// let rounds = runtime.run(|cx| cx.nursery_with(manual, |nursery| {
+///     let fifty = Budget { ops: 50, ..Budget::ZERO };
+///     let worker = nursery.task().budget(fifty).spawn(|cx| (0..100).filter(|_| cx.check().is_ok()).count()).unwrap();
+///     let supervisor = nursery.supervisor();
+///     drop(nursery.spawn(move |cx| {
+///         while supervisor.exhausted().is_empty() && cx.sleep(Duration::from_micros(50)).is_ok() {}
+///         supervisor.exhausted().into_iter().all(|child| supervisor.recharge(child, &fifty).is_ok())
+///     }).unwrap());
+///     worker.join(cx).unwrap()
+/// })).unwrap().unwrap();
+/// assert_eq!(rounds, 100);
+/// ```
 pub struct Supervisor<'scope> {
     nursery: &'scope Nursery,
 }
@@ -296,6 +331,16 @@ impl Drop for Supervisor<'_> {
 }
 
 /// A child that is about to be: see [`Scope::task`].
+///
+/// ```
+/// # use janus::{Config, Priority, Runtime, StackClass};
+/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// let text = runtime.run(|cx| cx.nursery(|nursery| {
+///     let child = nursery.task().name("printer").stack(StackClass::Medium).priority(Priority::High);
+///     child.spawn(|cx| format!("task {}", cx.id())).unwrap().join(cx).unwrap()
+/// })).unwrap().unwrap();
+/// assert!(text.starts_with("task #"));
+/// ```
 #[must_use = "nothing is spawned until `spawn`"]
 pub struct Spawn<'scope> {
     nursery: &'scope Nursery,
@@ -315,7 +360,7 @@ impl<'scope> Spawn<'scope> {
         self
     }
 
-    /// A name for dumps and traces.
+    /// A name for dumps and for the watchdog.
     pub fn name(mut self, name: &'static str) -> Self {
         self.order.name = Some(name);
         self

@@ -1,10 +1,18 @@
 //! The states of a task and the complete table of its transitions: SPEC-021 [SCHED:5.2.1] and [SCHED:5.2.2] "Task
 //! States", with what `docs/decisions.md` adds: a yield, cancellation from every waiting state, a panic.
 //!
-//! [`Task`](crate::task::Task) keeps its state as one number and moves it only by the functions of `task.rs`; each of
+//! [`Task`](crate::task::Task) keeps its state in its wake word and moves it only by the functions of `wake.rs`; each of
 //! them is one [`Event`] here, and debug builds check the table on every move. The model test walks the table.
 
 /// Where a task is in its life.
+///
+/// ```
+/// use janus::{Event, TaskState};
+/// assert_eq!(TaskState::Running.after(Event::Exhaust), Some(TaskState::BudgetExhausted));
+/// assert_eq!(TaskState::BudgetExhausted.after(Event::Recharge), Some(TaskState::Ready));
+/// // What waits is woken before it ends: nobody ends a task from outside.
+/// assert_eq!(TaskState::Blocked.after(Event::Cancel), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TaskState {

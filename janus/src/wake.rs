@@ -43,7 +43,7 @@ impl Word {
         self.0.store(TaskState::Ready as u32, Ordering::Release);
     }
 
-    /// A worker has picked it. Answers the permit, which is used up, except that a task which only yielded keeps it.
+    /// A worker has picked it. The permit is used up, except that a task which only yielded keeps it.
     #[inline]
     pub(crate) fn run(&self) {
         // A yield leaves the word alone (invariant 1 needs no mark: the yielder itself requeues), which saves an
