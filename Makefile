@@ -12,9 +12,11 @@ SEED ?=
 GROUPS ?=
 TARGET ?=
 ARGS ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
 
 # A misspelt variable would silently mean its default.
-KNOWN = SEEDS REPS SECONDS CPUS POLICY SCENARIO SEED GROUPS TARGET ARGS
+KNOWN = SEEDS REPS SECONDS CPUS POLICY SCENARIO SEED GROUPS TARGET ARGS PREFIX DESTDIR
 $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(if $(filter $(name),$(KNOWN)),,\
   $(error no variable `$(name)' here; there are: $(KNOWN)))))
 
@@ -23,9 +25,9 @@ SIM = cargo build --release --locked -p sim && cargo run --release --quiet --loc
 BENCH = cargo build --release --locked -p bench && cargo run --release --quiet --locked -p bench
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup setup-rust setup-test setup-bench setup-fuzz clean \
+.PHONY: help run test setup setup-rust setup-test setup-bench setup-peers setup-fuzz clean janus install asan \
   sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
-  bench-sched bench-sim fuzz fmt lint tidy doc
+  bench-sched bench-sim bench-runtime fuzz fmt lint tidy doc
 
 ##@ Start here
 
@@ -44,10 +46,21 @@ help: ## this list
 	  'SEED=n' 'the failing seed that sim-replay plays again' \
 	  'GROUPS="a b"' 'the groups that test runs (default: all)' \
 	  'TARGET=name' 'the fuzz target (default: all)' \
+	  'PREFIX=dir' 'where install puts things (default: $(PREFIX))' \
+	  'DESTDIR=dir' 'a root in front of PREFIX, for packagers' \
 	  'ARGS=...' 'further arguments, as they are'
 
 run: setup-rust ## play the tour of the simulator (pauses for Enter on a terminal, else plays and ends)
 	@$(SIM) tour $(ARGS)
+
+janus: setup-rust ## play the examples of the runtime, one after the other
+	@cargo build --release --locked -p janus --examples
+	@for name in hello budget replay pipeline hog overflow trace; do \
+	  printf '\n--- %s (janus/examples/%s.rs)\n' $$name $$name; \
+	  cargo run --release --quiet --locked -p janus --example $$name || exit 1; done
+
+install: setup-test ## install the C library of the runtime: headers, static and shared, pkg-config (PREFIX, DESTDIR)
+	@janus/capi/install.sh '$(PREFIX)' '$(DESTDIR)'
 
 test: setup-test ## run every test group; ends with `N passed, M failed`
 	@SEEDS='$(SEEDS)' tools/test.sh $(GROUPS)
@@ -58,10 +71,13 @@ setup-rust:
 	@tools/setup.sh rust
 
 setup-test:
-	@tools/setup.sh rust python
+	@tools/setup.sh rust python c
 
 setup-bench:
 	@tools/setup.sh rust valgrind
+
+setup-peers:
+	@tools/setup.sh rust valgrind peers
 
 setup-fuzz:
 	@tools/setup.sh rust fuzz
@@ -83,6 +99,9 @@ sim-replay: setup-rust ## play one failing seed again, and write its scenario an
 
 fuzz: setup-fuzz ## coverage-guided fuzzing of the core (TARGET, SECONDS)
 	@tools/fuzz.sh $(SECONDS) $(TARGET)
+
+asan: setup-rust ## the runtime's suites under AddressSanitizer (nightly)
+	@tools/asan.sh
 
 ##@ Simulator
 
@@ -115,6 +134,9 @@ bench-sched: setup-bench ## wake+pick+requeue beside BTreeSet and BinaryHeap: ns
 
 bench-sim: setup-rust ## events a second and peak memory of the simulator at 256 CPUs, 100,000 threads (REPS)
 	@$(BENCH) --bin bench-sim -- --reps $(REPS) $(ARGS)
+
+bench-runtime: setup-peers ## our runtime beside tokio, async-executor, may, Go, Boost.Fiber, rayon, ... (REPS, ARGS='--only yield')
+	@$(BENCH) --bin bench-runtime -- --reps $(REPS) $(ARGS)
 
 ##@ Development
 

@@ -55,6 +55,13 @@ step_python() {
     install_package python3-venv "the trace tests keep their parser in a virtual environment"
 }
 
+# The tests of the C library compile and run programs against the installed files.
+step_c() {
+  has gcc || install_package gcc "the C examples of the runtime are compiled with it"
+  has g++ || install_package g++ "the C++ example of the runtime is compiled with it"
+  has pkg-config || install_package pkg-config "the C examples find the installed library with it"
+}
+
 step_valgrind() {
   has valgrind || install_package valgrind "make bench-sched counts instructions with it"
 }
@@ -97,10 +104,10 @@ step_go() {
   fi
 }
 
-[ $# -gt 0 ] || fail "name the steps: rust, python, valgrind, fuzz, peers"
+[ $# -gt 0 ] || fail "name the steps: rust, python, c, valgrind, fuzz, peers"
 for step in "$@"; do
   case $step in
-    rust | python | valgrind | fuzz | peers) "step_$step" ;;
-    *) fail "no step '$step'; there are rust, python, valgrind, fuzz and peers" ;;
+    rust | python | c | valgrind | fuzz | peers) "step_$step" ;;
+    *) fail "no step '$step'; there are rust, python, c, valgrind, fuzz and peers" ;;
   esac
 done

@@ -17,6 +17,7 @@ groups=(
   "no-std:    tools/no-std/check.sh"
   "golden:    cargo run --release --quiet --locked -p sim -- golden --check"
   "sim-fuzz:  cargo run --release --quiet --locked -p sim -- fuzz --seeds $seeds"
+  "asan:      tools/asan.sh"
   "docs:      env RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked"
 )
 
