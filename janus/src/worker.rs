@@ -275,7 +275,12 @@ impl Worker {
             }
         };
         if pushed.is_err() {
-            self.shared().common.push(task);
+            if task.started() && !self.shared().config.migrates() {
+                // It stays with this thread, and anybody may take from the common queue.
+                self.inbox.push(task);
+            } else {
+                self.shared().common.push(task);
+            }
         }
     }
 
@@ -352,8 +357,15 @@ impl Worker {
             return None;
         }
         common.pop(self.shared().active_workers(), |task| {
+            // Where tasks do not move, nobody steals from rings: one that never ran would be stuck behind a hog.
             // SAFETY: invariant 4.
-            unsafe { self.rings[1].push(task.as_ptr()).is_ok() }
+            unsafe {
+                if self.shared().config.migrates() {
+                    self.rings[1].push(task.as_ptr()).is_ok()
+                } else {
+                    self.deque.push(task.as_ptr()).is_ok()
+                }
+            }
         })
     }
 
