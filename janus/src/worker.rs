@@ -710,7 +710,7 @@ fn run(task: TaskRef) {
     let vtable = task.vtable.get().expect("a task has a vtable");
     // SAFETY: the closure is there, as the task never ran; we are on its stack.
     unsafe {
-        if cancelled || task.has(flag::CANCEL) {
+        if (cancelled || task.has(flag::CANCEL)) && !task.overflowed.load(Ordering::Acquire) {
             (vtable.drop_closure)(task);
             *task.outcome.get() = Outcome::Cancelled;
         } else {
