@@ -315,12 +315,18 @@ impl Cx {
     #[inline]
     #[track_caller]
     pub fn yield_now(&self) -> Result<(), Cancelled> {
-        if std::thread::panicking() {
+        if self.panicking() {
             return Ok(());
         }
         ensure_stack(self.task);
         self.worker().yield_now(self.task);
         if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
+    }
+
+    /// Does this task unwind?
+    #[inline]
+    fn panicking(&self) -> bool {
+        std::thread::panicking() && !self.worker().stained.get()
     }
 
     /// Was this task asked to end?
@@ -340,7 +346,7 @@ impl Cx {
     /// here others may refer to their frames already.
     #[inline]
     pub(crate) fn block(&self, wait: Wait, at: &'static Location<'static>) -> Result<(), Cancelled> {
-        if self.is_cancelled() || std::thread::panicking() {
+        if self.is_cancelled() || self.panicking() {
             return Err(Cancelled);
         }
         self.worker().sleep(self.task, Event::Block, wait, at);

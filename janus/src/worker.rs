@@ -98,6 +98,8 @@ pub(crate) struct Worker {
     pub(crate) panic_wanted: AtomicBool,
     /// A spare goes back to sleep.
     pub(crate) retired: AtomicBool,
+    /// A task was abandoned while it panicked: `std` counts this thread as panicking for ever, and nobody can change that.
+    pub(crate) stained: Cell<bool>,
 }
 
 // SAFETY: invariant 1; the rest is atomic or locked.
@@ -181,6 +183,7 @@ impl Worker {
             hogged: AtomicU64::new(u64::MAX),
             panic_wanted: AtomicBool::new(false),
             retired: AtomicBool::new(spare),
+            stained: Cell::new(false),
         }
     }
 
@@ -543,6 +546,8 @@ impl Worker {
     fn bury(&self, task: TaskRef) {
         self.set_current(None);
         Counters::add(&self.counters.overflows);
+        // We are on the thread's own stack, on which nothing panics.
+        self.stained.set(std::thread::panicking());
         self.shared().bury(task, self);
     }
 
