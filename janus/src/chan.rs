@@ -10,7 +10,7 @@
 //! 3. Of a select's nodes one is served at most: serving one begins with winning `choice`.
 //! 4. Messages wait only if no receiver does; receivers wait only if no message and no sender does.
 
-use crate::cx::Cx;
+use crate::cx::{Cx, ensure_stack, ensure_stack_here};
 use crate::error::Cancelled;
 use crate::lock::SpinLock;
 use crate::task::Wait;
@@ -464,6 +464,7 @@ impl<T: Send> Receiver<T> {
     #[track_caller]
     pub fn recv_timeout(&self, cx: &Cx, timeout: Duration) -> Result<T, RecvError> {
         let at = Location::caller();
+        ensure_stack(cx.task);
         let until = cx.deadline(timeout);
         let timer = cx.arm(until);
         let result = self.recv_by(cx, at, || {
@@ -576,6 +577,7 @@ impl<T: Send> Receiver<T> {
 /// One operation, and one of the channel's.
 #[inline]
 fn charge(cx: &Cx, at: &'static Location<'static>) -> Result<(), Cancelled> {
+    ensure_stack(cx.task);
     cx.charge_channel(at)?;
     cx.check()
 }
@@ -596,6 +598,7 @@ impl<T> Clone for Receiver<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
+        ensure_stack_here();
         if self.channel.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.channel.close();
         }
@@ -604,6 +607,7 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
+        ensure_stack_here();
         if self.channel.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.channel.close();
             // Nobody will take them.

@@ -227,6 +227,10 @@ impl Nursery {
             first.siblings.set((Some(child), first.siblings.get().1));
         }
         inner.children = Some(child);
+        if self.is_cancelled() {
+            // Whoever cancelled did not find it in the list: it must not sleep, but look again.
+            let _ = child.word.wake();
+        }
     }
 
     fn unlist(inner: &mut Inner, child: TaskRef) {

@@ -20,6 +20,12 @@ pub(crate) fn install_hook() {
                 // SAFETY: the running task has a stack, and we stand on it.
                 if let Some(stack) = unsafe { &*task.stack.get() } {
                     let _ = stack.open_reserve(Reserve::Upper).and_then(|()| stack.open_reserve(Reserve::Lower));
+                    before(info);
+                    // Destructors run next, and may overflow: inside `malloc`, say, which must find something to return on.
+                    if !task.overflowed.load(Ordering::Acquire) {
+                        stack.close_lower();
+                    }
+                    return;
                 }
             }
             before(info);

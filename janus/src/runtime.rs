@@ -305,8 +305,12 @@ impl Shared {
         let worker = &self.workers[index];
         let _signals = crate::overflow_hooks::on_this_thread();
         worker.bind_thread();
-        while std::panic::catch_unwind(AssertUnwindSafe(|| worker.run_loop())).is_err() {
-            worker.recover();
+        loop {
+            match std::panic::catch_unwind(AssertUnwindSafe(|| worker.run_loop())) {
+                Ok(()) if self.stopping() => return,
+                Ok(()) => worker.stained.set(false),
+                Err(_) => worker.recover(),
+            }
             // Tasks that must stay with their thread have it: then the loop starts anew right here.
             if self.config.migrates() && self.start_thread(index).is_ok() {
                 return;

@@ -5,7 +5,7 @@
 
 use crate::budget::{Budget, Resource};
 use crate::caps::CapSpawn;
-use crate::cx::{Cx, TaskId};
+use crate::cx::{Cx, TaskId, ensure_stack, ensure_stack_here};
 use crate::error::{Cancelled, RechargeError, SpawnError, TaskError};
 use crate::job::{self, Fallible, Order, Plain};
 use crate::nursery::{Nursery, Pool, Recharge, Terms};
@@ -145,6 +145,7 @@ impl Cx {
     {
         let at = Location::caller();
         let task = self.task;
+        ensure_stack(task);
         if let Some(pool) = options.pool {
             self.take_pool(&pool).map_err(NurseryError::Pool)?;
         }
@@ -243,6 +244,7 @@ impl<'scope> Scope<'scope, '_> {
 
     /// Asks every child to end, now and in future; those that wait are woken.
     pub fn cancel(&self) {
+        ensure_stack_here();
         self.nursery.cancel(current_worker());
     }
 
@@ -261,6 +263,7 @@ impl<'scope> Scope<'scope, '_> {
     /// What is left for children.
     #[must_use]
     pub fn pool(&self) -> Budget {
+        ensure_stack_here();
         self.nursery.pool()
     }
 
@@ -300,6 +303,7 @@ impl Supervisor<'_> {
     /// The children that are stopped because a part of their budget is spent.
     #[must_use]
     pub fn exhausted(&self) -> Vec<TaskId> {
+        ensure_stack_here();
         let mut found = Vec::new();
         self.nursery.for_each_listed(|child| {
             if child.word.state() == TaskState::BudgetExhausted {
@@ -311,6 +315,7 @@ impl Supervisor<'_> {
 
     /// Gives a stopped child more.
     pub fn recharge(&self, child: TaskId, amount: &Budget) -> Result<(), RechargeError> {
+        ensure_stack_here();
         let mut found = None;
         self.nursery.for_each_listed(|task| {
             if task.id.load(Ordering::Relaxed) == child.0 {
@@ -324,6 +329,7 @@ impl Supervisor<'_> {
 
 impl Drop for Supervisor<'_> {
     fn drop(&mut self) {
+        ensure_stack_here();
         if self.nursery.supervisors.fetch_sub(1, Ordering::AcqRel) == 1 && self.nursery.is_starving() {
             self.nursery.starve(current_worker(), None, 0);
         }
@@ -425,6 +431,7 @@ impl<'scope> Spawn<'scope> {
         let Some(spawner) = current_worker().and_then(Worker::task) else {
             return Err(SpawnError::NurseryNotActive);
         };
+        ensure_stack(spawner);
         let cx = Cx::of(spawner);
         if !cx.may(flag::MAY_SPAWN) {
             return Err(SpawnError::NoCapability);
@@ -458,6 +465,7 @@ impl<T> Handle<'_, T> {
     #[track_caller]
     pub fn join(self, cx: &Cx) -> Result<T, TaskError> {
         let at = Location::caller();
+        ensure_stack(cx.task);
         // Who waits for a child that cannot go on learns it, as one who waits for all of them does.
         let expects = !self.nursery.never_starves() && self.nursery.is_parent(cx.waiter());
         while !self.task.join.is_done() {
@@ -510,6 +518,7 @@ impl<T> Handle<'_, T> {
 
     /// Asks this child to end; if it waits, it is woken.
     pub fn cancel(&self) {
+        ensure_stack_here();
         if !self.is_finished() {
             self.task.set(flag::CANCEL);
             wake_task(self.task, current_worker());
@@ -518,6 +527,7 @@ impl<T> Handle<'_, T> {
 
     /// Gives the child more, out of the nursery's pool.
     pub fn recharge(&self, amount: &Budget) -> Result<(), RechargeError> {
+        ensure_stack_here();
         if self.is_finished() {
             return Err(RechargeError::Ended);
         }
@@ -527,6 +537,7 @@ impl<T> Handle<'_, T> {
 
 impl<T> Drop for Handle<'_, T> {
     fn drop(&mut self) {
+        ensure_stack_here();
         if self.task.join.detach() {
             // SAFETY: the task has ended, and this was its handle.
             unsafe { job::discard(self.task, current_worker()) };

@@ -30,7 +30,7 @@ const NAPS: u32 = 11;
 const LOOT: usize = 16;
 
 impl Worker {
-    /// Runs until the runtime ends.
+    /// Runs until the runtime ends, or the thread is to be replaced.
     pub(crate) fn run_loop(&self) {
         let shared = self.shared();
         let mut searching = false;
@@ -44,6 +44,9 @@ impl Worker {
                 }
                 self.panic_wanted.store(false, Ordering::Relaxed);
                 panic!("a test asked this worker to panic");
+            }
+            if self.stained.get() && shared.config.migrates() && !searching && !shared.stopping() {
+                return;
             }
             if shared.stopping() {
                 match self.pick() {

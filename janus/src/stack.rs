@@ -255,6 +255,18 @@ impl Stack {
         if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Guards the lower part of the reserve again, which nothing uses. If that fails, it stays open.
+    pub(crate) fn close_lower(&self) {
+        let low = self.reserve_low().cast::<libc::c_void>();
+        // SAFETY: the range is in this slot's reserve, and the caller says that nothing uses it.
+        unsafe {
+            match self.guards {
+                GuardKind::Marker => libc::madvise(low, LOWER_RESERVE, MADV_GUARD_INSTALL),
+                GuardKind::Protect => libc::mprotect(low, LOWER_RESERVE, libc::PROT_NONE),
+            }
+        };
+    }
+
     /// Guards the reserve again and drops its pages. Nothing may use the stack any more.
     /// Async-signal-safe: at most three system calls (`errno` may change). On failure the reserve is as it
     /// was, and the stack must be retired, not given back (`StackPool::recycle` does so).

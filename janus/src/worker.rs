@@ -97,6 +97,8 @@ pub(crate) struct Worker {
     pub(crate) panic_wanted: AtomicBool,
     /// A spare goes back to sleep.
     pub(crate) retired: AtomicBool,
+    /// A task was abandoned while it panicked: `std` counts this thread as panicking for ever, and nobody can change that.
+    pub(crate) stained: Cell<bool>,
 }
 
 // SAFETY: invariant 1; the rest is atomic or locked.
@@ -217,6 +219,7 @@ impl Worker {
             hogged: AtomicU64::new(u64::MAX),
             panic_wanted: AtomicBool::new(false),
             retired: AtomicBool::new(spare),
+            stained: Cell::new(false),
         }
     }
 
@@ -314,6 +317,8 @@ impl Worker {
         };
         match pushed {
             Ok(()) => self.beacon.keep(1),
+            // It stays with this thread, and anybody may take from the common queue.
+            Err(_) if task.started() && !self.shared().config.migrates() => self.inbox.push(task),
             Err(_) => self.shared().common.push(task),
         }
     }
@@ -398,8 +403,15 @@ impl Worker {
             return None;
         }
         common.pop(self.shared().active_workers(), |task| {
+            // Where tasks do not move, nobody steals from rings: one that never ran would be stuck behind a hog.
             // SAFETY: invariant 4.
-            let kept = unsafe { self.rings[1].push(task.as_ptr()).is_ok() };
+            let kept = unsafe {
+                if self.shared().config.migrates() {
+                    self.rings[1].push(task.as_ptr()).is_ok()
+                } else {
+                    self.deque.push(task.as_ptr()).is_ok()
+                }
+            };
             if kept {
                 self.beacon.keep(1);
             }
@@ -583,6 +595,8 @@ impl Worker {
     fn bury(&self, task: TaskRef) {
         self.set_current(None);
         Counters::add(&self.counters.overflows);
+        // We are on the thread's own stack, on which nothing panics.
+        self.stained.set(std::thread::panicking());
         self.shared().bury(task, self);
     }
 
@@ -755,7 +769,7 @@ fn run(task: TaskRef) {
     let vtable = task.vtable.get().expect("a task has a vtable");
     // SAFETY: the closure is there, as the task never ran; we are on its stack.
     unsafe {
-        if cancelled || task.has(flag::CANCEL) {
+        if (cancelled || task.has(flag::CANCEL)) && !task.overflowed.load(Ordering::Acquire) {
             (vtable.drop_closure)(task);
             *task.outcome.get() = Outcome::Cancelled;
         } else {
