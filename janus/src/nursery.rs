@@ -193,6 +193,12 @@ impl Nursery {
             first.siblings.set((Some(child), first.siblings.get().1));
         }
         inner.children = Some(child);
+        // A cancellation that came before the lock did not find it; one that comes after will.
+        if self.is_cancelled() {
+            child.set(flag::CANCEL);
+            // It runs: this only leaves a permit, and its sleep will not last.
+            let _ = child.word.wake();
+        }
     }
 
     fn unlist(inner: &mut Inner, child: TaskRef) {
