@@ -246,7 +246,10 @@ impl Nursery {
     /// The last thing that a child does with its nursery.
     pub(crate) fn leave(&self, here: Option<&Worker>) {
         let parent = self.parent;
-        if self.live.fetch_sub(CHILD, Ordering::AcqRel) == CHILD | WAITING {
+        let starving = self.is_starving();
+        let before = self.live.fetch_sub(CHILD, Ordering::AcqRel);
+        // Of several that leave at once each may have taken the others for able to go on: the parent looks again.
+        if before == CHILD | WAITING || (starving && before & WAITING != 0) {
             parent.wake(here);
         }
     }
