@@ -1,7 +1,7 @@
 //! What a task can do: every task gets a [`Cx`], its own and nobody else's. There is no other way to suspend, to charge
 //! or to open a nursery: no invisible authority.
 
-use crate::budget::{Budget, Operation, Resource};
+use crate::budget::{Budget, Operation, Resource, UNLIMITED};
 use crate::caps::{CapBudget, CapSpawn};
 use crate::config::Profile;
 use crate::error::{Cancelled, RechargeError};
@@ -186,7 +186,10 @@ impl Cx {
             if taken > 0 {
                 self.task.fill(resource, taken);
             }
-            if !self.nursery_of_mine().is_some_and(|nursery| nursery.feed(self.task, resource)) {
+            let short = amount - taken;
+            let feed = |nursery: &Nursery| nursery.feed(self.task, resource, short);
+            // An infinite amount is there at once or never.
+            if amount == UNLIMITED || !self.nursery_of_mine().is_some_and(feed) {
                 return false;
             }
         }
@@ -255,7 +258,7 @@ impl Cx {
     fn stop(&self, resource: Resource, at: &'static Location<'static>) -> Result<(), Cancelled> {
         let task = self.task;
         Counters::add(&self.worker().counters.exhaustions);
-        if self.nursery_of_mine().is_some_and(|nursery| nursery.feed(task, resource)) {
+        if self.nursery_of_mine().is_some_and(|nursery| nursery.feed(task, resource, 1)) {
             return Ok(());
         }
         task.spent.set(resource as u8);

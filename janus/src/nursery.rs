@@ -302,18 +302,17 @@ impl Nursery {
         }
     }
 
-    /// A child has none of `resource` left. True: the pool gave it another share.
-    pub(crate) fn feed(&self, child: TaskRef, resource: Resource) -> bool {
-        if self.recharge == Recharge::Manual {
+    /// A child has none of `resource` left. True: the pool gave it another share, and `least` at least.
+    pub(crate) fn feed(&self, child: TaskRef, resource: Resource, least: u64) -> bool {
+        let share = self.share.get(resource);
+        // Who was not allowed to spawn does not get there by asking again.
+        if self.recharge == Recharge::Manual || (resource == Resource::Spawn && share == 0) {
             return false;
         }
-        let share = match self.share.get(resource) {
-            0 => 1,
-            share => share,
-        };
-        let wanted = Budget::ZERO.with(resource, share);
+        let wanted = Budget::ZERO.with(resource, share.max(least));
         let taken = if self.boundless { wanted } else { self.take_from_pool(&wanted) };
-        if taken.get(resource) == 0 {
+        if taken.get(resource) < least {
+            self.put_into_pool(&taken);
             return false;
         }
         child.fill(resource, taken.get(resource));
