@@ -440,9 +440,15 @@ impl Drop for Ticker<'_> {
     /// The iterations since the last check are charged too; who has no budget left for them stops at the next check.
     fn drop(&mut self) {
         let open = self.interval - self.left;
-        let fuel = self.cx.task.fuel.get();
-        if fuel >= 0 {
-            self.cx.task.fuel.set(fuel.saturating_sub(open as i64).max(0));
+        let task = self.cx.task;
+        let in_hand = task.fuel.get().max(0) as u64;
+        if in_hand >= open {
+            // Nothing open, or all of it in hand.
+            task.fuel.set(task.fuel.get() - open as i64);
+        } else {
+            // Not drawn yet: by a task that never checked, or whose quantum is at its end.
+            task.fuel.set(task.fuel.get().min(0));
+            task.draw(Resource::Ops, open - in_hand);
         }
     }
 }
