@@ -247,7 +247,7 @@ impl Cx {
             self.stop(Resource::Ops, at).inspect_err(|_| task.fuel.set(in_hand as i64))?;
         }
         task.fuel.set((in_hand - count) as i64);
-        if !fresh || self.shared().is_deterministic() {
+        if (!fresh || self.shared().is_deterministic()) && !std::thread::panicking() {
             self.worker().yield_now(task);
         }
         if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
@@ -263,7 +263,7 @@ impl Cx {
         }
         task.spent.set(resource as u8);
         while task.meter(resource).load(Ordering::Acquire) == 0 {
-            if self.is_cancelled() {
+            if self.is_cancelled() || std::thread::panicking() {
                 return Err(Cancelled);
             }
             self.worker().sleep(task, Event::Exhaust, Wait::Recharge, at);

@@ -111,7 +111,8 @@ impl Error for NurseryError {
 impl Cx {
     /// Opens a nursery, runs `body`, and returns when every child that was spawned in it has ended.
     ///
-    /// The error is the first failure of a child, or that the nursery was cancelled. A panic of `body` goes on after the
+    /// The error is the first failure of a child, or that the nursery was cancelled; a task that unwinds gets this error
+    /// at once, as it may not wait. A panic of `body` goes on after the
     /// children, which are cancelled, have ended.
     #[track_caller]
     pub fn nursery<'env, R, F>(&self, body: F) -> Result<R, NurseryError>
@@ -129,6 +130,9 @@ impl Cx {
     {
         let at = Location::caller();
         let task = self.task;
+        if std::thread::panicking() {
+            return Err(NurseryError::Cancelled);
+        }
         if let Some(pool) = options.pool {
             self.take_pool(&pool).map_err(NurseryError::Pool)?;
         }
