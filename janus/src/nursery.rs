@@ -11,7 +11,8 @@
 //! 3. What children were given and have not used is put back into the pool before `live` falls.
 
 use crate::budget::{Budget, Resource, UNLIMITED, put};
-use crate::error::{SpawnError, TaskError};
+use crate::cx::TaskId;
+use crate::error::{RechargeError, SpawnError, TaskError};
 use crate::lock::SpinLock;
 use crate::runtime::Shared;
 use crate::state::TaskState;
@@ -326,13 +327,45 @@ impl Nursery {
         amount: &Budget,
         here: Option<&Worker>,
     ) -> Result<(), Resource> {
-        let taken = if self.boundless { *amount } else { self.take_from_pool(amount) };
-        if let Some(short) = Resource::ALL.into_iter().find(|&r| taken.get(r) < amount.get(r)) {
-            self.put_into_pool(&taken);
-            return Err(short);
-        }
+        self.take_whole(amount)?;
         refill(child, amount, here);
         Ok(())
+    }
+
+    /// The same for a child that its number names. It cannot end meanwhile: that takes the lock.
+    pub(crate) fn recharge_listed(
+        &self,
+        child: TaskId,
+        amount: &Budget,
+        here: Option<&Worker>,
+    ) -> Result<(), RechargeError> {
+        self.take_whole(amount).map_err(RechargeError::Exhausted)?;
+        let mut found = false;
+        self.for_each_listed(|task| {
+            if task.id.load(Ordering::Relaxed) == child.0 {
+                found = true;
+                refill(task, amount, here);
+            }
+        });
+        if found {
+            return Ok(());
+        }
+        if !self.boundless {
+            self.put_into_pool(amount);
+        }
+        Err(RechargeError::Ended)
+    }
+
+    /// All of it out of the pool, or nothing.
+    fn take_whole(&self, amount: &Budget) -> Result<(), Resource> {
+        let taken = if self.boundless { *amount } else { self.take_from_pool(amount) };
+        match Resource::ALL.into_iter().find(|&r| taken.get(r) < amount.get(r)) {
+            Some(short) => {
+                self.put_into_pool(&taken);
+                Err(short)
+            }
+            None => Ok(()),
+        }
     }
 
     /// A child goes to sleep by `sleep`. If somebody is exhausted, this may have been the last one that could go on. The

@@ -280,14 +280,7 @@ impl Supervisor<'_> {
 
     /// Gives a stopped child more.
     pub fn recharge(&self, child: TaskId, amount: &Budget) -> Result<(), RechargeError> {
-        let mut found = None;
-        self.nursery.for_each_listed(|task| {
-            if task.id.load(Ordering::Relaxed) == child.0 {
-                found = Some(task);
-            }
-        });
-        let task = found.ok_or(RechargeError::Ended)?;
-        self.nursery.recharge(task, amount, current_worker()).map_err(RechargeError::Exhausted)
+        self.nursery.recharge_listed(child, amount, current_worker())
     }
 }
 
