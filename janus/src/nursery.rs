@@ -24,12 +24,13 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const CLOSING: u32 = 1;
 const CANCELLED: u32 = 2;
-/// Somebody was exhausted with an empty pool: look for a dead end when the parent waits.
-const STARVING: u32 = 4;
 
 /// In `live`: the parent waits for the last child.
 const WAITING: usize = 1;
-const CHILD: usize = 2;
+/// In `live`: somebody was exhausted with an empty pool. Whoever leaves wakes the parent, which looks for a dead end. One
+/// word, so that none of the two overlooks the other.
+const STARVING: usize = 2;
+const CHILD: usize = 4;
 
 /// What happens to a child whose budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,7 +240,7 @@ impl Nursery {
                 self.cancel(here);
             }
         }
-        if self.flags.load(Ordering::Relaxed) & STARVING != 0 {
+        if self.is_starving() {
             self.starve(here, Some(child), 0);
         }
     }
@@ -247,10 +248,9 @@ impl Nursery {
     /// The last thing that a child does with its nursery.
     pub(crate) fn leave(&self, here: Option<&Worker>) {
         let parent = self.parent;
-        let starving = self.is_starving();
         let before = self.live.fetch_sub(CHILD, Ordering::AcqRel);
         // Of several that leave at once each may have taken the others for able to go on: the parent looks again.
-        if before == CHILD | WAITING || (starving && before & WAITING != 0) {
+        if before == CHILD | WAITING || before & (WAITING | STARVING) == WAITING | STARVING {
             parent.wake(here);
         }
     }
@@ -373,7 +373,7 @@ impl Nursery {
     pub(crate) fn watch_sleep(&self, exhausted: bool, here: Option<&Worker>, sleep: impl FnOnce()) {
         self.live.fetch_add(CHILD, Ordering::AcqRel);
         if exhausted {
-            self.flags.fetch_or(STARVING, Ordering::AcqRel);
+            self.live.fetch_or(STARVING, Ordering::AcqRel);
         }
         sleep();
         self.starve(here, None, 1);
@@ -384,6 +384,7 @@ impl Nursery {
     /// who wait for them learn of it as they would of any other end. Called when a child sleeps or ends, and when the
     /// parent begins to wait. `except`: a child that is just ending; `held`: how many in `live` are no children.
     pub(crate) fn starve(&self, here: Option<&Worker>, except: Option<TaskRef>, held: usize) {
+        self.feed_exhausted(here);
         if self.live.load(Ordering::Acquire) & WAITING == 0 || self.supervisors.load(Ordering::Acquire) > 0 {
             return;
         }
@@ -418,9 +419,38 @@ impl Nursery {
         }
     }
 
+    /// What came back into the pool goes to those who stopped for want of it.
+    fn feed_exhausted(&self, here: Option<&Worker>) {
+        if self.recharge == Recharge::Manual {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        let mut next = inner.children;
+        while let Some(child) = next {
+            next = child.siblings.get().1;
+            if child.word.state() != TaskState::BudgetExhausted {
+                continue;
+            }
+            for resource in [Resource::Ops, Resource::Channel, Resource::Syscalls] {
+                if child.meter(resource).load(Ordering::Acquire) > 0 {
+                    continue;
+                }
+                let share = self.share.get(resource).max(1);
+                let taken = match self.backing {
+                    Some(backing) => backing.draw(resource, share),
+                    None => inner.pool.take(&Budget::ZERO.with(resource, share)).get(resource),
+                };
+                if taken > 0 {
+                    child.fill(resource, taken);
+                    wake_task(child, here);
+                }
+            }
+        }
+    }
+
     /// Is somebody exhausted?
     pub(crate) fn is_starving(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & STARVING != 0
+        self.live.load(Ordering::Acquire) & STARVING != 0
     }
 }
 
