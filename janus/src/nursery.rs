@@ -280,6 +280,23 @@ impl Nursery {
         self.live.fetch_or(WAITING, Ordering::AcqRel) / CHILD == 0
     }
 
+    /// The parent, if `waiter` is it, waits for one child: as good as for all, if they cannot go on (see `starve`).
+    pub(crate) fn expect_one(&self, waiter: Waiter, here: Option<&Worker>) {
+        if self.parent == waiter {
+            self.live.fetch_or(WAITING, Ordering::AcqRel);
+            if self.is_starving() {
+                self.starve(here, None, 0);
+            }
+        }
+    }
+
+    /// It waits no more.
+    pub(crate) fn expect_none(&self, waiter: Waiter) {
+        if self.parent == waiter {
+            self.live.fetch_and(!WAITING, Ordering::AcqRel);
+        }
+    }
+
     /// The first error of a child.
     pub(crate) fn take_error(&self) -> Option<TaskError> {
         self.inner.lock().error.take()

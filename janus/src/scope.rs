@@ -411,8 +411,13 @@ impl<T> Handle<'_, T> {
     pub fn join(self, cx: &Cx) -> Result<T, TaskError> {
         let at = Location::caller();
         while !self.task.join.is_done() {
-            if self.task.join.wait(cx.waiter().bits()) && cx.block(Wait::Join, at) == Err(Cancelled) {
-                return Err(TaskError::Cancelled);
+            if self.task.join.wait(cx.waiter().bits()) {
+                self.nursery.expect_one(cx.waiter(), Some(cx.worker()));
+                let end = cx.block(Wait::Join, at);
+                self.nursery.expect_none(cx.waiter());
+                if end == Err(Cancelled) {
+                    return Err(TaskError::Cancelled);
+                }
             }
         }
         let task = self.task;
