@@ -1,7 +1,7 @@
 //! What a task can do: every task gets a [`Cx`], its own and nobody else's. There is no other way to suspend, to charge
 //! or to open a nursery: no invisible authority.
 
-use crate::budget::{Budget, Operation, Resource};
+use crate::budget::{Budget, Operation, Resource, UNLIMITED};
 use crate::caps::{CapBudget, CapSpawn};
 use crate::config::Profile;
 use crate::error::{Cancelled, RechargeError};
@@ -252,7 +252,10 @@ impl Cx {
             if taken > 0 {
                 self.task.fill(resource, taken);
             }
-            if !self.nursery_of_mine().is_some_and(|nursery| nursery.feed(self.task, resource)) {
+            let short = amount - taken;
+            let feed = |nursery: &Nursery| nursery.feed(self.task, resource, short);
+            // An infinite amount is there at once or never.
+            if amount == UNLIMITED || !self.nursery_of_mine().is_some_and(feed) {
                 return false;
             }
         }
@@ -314,7 +317,7 @@ impl Cx {
             self.stop(Resource::Ops, at).inspect_err(|_| task.fuel.set(in_hand as i64))?;
         }
         task.fuel.set((in_hand - count) as i64);
-        if !fresh || self.shared().is_deterministic() {
+        if (!fresh || self.shared().is_deterministic()) && !self.panicking() {
             self.worker().yield_now(task);
         }
         if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
@@ -327,11 +330,11 @@ impl Cx {
         Counters::add(&self.worker().counters.exhaustions);
         task.spent.set(resource as u8);
         loop {
-            let fed = self.nursery_of_mine().is_some_and(|nursery| nursery.feed(task, resource));
+            let fed = self.nursery_of_mine().is_some_and(|nursery| nursery.feed(task, resource, 1));
             if fed || task.meter(resource).load(Ordering::Acquire) > 0 {
                 return Ok(());
             }
-            if self.is_cancelled() {
+            if self.is_cancelled() || self.panicking() {
                 return Err(Cancelled);
             }
             self.worker().sleep(task, Event::Exhaust, Wait::Recharge, at);
@@ -352,7 +355,7 @@ impl Cx {
 
     /// Does this task unwind?
     #[inline]
-    fn panicking(&self) -> bool {
+    pub(crate) fn panicking(&self) -> bool {
         std::thread::panicking() && !self.worker().stained.get()
     }
 
@@ -520,9 +523,15 @@ impl Drop for Ticker<'_> {
     /// The iterations since the last check are charged too; who has no budget left for them stops at the next check.
     fn drop(&mut self) {
         let open = self.interval - self.left;
-        let fuel = self.cx.task.fuel.get();
-        if fuel >= 0 {
-            self.cx.task.fuel.set(fuel.saturating_sub(open as i64).max(0));
+        let task = self.cx.task;
+        let in_hand = task.fuel.get().max(0) as u64;
+        if in_hand >= open {
+            // Nothing open, or all of it in hand.
+            task.fuel.set(task.fuel.get() - open as i64);
+        } else {
+            // Not drawn yet: by a task that never checked, or whose quantum is at its end.
+            task.fuel.set(task.fuel.get().min(0));
+            task.draw(Resource::Ops, open - in_hand);
         }
     }
 }

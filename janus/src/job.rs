@@ -148,8 +148,9 @@ impl<E: Ending, F: FnOnce(&Cx) -> E> Job<F, E> {
         // SAFETY: the closure is there: the task never ran.
         let closure = unsafe { read::<F>(task) };
         let cx = Cx::of(task);
-        let caught = catch_unwind(AssertUnwindSafe(|| closure(&cx)));
-        let outcome = match caught.map(E::into_outcome) {
+        // What becomes of an error is the user's code too.
+        let caught = catch_unwind(AssertUnwindSafe(|| closure(&cx).into_outcome()));
+        let outcome = match caught {
             Ok(Ok(value)) => {
                 // SAFETY: the payload is free.
                 unsafe { write(task, value) };

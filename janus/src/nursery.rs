@@ -11,7 +11,8 @@
 //! 3. What children were given and have not used is put back into the pool before `live` falls.
 
 use crate::budget::{Budget, Resource, UNLIMITED, put};
-use crate::error::{SpawnError, TaskError};
+use crate::cx::TaskId;
+use crate::error::{RechargeError, SpawnError, TaskError};
 use crate::lock::SpinLock;
 use crate::runtime::Shared;
 use crate::state::TaskState;
@@ -23,15 +24,16 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const CLOSING: u32 = 1;
 const CANCELLED: u32 = 2;
-/// Somebody was exhausted with an empty pool: look for a dead end when the parent waits.
-const STARVING: u32 = 4;
 
 /// A child that lives on its parent's budget gets at most one in so many parts of what is left.
 const PART: u64 = 8;
 
 /// In `live`: the parent waits for the last child.
 const WAITING: usize = 1;
-const CHILD: usize = 2;
+/// In `live`: somebody was exhausted with an empty pool. Whoever leaves wakes the parent, which looks for a dead end. One
+/// word, so that none of the two overlooks the other.
+const STARVING: usize = 2;
+const CHILD: usize = 4;
 
 /// What happens to a child whose operations, channel operations or system calls are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,8 +229,10 @@ impl Nursery {
             first.siblings.set((Some(child), first.siblings.get().1));
         }
         inner.children = Some(child);
+        // A cancellation that came before the lock did not find it; one that comes after will.
         if self.is_cancelled() {
-            // Whoever cancelled did not find it in the list: it must not sleep, but look again.
+            child.set(flag::CANCEL);
+            // It runs: this only leaves a permit, and its sleep will not last.
             let _ = child.word.wake();
         }
     }
@@ -265,9 +269,6 @@ impl Nursery {
             drop(inner);
             if !self.boundless {
                 self.put_into_pool(&unused(child));
-                if self.is_starving() && self.recharge == Recharge::FromPool {
-                    self.wake_exhausted(here, child);
-                }
             }
             if failed && self.cancel_on_error {
                 self.cancel(here);
@@ -280,26 +281,18 @@ impl Nursery {
                 backing.fill(Resource::Spawn, spawns);
             }
         }
-        if self.flags.load(Ordering::Relaxed) & STARVING != 0 {
+        if self.is_starving() {
             self.starve(here, Some(child), 0);
         }
-    }
-
-    /// There is something in the pool again: those who wait for it try.
-    #[cold]
-    fn wake_exhausted(&self, here: Option<&Worker>, except: TaskRef) {
-        self.for_each_listed(|child| {
-            if child != except && child.word.state() == TaskState::BudgetExhausted {
-                wake_task(child, here);
-            }
-        });
     }
 
     /// The last thing that a child does with its nursery.
     #[inline]
     pub(crate) fn leave(&self, here: Option<&Worker>) {
         let parent = self.parent;
-        if self.live.fetch_sub(CHILD, Ordering::AcqRel) == CHILD | WAITING {
+        let before = self.live.fetch_sub(CHILD, Ordering::AcqRel);
+        // Of several that leave at once each may have taken the others for able to go on: the parent looks again.
+        if before == CHILD | WAITING || before & (WAITING | STARVING) == WAITING | STARVING {
             parent.wake(here);
         }
     }
@@ -330,20 +323,26 @@ impl Nursery {
         self.boundless && self.recharge == Recharge::FromPool
     }
 
-    /// Is this the task, or thread, that opened it?
-    #[inline]
-    pub(crate) fn is_parent(&self, waiter: Waiter) -> bool {
-        self.parent == waiter
-    }
-
-    /// The parent waits no longer: see [`Nursery::expect`].
-    pub(crate) fn unexpect(&self) {
-        self.live.fetch_and(!WAITING, Ordering::AcqRel);
-    }
-
     /// The parent announces that it sleeps until the last child has left; true: there is nobody to wait for.
     pub(crate) fn expect(&self) -> bool {
         self.live.fetch_or(WAITING, Ordering::AcqRel) / CHILD == 0
+    }
+
+    /// The parent, if `waiter` is it, waits for one child: as good as for all, if they cannot go on (see `starve`).
+    pub(crate) fn expect_one(&self, waiter: Waiter, here: Option<&Worker>) {
+        if self.parent == waiter {
+            self.live.fetch_or(WAITING, Ordering::AcqRel);
+            if self.is_starving() {
+                self.starve(here, None, 0);
+            }
+        }
+    }
+
+    /// It waits no more.
+    pub(crate) fn expect_none(&self, waiter: Waiter) {
+        if self.parent == waiter {
+            self.live.fetch_and(!WAITING, Ordering::AcqRel);
+        }
     }
 
     /// The first error of a child.
@@ -369,44 +368,41 @@ impl Nursery {
         }
     }
 
-    /// A child has none of `resource` left. True: the pool gave it another share.
-    pub(crate) fn feed(&self, child: TaskRef, resource: Resource) -> bool {
-        // Who was given an exact budget has that and no more.
-        if self.recharge == Recharge::Manual || child.flags.load(Ordering::Relaxed) & flag::FIXED != 0 {
+    /// A child has none of `resource` left. True: the pool gave it another share, and `least` at least.
+    pub(crate) fn feed(&self, child: TaskRef, resource: Resource, least: u64) -> bool {
+        // Who was given an exact budget has that and no more; the right to spawn is given, never fed.
+        let fixed = child.flags.load(Ordering::Relaxed) & flag::FIXED != 0;
+        if self.recharge == Recharge::Manual || fixed || resource == Resource::Spawn {
             return false;
         }
-        // The right to spawn is given, never fed.
-        let share = match (resource, self.share.get(resource)) {
-            (Resource::Spawn, _) => return false,
-            (_, 0) => 1,
-            (_, share) => share,
-        };
-        let wanted = Budget::ZERO.with(resource, share);
-        let mut taken = if self.boundless { wanted } else { self.take_part(resource, share) };
-        if taken.get(resource) == 0 && self.feed_parent(resource) {
-            taken = self.take_part(resource, share);
+        let share = self.share.get(resource).max(least);
+        let mut taken = if self.boundless { share } else { self.take_part(resource, share, least) };
+        if taken < least && self.feed_parent(resource, least) {
+            self.put_into_pool(&Budget::ZERO.with(resource, taken));
+            taken = self.take_part(resource, share, least);
         }
-        if taken.get(resource) == 0 {
+        if taken < least {
+            self.put_into_pool(&Budget::ZERO.with(resource, taken));
             return false;
         }
-        child.fill(resource, taken.get(resource));
+        child.fill(resource, taken);
         true
     }
 
     /// The parent's own budget is the pool, and it is empty: the parent's pool gives it another share, and so on upwards.
-    fn feed_parent(&self, resource: Resource) -> bool {
+    fn feed_parent(&self, resource: Resource, least: u64) -> bool {
         let Some(parent) = self.backing else { return false };
         // SAFETY: the parent has children, so it lives, and so does its nursery; the pointer was written before it ran.
-        unsafe { parent.nursery.get().as_ref() }.is_some_and(|nursery| nursery.feed(parent, resource))
+        unsafe { parent.nursery.get().as_ref() }.is_some_and(|nursery| nursery.feed(parent, resource, least))
     }
 
-    /// A share of one component, but not all of what a parent has.
-    fn take_part(&self, resource: Resource, share: u64) -> Budget {
+    /// A share of one component, but not all of what a parent has, unless that is the least.
+    fn take_part(&self, resource: Resource, share: u64, least: u64) -> u64 {
         let part = match self.backing {
-            Some(backing) => backing.meter(resource).load(Ordering::Relaxed).div_ceil(PART),
+            Some(backing) => backing.meter(resource).load(Ordering::Relaxed).div_ceil(PART).max(least),
             None => share,
         };
-        self.take_from_pool(&Budget::ZERO.with(resource, share.min(part)))
+        self.take_from_pool(&Budget::ZERO.with(resource, share.min(part))).get(resource)
     }
 
     /// The parent gives a child more, out of the pool.
@@ -416,13 +412,45 @@ impl Nursery {
         amount: &Budget,
         here: Option<&Worker>,
     ) -> Result<(), Resource> {
-        let taken = if self.boundless { *amount } else { self.take_from_pool(amount) };
-        if let Some(short) = Resource::ALL.into_iter().find(|&r| taken.get(r) < amount.get(r)) {
-            self.put_into_pool(&taken);
-            return Err(short);
-        }
+        self.take_whole(amount)?;
         refill(child, amount, here);
         Ok(())
+    }
+
+    /// The same for a child that its number names. It cannot end meanwhile: that takes the lock.
+    pub(crate) fn recharge_listed(
+        &self,
+        child: TaskId,
+        amount: &Budget,
+        here: Option<&Worker>,
+    ) -> Result<(), RechargeError> {
+        self.take_whole(amount).map_err(RechargeError::Exhausted)?;
+        let mut found = false;
+        self.for_each_listed(|task| {
+            if task.id.load(Ordering::Relaxed) == child.0 {
+                found = true;
+                refill(task, amount, here);
+            }
+        });
+        if found {
+            return Ok(());
+        }
+        if !self.boundless {
+            self.put_into_pool(amount);
+        }
+        Err(RechargeError::Ended)
+    }
+
+    /// All of it out of the pool, or nothing.
+    fn take_whole(&self, amount: &Budget) -> Result<(), Resource> {
+        let taken = if self.boundless { *amount } else { self.take_from_pool(amount) };
+        match Resource::ALL.into_iter().find(|&r| taken.get(r) < amount.get(r)) {
+            Some(short) => {
+                self.put_into_pool(&taken);
+                Err(short)
+            }
+            None => Ok(()),
+        }
     }
 
     /// A child goes to sleep by `sleep`. If somebody is exhausted, this may have been the last one that could go on. The
@@ -430,7 +458,7 @@ impl Nursery {
     pub(crate) fn watch_sleep(&self, exhausted: bool, here: Option<&Worker>, sleep: impl FnOnce()) {
         self.live.fetch_add(CHILD, Ordering::AcqRel);
         if exhausted {
-            self.flags.fetch_or(STARVING, Ordering::AcqRel);
+            self.live.fetch_or(STARVING, Ordering::AcqRel);
         }
         sleep();
         self.starve(here, None, 1);
@@ -441,6 +469,7 @@ impl Nursery {
     /// who wait for them learn of it as they would of any other end. Called when a child sleeps or ends, and when the
     /// parent begins to wait. `except`: a child that is just ending; `held`: how many in `live` are no children.
     pub(crate) fn starve(&self, here: Option<&Worker>, except: Option<TaskRef>, held: usize) {
+        self.feed_exhausted(here);
         if self.live.load(Ordering::Acquire) & WAITING == 0 || self.supervisors.load(Ordering::Acquire) > 0 {
             return;
         }
@@ -475,10 +504,39 @@ impl Nursery {
         }
     }
 
+    /// What came back into the pool goes to those who stopped for want of it.
+    fn feed_exhausted(&self, here: Option<&Worker>) {
+        if self.recharge == Recharge::Manual {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        let mut next = inner.children;
+        while let Some(child) = next {
+            next = child.siblings.get().1;
+            if child.word.state() != TaskState::BudgetExhausted || child.has(flag::FIXED) {
+                continue;
+            }
+            for resource in [Resource::Ops, Resource::Channel, Resource::Syscalls] {
+                if child.meter(resource).load(Ordering::Acquire) > 0 {
+                    continue;
+                }
+                let share = self.share.get(resource).max(1);
+                let taken = match self.backing {
+                    Some(backing) => backing.draw(resource, share),
+                    None => inner.pool.take(&Budget::ZERO.with(resource, share)).get(resource),
+                };
+                if taken > 0 {
+                    child.fill(resource, taken);
+                    wake_task(child, here);
+                }
+            }
+        }
+    }
+
     /// Is somebody exhausted?
     #[inline]
     pub(crate) fn is_starving(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & STARVING != 0
+        self.live.load(Ordering::Acquire) & STARVING != 0
     }
 }
 

@@ -6,6 +6,7 @@ use crate::stats::Counters;
 use crate::task::{Outcome, TaskRef};
 use crate::worker::current_worker;
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
@@ -49,7 +50,11 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
         Ok(message) => *message,
         Err(payload) => match payload.downcast::<&'static str>() {
             Ok(message) => (*message).to_string(),
-            Err(_) => "a panic with a payload that is no text".to_string(),
+            Err(payload) => {
+                // Its drop is the user's code: a panic there ends here.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(payload))).map_err(std::mem::forget);
+                "a panic with a payload that is no text".to_string()
+            }
         },
     };
     Outcome::Error(Box::new(TaskError::Panicked(message)))

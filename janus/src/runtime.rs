@@ -395,6 +395,10 @@ impl Runtime {
         let task = spawned.map_err(|error| RuntimeError::Task(TaskError::Failed(Box::new(error))))?;
         nursery.close();
         while !nursery.expect() {
+            // It may have run out of its budget before anybody waited.
+            if nursery.is_starving() {
+                nursery.starve(None, None, 0);
+            }
             parker.park(None);
         }
         // SAFETY: it is the task's only handle, and the task has ended.

@@ -127,7 +127,8 @@ impl Error for NurseryError {
 impl Cx {
     /// Opens a nursery, runs `body`, and returns when every child that was spawned in it has ended.
     ///
-    /// The error is the first failure of a child, or that the nursery was cancelled. A panic of `body` goes on after the
+    /// The error is the first failure of a child, or that the nursery was cancelled; a task that unwinds gets this error
+    /// at once, as it may not wait. A panic of `body` goes on after the
     /// children, which are cancelled, have ended.
     #[track_caller]
     pub fn nursery<'env, R, F>(&self, body: F) -> Result<R, NurseryError>
@@ -146,6 +147,9 @@ impl Cx {
         let at = Location::caller();
         let task = self.task;
         ensure_stack(task);
+        if self.panicking() {
+            return Err(NurseryError::Cancelled);
+        }
         if let Some(pool) = options.pool {
             self.take_pool(&pool).map_err(NurseryError::Pool)?;
         }
@@ -316,14 +320,7 @@ impl Supervisor<'_> {
     /// Gives a stopped child more.
     pub fn recharge(&self, child: TaskId, amount: &Budget) -> Result<(), RechargeError> {
         ensure_stack_here();
-        let mut found = None;
-        self.nursery.for_each_listed(|task| {
-            if task.id.load(Ordering::Relaxed) == child.0 {
-                found = Some(task);
-            }
-        });
-        let task = found.ok_or(RechargeError::Ended)?;
-        self.nursery.recharge(task, amount, current_worker()).map_err(RechargeError::Exhausted)
+        self.nursery.recharge_listed(child, amount, current_worker())
     }
 }
 
@@ -467,21 +464,19 @@ impl<T> Handle<'_, T> {
         let at = Location::caller();
         ensure_stack(cx.task);
         // Who waits for a child that cannot go on learns it, as one who waits for all of them does.
-        let expects = !self.nursery.never_starves() && self.nursery.is_parent(cx.waiter());
+        let expects = !self.nursery.never_starves();
         while !self.task.join.is_done() {
-            if expects {
-                self.nursery.expect();
-                if self.nursery.is_starving() {
-                    self.nursery.starve(Some(cx.worker()), None, 0);
+            if self.task.join.wait(cx.waiter().bits()) {
+                if expects {
+                    self.nursery.expect_one(cx.waiter(), Some(cx.worker()));
                 }
-            }
-            let cancelled =
-                self.task.join.wait(cx.waiter().bits()) && cx.block(Wait::Join, at) == Err(Cancelled);
-            if expects {
-                self.nursery.unexpect();
-            }
-            if cancelled {
-                return Err(TaskError::Cancelled);
+                let end = cx.block(Wait::Join, at);
+                if expects {
+                    self.nursery.expect_none(cx.waiter());
+                }
+                if end == Err(Cancelled) {
+                    return Err(TaskError::Cancelled);
+                }
             }
         }
         let task = self.task;

@@ -196,7 +196,9 @@ impl Worker {
         let shared = self.shared();
         let me = usize::from(self.index);
         shared.idle.prepare_park(me, searching);
-        let must_look = || shared.work_visible() || !self.inbox.is_empty() || shared.stopping();
+        // Its own rings too: a timer that it fired itself may have put a task there that nobody else can see.
+        let own = || !self.inbox.is_empty() || self.rings.iter().any(|ring| !ring.is_empty());
+        let must_look = || shared.work_visible() || own() || shared.stopping();
         if must_look() {
             return !shared.idle.cancel_park(me) || shared.idle.start_search();
         }

@@ -1,0 +1,99 @@
+//! What several test files need.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use janus::{Config, Cx, Runtime};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Far longer than any test takes: what is not over then hangs.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// A runtime as safe programs have it.
+pub(crate) fn runtime(workers: usize) -> Runtime {
+    Runtime::new(Config::new().workers(workers).watchdog(None)).unwrap()
+}
+
+/// A runtime whose tasks move between its workers.
+pub(crate) fn moving(workers: usize) -> Runtime {
+    // SAFETY: the tests' tasks keep nothing of their thread over a suspension, and none overflows its stack.
+    Runtime::new(unsafe { Config::new().workers(workers).watchdog(None).trusting() }).unwrap()
+}
+
+/// A deterministic runtime.
+pub(crate) fn seeded(workers: usize, seed: u64) -> Runtime {
+    Runtime::new(Config::new().workers(workers).seed(seed)).unwrap()
+}
+
+/// Runs `test` on runtimes of both kinds, with several worker counts, and fails if that hangs.
+pub(crate) fn everywhere(test: impl Fn(&Runtime) + Send + Sync + 'static) {
+    within(move || {
+        for workers in [1, 2, 4] {
+            test(&runtime(workers));
+            test(&moving(workers));
+        }
+    });
+}
+
+/// Runs `test` as the main task of a runtime with `workers`, and fails if that hangs.
+pub(crate) fn on(workers: usize, test: impl FnOnce(&Cx) + Send + 'static) {
+    within(move || moving(workers).run(test).unwrap());
+}
+
+/// Runs `test`, and fails if that hangs.
+pub(crate) fn within(test: impl FnOnce() + Send + 'static) {
+    let (done, end) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    if end.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        panic!("the test hangs");
+    }
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Lets others run until `done`.
+pub(crate) fn until(cx: &Cx, mut done: impl FnMut() -> bool) {
+    while !done() {
+        cx.sleep(Duration::from_micros(100)).unwrap();
+    }
+}
+
+/// Counts how many of its tokens were made and dropped.
+#[derive(Default)]
+pub(crate) struct Tally {
+    made: AtomicUsize,
+    dropped: AtomicUsize,
+}
+
+/// See [`Tally`].
+pub(crate) struct Token<'a>(&'a Tally);
+
+impl Tally {
+    pub(crate) fn token(&self) -> Token<'_> {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        Token(self)
+    }
+
+    pub(crate) fn made(&self) -> usize {
+        self.made.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn dropped(&self) -> usize {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    /// Every token was dropped, once.
+    #[track_caller]
+    pub(crate) fn assert_even(&self) {
+        assert_eq!(self.made(), self.dropped(), "tokens made and dropped");
+    }
+}
+
+impl Drop for Token<'_> {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(1, Ordering::AcqRel);
+    }
+}
