@@ -85,7 +85,7 @@ pub(crate) struct Worker {
     /// The virtual workers of deterministic mode.
     det: UnsafeCell<Option<Det>>,
     pub(crate) counters: Counters,
-    /// How often it picked a task: a worker whose epoch stands still while it has a task is stuck in it.
+    /// How often it picked a task, or found none to give way to: a worker whose epoch stands still while it has a task is stuck in it.
     pub(crate) epoch: AtomicU64,
     pub(crate) deque: Deque<Task>,
     pub(crate) rings: [Ring<Task>; 3],
@@ -462,6 +462,9 @@ impl Worker {
             self.shared().log_leave(self, me, Event::Yield);
             // SAFETY: the caller is `me`.
             unsafe { self.leave(me, Pending::Requeue(me), Some(next)) };
+        } else {
+            // Alone, but no hog: the watchdog sees that it checks.
+            self.epoch.store(self.epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }
 
@@ -721,6 +724,10 @@ fn overrule(task: TaskRef) {
         // SAFETY: the task is ours.
         match unsafe { &*task.outcome.get() } {
             Outcome::Value | Outcome::Cancelled => Outcome::Budget(Resource::ALL[usize::from(task.spent.get())]),
+            // C has no other way to pass on that a check failed.
+            Outcome::Error(error) if matches!(**error, TaskError::Code(_)) => {
+                Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
+            }
             _ => return,
         }
     };
