@@ -187,6 +187,8 @@ mod observe;
 mod overflow;
 mod overflow_hooks;
 mod panics;
+#[doc(hidden)]
+pub mod raw;
 mod ring;
 mod runtime;
 mod scope;

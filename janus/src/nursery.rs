@@ -48,6 +48,8 @@ pub(crate) struct Nursery {
     pub(crate) shared: *const Shared,
     /// The next outer one that the same task, or thread of the C adapter, has open.
     pub(crate) outer: Cell<*const Nursery>,
+    /// A raw nursery: what frees it, if its task is abandoned and cannot.
+    pub(crate) dispose: Cell<Option<unsafe fn(*const Nursery)>>,
     parent: Waiter,
     live: AtomicUsize,
     flags: AtomicU32,
@@ -102,6 +104,7 @@ impl Nursery {
         Nursery {
             shared,
             outer: Cell::new(std::ptr::null()),
+            dispose: Cell::new(None),
             parent,
             live: AtomicUsize::new(0),
             flags: AtomicU32::new(0),

@@ -330,6 +330,10 @@ unsafe fn reap(task: TaskRef) {
         open.cancel(Some(cx.worker()));
         cx.wait_for_children(open, Location::caller());
         nursery = open.outer.get();
+        if let Some(dispose) = open.dispose.get() {
+            // SAFETY: its children have ended, and the frames that could await it will not go on.
+            unsafe { dispose(open) };
+        }
     }
     task.open.set(std::ptr::null());
     cx.worker().shared().give_abandoned(stack);

@@ -519,12 +519,14 @@ impl Worker {
     /// Lets others run, if there are any. On the fiber of `me`.
     #[inline]
     pub(crate) fn yield_now(&self, me: TaskRef) {
-        self.beacon.move_on();
         if let Some(next) = self.pick() {
             Counters::add(&self.counters.yields);
             self.shared().log_leave(self, me, Event::Yield);
             // SAFETY: the caller is `me`.
             unsafe { self.leave(me, Pending::Requeue(me), Some(next)) };
+        } else {
+            // Alone, but no hog: the watchdog sees that it checks.
+            self.beacon.move_on();
         }
     }
 
@@ -792,6 +794,10 @@ fn overrule(task: TaskRef) {
         // SAFETY: the task is ours.
         match unsafe { &*task.outcome.get() } {
             Outcome::Value | Outcome::Cancelled => Outcome::Budget(Resource::ALL[usize::from(task.spent.get())]),
+            // C has no other way to pass on that a check failed.
+            Outcome::Error(error) if matches!(**error, TaskError::Code(_)) => {
+                Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
+            }
             _ => return,
         }
     };

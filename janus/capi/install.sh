@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds libjanus and installs it: `install.sh PREFIX [DESTDIR]`, called by `make install`. Writes PREFIX/lib/libjanus.a,
+# libjanus.so.0 and its link libjanus.so, lib/pkgconfig/janus.pc and the headers in include/, all below DESTDIR if given.
+set -euo pipefail
+
+prefix=${1:-/usr/local}
+destdir=${2:-}
+case $prefix in
+  /*) ;;
+  *)
+    echo "install.sh: PREFIX must be an absolute path, not '$prefix': janus.pc names it" >&2
+    exit 2
+    ;;
+esac
+
+cd "$(dirname "$0")/../.."
+cargo build --quiet --release --locked -p janus-capi
+built=${CARGO_TARGET_DIR:-target}/release
+version=$(cargo pkgid --quiet --locked -p janus-capi)
+version=${version##*[@#]}
+
+to=$destdir$prefix
+install -d "$to/lib/pkgconfig" "$to/include"
+install -m 644 "$built/libjanus_c.a" "$to/lib/libjanus.a"
+install -m 755 "$built/libjanus_c.so" "$to/lib/libjanus.so.0"
+ln -sf libjanus.so.0 "$to/lib/libjanus.so"
+install -m 644 janus/capi/include/janus.h janus/capi/include/janus_compiler.h "$to/include"
+# No path may be taken for a pattern: awk gets both as plain strings.
+awk -v prefix="$prefix" -v version="$version" '
+  /^#/ { next }
+  $0 == "prefix=@PREFIX@" { print "prefix=" prefix; next }
+  $0 == "Version: @VERSION@" { print "Version: " version; next }
+  { print }' janus/capi/janus.pc.in >"$to/lib/pkgconfig/janus.pc"
+chmod 644 "$to/lib/pkgconfig/janus.pc"
+echo "installed libjanus $version in $to"

@@ -1,0 +1,183 @@
+//! What C holds: the global runtime, schedulers by pointer, and the thread's stack of nurseries [SCHED:3.3.3].
+//!
+//! A runtime is stopped when it was shut down and its last open nursery has been awaited: each nursery holds it. So no
+//! order of calls frees what is still in use.
+
+use crate::frozen::{
+    JANUS_PROFILE_CLUSTER, JANUS_PROFILE_CORE, JANUS_PROFILE_DEFAULT, JANUS_PROFILE_SERVICE,
+    JANUS_PROFILE_SOVEREIGN, JANUS_WATCHDOG_OFF, RuntimeConfig,
+};
+use janus::raw::{RawNursery, with_task};
+use janus::{Config, MAX_WORKERS, Profile, Runtime, StackClass};
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The stack of a task, if the configuration does not say: C calls libraries, and those are not lean.
+const STACK: StackClass = StackClass::Medium;
+/// A watchdog that looks less often than once a day is a mistake.
+const LONGEST_WATCH_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// The global runtime.
+enum Global {
+    /// Made when it is first needed.
+    Unmade,
+    Made(Arc<Runtime>),
+    /// Its configuration was refused: nothing is made until somebody says what to do instead.
+    Refused,
+}
+
+static GLOBAL: Mutex<Global> = Mutex::new(Global::Unmade);
+static SCHEDULERS: Mutex<Vec<Arc<Runtime>>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// None: the configuration asks for what cannot be, or the system refused a thread.
+fn start(config: &RuntimeConfig) -> Option<Arc<Runtime>> {
+    let stack = match config.stack_size {
+        0 => STACK,
+        bytes => StackClass::for_bytes(bytes)?,
+    };
+    let profile = match config.profile {
+        JANUS_PROFILE_DEFAULT | JANUS_PROFILE_SERVICE => Profile::Service,
+        JANUS_PROFILE_CORE => Profile::Core,
+        JANUS_PROFILE_CLUSTER => Profile::Cluster,
+        JANUS_PROFILE_SOVEREIGN => Profile::Sovereign,
+        _ => return None,
+    };
+    let mut made = Config::new().stack(stack).profile(profile);
+    match config.worker_count as usize {
+        0 => {}
+        count if count <= MAX_WORKERS => made = made.workers(count),
+        _ => return None,
+    }
+    if config.deterministic {
+        made = made.seed(config.deterministic_seed);
+    }
+    match config.watchdog_ms {
+        0 => {}
+        JANUS_WATCHDOG_OFF => made = made.watchdog(None),
+        ms if ms <= LONGEST_WATCH_MS => made = made.watchdog(Some(Duration::from_millis(ms))),
+        _ => return None,
+    }
+    // SAFETY: the header asks of every C task what `trusting` asks of a Rust task.
+    let made = unsafe { made.trusting() };
+    Runtime::new(made).ok().map(Arc::new)
+}
+
+/// Makes the global runtime, unless there is one.
+pub(crate) fn init_global(config: &RuntimeConfig) {
+    let mut global = lock(&GLOBAL);
+    if !matches!(*global, Global::Made(_)) {
+        *global = start(config).map_or(Global::Refused, Global::Made);
+    }
+}
+
+/// The next use makes a new one.
+pub(crate) fn shut_down_global() {
+    let before = std::mem::replace(&mut *lock(&GLOBAL), Global::Unmade);
+    // Not under the lock: it waits for the workers.
+    drop(before);
+}
+
+pub(crate) fn global() -> Option<NonNull<Runtime>> {
+    match &*lock(&GLOBAL) {
+        Global::Made(runtime) => Some(NonNull::from(&**runtime)),
+        _ => None,
+    }
+}
+
+/// Makes it if nobody has.
+fn global_or_default() -> Option<Arc<Runtime>> {
+    let mut global = lock(&GLOBAL);
+    if matches!(*global, Global::Unmade) {
+        *global = start(&RuntimeConfig::default()).map_or(Global::Refused, Global::Made);
+    }
+    match &*global {
+        Global::Made(runtime) => Some(runtime.clone()),
+        _ => None,
+    }
+}
+
+/// A runtime of its own.
+pub(crate) fn create_scheduler(config: &RuntimeConfig) -> Option<NonNull<Runtime>> {
+    let runtime = start(config)?;
+    let pointer = NonNull::from(&*runtime);
+    lock(&SCHEDULERS).push(runtime);
+    Some(pointer)
+}
+
+/// Does nothing for a pointer that is no live scheduler.
+pub(crate) fn shut_down_scheduler(pointer: *const Runtime) {
+    let found = {
+        let mut schedulers = lock(&SCHEDULERS);
+        let index = schedulers.iter().position(|runtime| std::ptr::eq(&**runtime, pointer));
+        index.map(|index| schedulers.swap_remove(index))
+    };
+    // Not under the lock: it waits for the workers.
+    drop(found);
+}
+
+fn scheduler(pointer: *const Runtime) -> Option<Arc<Runtime>> {
+    lock(&SCHEDULERS).iter().find(|runtime| std::ptr::eq(&***runtime, pointer)).cloned()
+}
+
+/// The nurseries that a thread which runs no task has open, innermost last.
+struct Stack(RefCell<Vec<NonNull<RawNursery>>>);
+
+impl Drop for Stack {
+    /// The thread ends: its children may use what is about to go.
+    fn drop(&mut self) {
+        while let Some(left) = self.0.get_mut().pop() {
+            // SAFETY: it is open and innermost, and a thread's end is no task.
+            unsafe { RawNursery::abandon(left) };
+        }
+    }
+}
+
+thread_local! {
+    static STACK_OF_THREAD: Stack = const { Stack(RefCell::new(Vec::new())) };
+}
+
+/// Never inlined: nobody may keep the address of a thread-local over a switch. Only ever called by who is no task.
+#[inline(never)]
+fn on_thread<R>(body: impl FnOnce(&mut Vec<NonNull<RawNursery>>) -> R) -> Option<R> {
+    STACK_OF_THREAD.try_with(|stack| body(&mut stack.0.borrow_mut())).ok()
+}
+
+fn in_task() -> bool {
+    with_task(|_| ()).is_some()
+}
+
+/// Opens a nursery on the runtime of the task, or the global one, or the scheduler that is named.
+pub(crate) fn open(on: Option<*const Runtime>) -> Option<NonNull<RawNursery>> {
+    let in_task = in_task();
+    let runtime = match on {
+        Some(pointer) => Some(scheduler(pointer)?),
+        None if in_task => None,
+        None => Some(global_or_default()?),
+    };
+    if in_task {
+        return RawNursery::open(runtime.as_ref());
+    }
+    on_thread(|stack| {
+        let opened = RawNursery::open(runtime.as_ref())?;
+        stack.push(opened);
+        Some(opened)
+    })?
+}
+
+/// The innermost open nursery.
+pub(crate) fn innermost() -> Option<NonNull<RawNursery>> {
+    if in_task() { RawNursery::innermost() } else { on_thread(|stack| stack.last().copied())? }
+}
+
+/// Waits for the innermost open nursery and ends it; None: there is none.
+pub(crate) fn await_innermost() -> Option<i64> {
+    let opened = if in_task() { RawNursery::innermost() } else { on_thread(Vec::pop)? };
+    // SAFETY: it is open and innermost, and ours.
+    opened.map(|nursery| unsafe { RawNursery::await_all(nursery) })
+}

@@ -1,0 +1,195 @@
+//! libjanus as a C programmer gets it: installed, found by pkg-config, compiled against with gcc and g++, linked static
+//! and shared, and run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// What no program here takes, unless it hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Building the library may take longer.
+const BUILD_LIMIT: Duration = Duration::from_secs(600);
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn scratch() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-abi")
+}
+
+/// Runs it to its end, which must come.
+fn output(command: &mut Command, limit: Duration) -> Output {
+    let shown = format!("{command:?}");
+    let log = scratch().join(format!("{:?}.log", std::thread::current().id()).replace(['(', ')'], "-"));
+    std::fs::create_dir_all(scratch()).expect("the scratch folder can be made");
+    let file = |name: &str| log.with_extension(name);
+    let open = |name: &str| std::fs::File::create(file(name)).expect("a log can be written");
+    let spawned = command.stdin(Stdio::null()).stdout(open("out")).stderr(open("err")).spawn();
+    let mut child = spawned.unwrap_or_else(|error| {
+        panic!("{shown}: {error}; install it (Debian: apt-get install gcc g++ pkg-config binutils)")
+    });
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("a child can be waited for") {
+            Some(status) => break status,
+            None if begun.elapsed() > limit => {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("{shown} did not end within {limit:?}");
+            }
+            None => std::thread::sleep(Duration::from_millis(2)),
+        }
+    };
+    let read = |name: &str| std::fs::read(file(name)).unwrap_or_default();
+    Output { status, stdout: read("out"), stderr: read("err") }
+}
+
+/// The same; it must succeed, and this is what it printed.
+fn succeed(command: &mut Command, limit: Duration) -> String {
+    let output = output(command, limit);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    out.into_owned()
+}
+
+fn install(prefix: &str, destdir: &str) {
+    let mut command = Command::new(here().join("install.sh"));
+    // Cargo's own folder, whichever that is: two levels above the scratch folder of tests.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a target folder holds it");
+    succeed(command.args([prefix, destdir]).env("CARGO_TARGET_DIR", target), BUILD_LIMIT);
+}
+
+/// Where it is installed, once for all tests.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = scratch().join("usr");
+        let _ = std::fs::remove_dir_all(&prefix);
+        install(prefix.to_str().expect("the target folder has a plain name"), "");
+        prefix
+    })
+}
+
+fn pkg_config(arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(arguments).arg("janus").env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
+    succeed(&mut command, LIMIT).split_whitespace().map(String::from).collect()
+}
+
+/// Compiles `source` and answers the program.
+fn compile(source: &str, is_static: bool) -> PathBuf {
+    let (compiler, standard) =
+        if source.ends_with(".cpp") { ("g++", "-std=c++17") } else { ("gcc", "-std=c11") };
+    let name = source.replace(['/', '.'], "-");
+    let program = scratch().join(format!("{name}-{}", if is_static { "static" } else { "shared" }));
+    let mut flags = pkg_config(if is_static { &["--static", "--libs"] } else { &["--libs"] });
+    if is_static {
+        // Both are installed, and a linker prefers the shared one.
+        flags.iter_mut().filter(|flag| *flag == "-ljanus").for_each(|flag| *flag = "-l:libjanus.a".into());
+    }
+    let mut command = Command::new(compiler);
+    command.args([standard, "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
+    command.args(pkg_config(&["--cflags"])).arg("-o").arg(&program).arg(here().join(source)).args(flags);
+    // The example's own thread calls; libm for fesetround.
+    succeed(command.args(["-pthread", "-lm"]), LIMIT);
+    program
+}
+
+fn execute(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", prefix().join("lib"));
+    command
+}
+
+fn both_ways(source: &str, expected: &str) {
+    for is_static in [true, false] {
+        assert_eq!(
+            succeed(&mut execute(&compile(source, is_static)), LIMIT),
+            expected,
+            "static: {is_static}"
+        );
+    }
+}
+
+#[test]
+fn every_export_and_every_code() {
+    both_ways("tests/abi.c", "ok\n");
+}
+
+#[test]
+fn hello() {
+    let lines = [
+        "sum 4999950000, code 0",
+        "a child failed: code -42",
+        "a child may use 1000000 operations and 16777216 bytes",
+        "",
+    ];
+    both_ways("examples/hello.c", &lines.join("\n"));
+}
+
+#[test]
+fn nursery_in_cpp() {
+    let lines =
+        ["code 0", "sum of squares 285", "an exception: code -100", "leaving: every child has ended", ""];
+    both_ways("examples/nursery.cpp", &lines.join("\n"));
+}
+
+#[test]
+fn exceptions_stay_in_their_task() {
+    both_ways("tests/exceptions.cpp", "1000 caught, code 0\n");
+    let escaped = output(execute(&compile("tests/exceptions.cpp", false)).arg("escape"), LIMIT);
+    assert!(!escaped.status.success() && escaped.status.code().is_none(), "{escaped:?}");
+}
+
+/// The names, and nothing else: programs may have Rust in them, or another libjanus_something.
+#[test]
+fn the_shared_library_exports_its_names_only() {
+    let library = prefix().join("lib/libjanus.so");
+    let symbols = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(&library), LIMIT);
+    let mut names: Vec<&str> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    names.sort_unstable();
+    let expected = [
+        "janus_budget_charge",
+        "janus_budget_check",
+        "janus_budget_get_current",
+        "janus_budget_recharge",
+        "janus_context_switch",
+        "janus_fiber_cleanup",
+        "janus_fiber_entry",
+        "janus_nursery_await_all",
+        "janus_nursery_cancel",
+        "janus_nursery_create",
+        "janus_nursery_create_on",
+        "janus_nursery_spawn",
+        "janus_rt_get",
+        "janus_rt_init",
+        "janus_rt_shutdown",
+        "janus_scheduler_create",
+        "janus_scheduler_shutdown",
+        "janus_scheduler_spawn",
+        "janus_scheduler_yield",
+    ];
+    assert_eq!(names, expected);
+    let dynamic = succeed(Command::new("readelf").arg("-d").arg(&library), LIMIT);
+    assert!(dynamic.contains("[libjanus.so.0]") && dynamic.contains("NODELETE"), "{dynamic}");
+}
+
+#[test]
+fn installs_below_destdir() {
+    // Not at the same time as the other installation.
+    prefix();
+    let root = scratch().join("root");
+    let _ = std::fs::remove_dir_all(&root);
+    install("/opt/janus", root.to_str().expect("the target folder has a plain name"));
+    let at = root.join("opt/janus");
+    for file in ["lib/libjanus.a", "lib/libjanus.so.0", "include/janus.h", "include/janus_compiler.h"] {
+        assert!(at.join(file).is_file(), "{file}");
+    }
+    assert_eq!(std::fs::read_link(at.join("lib/libjanus.so")).unwrap(), Path::new("libjanus.so.0"));
+    let described = std::fs::read_to_string(at.join("lib/pkgconfig/janus.pc")).unwrap();
+    assert!(described.starts_with("prefix=/opt/janus\n") && !described.contains('@'), "{described}");
+    let version = format!("\nVersion: {}\n", env!("CARGO_PKG_VERSION"));
+    assert!(described.contains(&version), "{described}");
+}

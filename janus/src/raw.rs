@@ -1,0 +1,223 @@
+//! What the C adapter (`janus/capi`) needs of the runtime and Rust programs do not: nurseries without a lifetime, and
+//! the running task without a [`Cx`] in hand. Not part of the Rust interface.
+//!
+//! A raw nursery lives in a box. A task's raw nurseries hang on the task (`Task::open`), like those of `scope.rs`; a
+//! thread that runs no task keeps its own.
+
+use crate::budget::Budget;
+use crate::cx::Cx;
+use crate::error::SpawnError;
+use crate::job::{self, Code, Order};
+use crate::nursery::{Nursery, Pool, Terms};
+use crate::runtime::{Runtime, Shared};
+use crate::task::{TaskRef, flag};
+use crate::waiter::{Parker, Waiter};
+use crate::worker::{Worker, current_worker};
+use std::panic::Location;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a thread that cannot park any more sleeps between two looks.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+
+/// The task that runs on this thread.
+fn current_task() -> Option<TaskRef> {
+    current_worker().and_then(Worker::task)
+}
+
+/// Calls `body` with the context of the task that runs here; None: there is none.
+pub fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
+    current_task().map(|task| body(&Cx::of(task)))
+}
+
+/// An open nursery whose owner keeps the rules that Rust's types would. Nurseries of one task, or of one thread, are
+/// awaited in the reverse order of their opening, where they were opened.
+// The nursery comes first: a task knows only that.
+#[repr(C)]
+pub struct RawNursery {
+    nursery: Nursery,
+    /// Its runtime stays until it is awaited. None: it is the task's own, which its parent's nursery holds.
+    runtime: Option<Arc<Runtime>>,
+}
+
+/// Frees a nursery that nobody can await any more and that has no children left.
+unsafe fn dispose(nursery: *const Nursery) {
+    // SAFETY: only `RawNursery::new` names this function, for a nursery that is the first field of a box.
+    drop(unsafe { Box::from_raw(nursery.cast_mut().cast::<RawNursery>()) });
+}
+
+impl RawNursery {
+    /// Opens one. In a task it becomes the innermost of the task, whose budget is its pool; `runtime` is another one
+    /// than the task's, or None. A thread's has a pool without end. None: neither a task nor a runtime.
+    pub fn open(runtime: Option<&Arc<Runtime>>) -> Option<NonNull<RawNursery>> {
+        let Some(task) = current_task() else {
+            let runtime = runtime?;
+            let pool = Pool::Own(Budget::UNLIMITED);
+            return Some(Self::new(&runtime.shared, Waiter::thread(Parker::mine()), pool, Some(runtime)));
+        };
+        // SAFETY: the runtime outlives its tasks.
+        let own = unsafe { &*task.shared };
+        let shared = runtime.map_or(own, |runtime| &*runtime.shared);
+        let opened = Self::new(shared, Waiter::task(task), Pool::Of(task), runtime);
+        // SAFETY: just made.
+        let nursery = unsafe { &opened.as_ref().nursery };
+        nursery.outer.set(task.open.replace(nursery));
+        Some(opened)
+    }
+
+    fn new(
+        shared: &Shared,
+        parent: Waiter,
+        pool: Pool,
+        runtime: Option<&Arc<Runtime>>,
+    ) -> NonNull<RawNursery> {
+        let recharge = shared.config.recharge();
+        let terms = Terms { pool, share: Budget::CHILD, recharge, cancel_on_error: false };
+        let nursery = Nursery::new(shared, parent, &terms);
+        nursery.dispose.set(Some(dispose));
+        NonNull::from(Box::leak(Box::new(RawNursery { nursery, runtime: runtime.cloned() })))
+    }
+
+    /// The innermost one of the running task.
+    pub fn innermost() -> Option<NonNull<RawNursery>> {
+        let open = NonNull::new(current_task()?.open.get().cast_mut())?;
+        // SAFETY: a task's open nurseries are there.
+        unsafe { open.as_ref() }.dispose.get().map(|_| open.cast())
+    }
+
+    /// Starts a child that runs `body`; a negative result is its error code. A task needs the capability and pays one
+    /// operation; that may suspend it.
+    ///
+    /// # Safety
+    /// The nursery is open, and what `body` borrows stays until it has been awaited.
+    #[track_caller]
+    pub unsafe fn spawn<F: FnOnce() -> i64>(this: NonNull<RawNursery>, body: F) -> Result<(), SpawnError> {
+        if let Some(task) = current_task() {
+            let cx = Cx::of(task);
+            if !cx.may(flag::MAY_SPAWN) {
+                return Err(SpawnError::NoCapability);
+            }
+            if cx.check().is_err() {
+                return Err(SpawnError::Cancelled);
+            }
+        }
+        // SAFETY: it is open.
+        let nursery = unsafe { &this.as_ref().nursery };
+        // SAFETY: the runtime outlives its nurseries.
+        let shared = unsafe { &*nursery.shared };
+        let order = Order { wanted: false, ..Order::new(shared, Location::caller()) };
+        job::spawn_as::<Code, _>(nursery, current_worker(), order, move |_: &Cx| {
+            let code = body();
+            // Whoever forgot to await does it now: no child outlives its parent.
+            while let Some(left) = RawNursery::innermost() {
+                // SAFETY: it is open, and innermost.
+                unsafe {
+                    RawNursery::cancel(left);
+                    RawNursery::await_all(left);
+                }
+            }
+            Code(code)
+        })?;
+        Ok(())
+    }
+
+    /// Asks every child to end.
+    ///
+    /// # Safety
+    /// The nursery is open.
+    pub unsafe fn cancel(this: NonNull<RawNursery>) {
+        // SAFETY: it is open.
+        unsafe { this.as_ref() }.nursery.cancel(current_worker());
+    }
+
+    /// Waits for all children, frees the nursery and answers the specification's code [SCHED:3.6.1].
+    ///
+    /// # Safety
+    /// The nursery is the innermost open one of the task, or thread, that opened it and calls now. It is gone then.
+    #[track_caller]
+    pub unsafe fn await_all(this: NonNull<RawNursery>) -> i64 {
+        // SAFETY: it is open.
+        let nursery = unsafe { &this.as_ref().nursery };
+        nursery.close();
+        match current_task() {
+            Some(task) => {
+                Cx::of(task).wait_for_children(nursery, Location::caller());
+                task.open.set(nursery.outer.get());
+            }
+            None => {
+                while !nursery.expect() {
+                    if nursery.is_starving() {
+                        nursery.starve(None, None, 0);
+                    }
+                    Parker::mine().park(None);
+                }
+            }
+        }
+        // SAFETY: no child is left, and nobody else knows it.
+        unsafe { Self::end(this) }
+    }
+
+    /// The same for a thread that is about to end: its children are cancelled first, and it does not park, as what it
+    /// would park with may be gone already.
+    ///
+    /// # Safety
+    /// As for [`RawNursery::await_all`], and the caller is no task.
+    pub unsafe fn abandon(this: NonNull<RawNursery>) {
+        // SAFETY: it is open.
+        let nursery = unsafe { &this.as_ref().nursery };
+        nursery.close();
+        nursery.cancel(None);
+        while nursery.live() > 0 {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        // SAFETY: no child is left, and nobody else knows it.
+        unsafe { Self::end(this) };
+    }
+
+    unsafe fn end(this: NonNull<RawNursery>) -> i64 {
+        // SAFETY: the caller's; `new` made the box.
+        let ended = unsafe { Box::from_raw(this.as_ptr()) };
+        match ended.nursery.take_error() {
+            _ if ended.nursery.is_cancelled() => -1,
+            Some(error) => error.code(),
+            None => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    #[test]
+    fn a_thread_and_a_task_have_nurseries() {
+        let runtime = Arc::new(Runtime::new(Config::new().workers(2)).unwrap());
+        assert!(RawNursery::open(None).is_none() && RawNursery::innermost().is_none());
+        let sum = AtomicI64::new(0);
+        let outer = RawNursery::open(Some(&runtime)).unwrap();
+        for number in 1..=4 {
+            let sum = &sum;
+            let body = move || {
+                with_task(|cx| crate::nursery::refill(cx.task, &Budget::UNLIMITED, None)).unwrap();
+                let inner = RawNursery::open(None).unwrap();
+                for _ in 0..number {
+                    // SAFETY: `sum` outlives both nurseries.
+                    unsafe { RawNursery::spawn(inner, move || sum.fetch_add(1, Ordering::Relaxed)) }.unwrap();
+                }
+                // The even ones forget to await.
+                // SAFETY: it is the innermost.
+                if number % 2 == 1 { unsafe { RawNursery::await_all(inner) } } else { -10 * number }
+            };
+            // SAFETY: as above.
+            unsafe { RawNursery::spawn(outer, body) }.unwrap();
+        }
+        // SAFETY: opened here.
+        let code = unsafe { RawNursery::await_all(outer) };
+        assert!(code == -20 || code == -40, "{code}");
+        assert!((4..=10).contains(&sum.load(Ordering::Relaxed)));
+        assert_eq!(Arc::strong_count(&runtime), 1);
+    }
+}
