@@ -10,6 +10,7 @@
 //!    and looks for the cancellation under the same lock; children that run to their end never take the lock.
 //! 3. What children were given and have not used is put back into the pool before `live` falls.
 
+use crate::account::{self, Account};
 use crate::budget::{Budget, Resource, UNLIMITED, put};
 use crate::error::{SpawnError, TaskError};
 use crate::lock::SpinLock;
@@ -19,7 +20,7 @@ use crate::task::{TaskRef, Wait, flag};
 use crate::waiter::{Waiter, wake_task};
 use crate::worker::Worker;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 const CLOSING: u32 = 1;
 const CANCELLED: u32 = 2;
@@ -56,6 +57,8 @@ pub(crate) struct Nursery {
     recharge: Recharge,
     /// What a child gets at most, unless it is told otherwise.
     share: Budget,
+    /// Of a pool of its own: where the blocks of ended children are credited.
+    pub(crate) account: AtomicPtr<Account>,
     inner: SpinLock<Inner>,
 }
 
@@ -106,6 +109,7 @@ impl Nursery {
             cancel_on_error: terms.cancel_on_error,
             recharge: terms.recharge,
             share: terms.share,
+            account: AtomicPtr::new(std::ptr::null_mut()),
             inner: SpinLock::new(Inner { children: None, pool, error: None }),
         }
     }
@@ -180,6 +184,31 @@ impl Nursery {
                     }
                 }
             }
+        }
+    }
+
+    /// Puts some of a component into a pool of its own.
+    pub(crate) fn credit(&self, resource: Resource, amount: u64) {
+        self.put_into_pool(&Budget::ZERO.with(resource, amount));
+    }
+
+    /// The task whose own budget is the pool.
+    pub(crate) fn backing(&self) -> Option<TaskRef> {
+        self.backing
+    }
+
+    /// The task that opened it.
+    pub(crate) fn opener(&self) -> Option<TaskRef> {
+        self.parent.as_task()
+    }
+
+    /// What is left of a pool of its own, for the opener: no child is left, and whatever is freed later is credited to
+    /// the opener itself.
+    pub(crate) fn end_pool(&self) -> Budget {
+        account::retire(&self.account);
+        match self.backing {
+            Some(_) => Budget::ZERO,
+            None => std::mem::replace(&mut self.inner.lock().pool, Budget::ZERO),
         }
     }
 
@@ -295,16 +324,18 @@ impl Nursery {
 
     /// A child has none of `resource` left. True: the pool gave it another share.
     pub(crate) fn feed(&self, child: TaskRef, resource: Resource) -> bool {
+        self.feed_for(child, resource, 1)
+    }
+
+    /// A child lacks `least` of `resource`. True: the pool gave it a share, or so much; false: the pool has less.
+    pub(crate) fn feed_for(&self, child: TaskRef, resource: Resource, least: u64) -> bool {
         if self.recharge == Recharge::Manual {
             return false;
         }
-        let share = match self.share.get(resource) {
-            0 => 1,
-            share => share,
-        };
-        let wanted = Budget::ZERO.with(resource, share);
+        let wanted = Budget::ZERO.with(resource, self.share.get(resource).max(least));
         let taken = if self.boundless { wanted } else { self.take_from_pool(&wanted) };
-        if taken.get(resource) == 0 {
+        if taken.get(resource) < least {
+            self.put_into_pool(&taken);
             return false;
         }
         child.fill(resource, taken.get(resource));
@@ -380,6 +411,12 @@ impl Nursery {
     /// Is somebody exhausted?
     pub(crate) fn is_starving(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & STARVING != 0
+    }
+}
+
+impl Drop for Nursery {
+    fn drop(&mut self) {
+        account::retire(&self.account);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Panics of tasks: caught, mapped to an outcome, and reported without overflowing the task's small stack.
 
+use crate::alloc::Quiet;
 use crate::error::TaskError;
 use crate::stack::Reserve;
 use crate::stats::Counters;
@@ -22,6 +23,8 @@ pub(crate) fn install_hook() {
                     let _ = stack.open_reserve(Reserve::Upper).and_then(|()| stack.open_reserve(Reserve::Lower));
                 }
             }
+            // What the hook keeps (symbols, buffers) is nobody's.
+            let _quiet = Quiet::new();
             before(info);
         }));
     });
@@ -46,5 +49,6 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
             Err(_) => "a panic with a payload that is no text".to_string(),
         },
     };
+    let _quiet = Quiet::new();
     Outcome::Error(Box::new(TaskError::Panicked(message)))
 }

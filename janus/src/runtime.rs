@@ -308,8 +308,13 @@ impl Shared {
         while std::panic::catch_unwind(AssertUnwindSafe(|| worker.run_loop())).is_err() {
             worker.recover();
             // Tasks that must stay with their thread have it: then the loop starts anew right here.
-            if self.config.migrates() && self.start_thread(index).is_ok() {
-                return;
+            if self.config.migrates() {
+                // The worker is another thread's from now on: this one may not touch its task, even to allocate.
+                Worker::unbind_thread();
+                if self.start_thread(index).is_ok() {
+                    return;
+                }
+                worker.bind_thread();
             }
         }
     }
@@ -325,6 +330,7 @@ unsafe fn reap(task: TaskRef) {
     while let Some(open) = unsafe { nursery.as_ref() } {
         open.cancel(Some(cx.worker()));
         cx.wait_for_children(open, Location::caller());
+        cx.give_pool(&open.end_pool());
         nursery = open.outer.get();
     }
     task.open.set(std::ptr::null());
