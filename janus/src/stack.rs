@@ -24,7 +24,6 @@
 //! 4. A shelf's free list has room for every slot ever made: giving a stack back never allocates.
 //! 5. A slab is unmapped only by dropping the pool; whoever drops it vouches that no stack is in use.
 
-use crate::alloc::Quiet;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -495,7 +494,6 @@ impl StackPool {
     fn protect_room(&self, n: usize) -> usize {
         let mut most = self.most_protected.load(Ordering::Relaxed);
         if most == 0 {
-            let _quiet = Quiet::new();
             let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
             let mappings = text.trim().parse().unwrap_or(65_530_usize);
             most = (mappings.saturating_sub(SPARE_MAPPINGS) / 2).max(1);
@@ -526,7 +524,6 @@ impl Drop for StackPool {
 impl Shelf {
     /// Maps a slab, and makes room for its slots in the free list (invariant 4).
     fn add_slab(&mut self) -> Result<(), StackError> {
-        let _quiet = Quiet::new();
         let slots = match self.slabs.last() {
             None => self.class.first_slots(),
             Some(last) => (last.slots * 2).min(self.class.most_slots()),

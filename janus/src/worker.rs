@@ -246,6 +246,7 @@ impl Worker {
         if let Some(stack) = cache.pop() {
             return Some(stack);
         }
+        let _quiet = Quiet::new();
         self.shared().stacks.take(class).ok()
     }
 
