@@ -329,7 +329,9 @@ fn the_pool_helps() {
         cx.nursery_with(options, |n| {
             let child = n.spawn(|cx| {
                 let large = vec![1_u8; 1 << 20];
+                let before = left(cx);
                 assert_eq!(cx.can_allocate(16 << 20), Err(ChargeError::MemoryBudgetExhausted));
+                assert_eq!(left(cx), before, "what does not suffice stays in the pool");
                 assert_eq!(cx.can_allocate(1 << 20), Ok(()));
                 assert!(!cx.is_cancelled());
                 large.len()

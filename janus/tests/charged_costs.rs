@@ -3,6 +3,8 @@
 use janus::{Budget, Charged, Config, Cx, NurseryOptions, Runtime};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 #[global_allocator]
@@ -41,6 +43,52 @@ fn the_runtime_pays_for_itself() {
         })
         .unwrap();
     }
+}
+
+/// A foreign thread frees a task's block while the task ends, and its nursery right after it, over and over: each credit
+/// finds the task, the pool or the opener, and none is lost between two of them.
+#[test]
+fn credits_race_with_ends() {
+    let slot: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+    let (stop, freed) = (AtomicBool::new(false), AtomicU64::new(0));
+    let rt = runtime(8 << 20);
+    let end = Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut delay = 0;
+            while !stop.load(Ordering::Relaxed) && Instant::now() < end + Duration::from_secs(10) {
+                let block = slot.lock().unwrap().take();
+                if block.is_some() {
+                    // Earlier or later: at every moment of the ends.
+                    delay = (delay + 7) % 400;
+                    (0..delay).for_each(|_| std::hint::spin_loop());
+                    drop(block);
+                    freed.fetch_add(1, Ordering::Release);
+                }
+            }
+        });
+        rt.run(|cx| {
+            let start = cx.budget().memory;
+            let mut round = 0;
+            while round < 40_000 && Instant::now() < end {
+                round += 1;
+                let pool = Budget { memory: 1 << 20, ..Budget::UNLIMITED };
+                cx.nursery_with(NurseryOptions::new().pool(pool), |n| {
+                    drop(n.spawn(|_| *slot.lock().unwrap() = Some(vec![1; 1000])).unwrap());
+                })
+                .unwrap();
+                while freed.load(Ordering::Acquire) < round && Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+                if freed.load(Ordering::Acquire) < round {
+                    break;
+                }
+                assert_eq!(cx.budget().memory, start, "round {round}");
+            }
+            stop.store(true, Ordering::Relaxed);
+        })
+        .unwrap();
+    });
 }
 
 /// `cargo test --release -p janus --test charged_costs -- --ignored --nocapture`
