@@ -1,6 +1,7 @@
 //! Memory for closures and results that do not fit into their task: a few sizes, kept and reused, so that a warm runtime
 //! does not call the allocator.
 
+use crate::alloc::Quiet;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -29,18 +30,23 @@ impl Blocks {
     }
 
     pub(crate) fn take(&self, layout: Layout) -> NonNull<u8> {
+        // A block that is kept is the runtime's; one that is not is charged to who writes it.
+        let mut quiet = None;
         let real = match Self::class(layout) {
             Some((class, real)) => {
                 let block = self.0[class].lock().unwrap_or_else(PoisonError::into_inner).pop();
                 if let Some(block) = block {
                     return block.0;
                 }
+                quiet = Some(Quiet::new());
                 real
             }
             None => layout,
         };
         // SAFETY: payloads that have a block are not empty.
-        NonNull::new(unsafe { alloc(real) }).unwrap_or_else(|| handle_alloc_error(real))
+        let block = NonNull::new(unsafe { alloc(real) }).unwrap_or_else(|| handle_alloc_error(real));
+        drop(quiet);
+        block
     }
 
     /// # Safety
@@ -50,6 +56,7 @@ impl Blocks {
             Some((class, real)) => {
                 let mut kept = self.0[class].lock().unwrap_or_else(PoisonError::into_inner);
                 if kept.len() < KEPT {
+                    let _quiet = (kept.len() == kept.capacity()).then(Quiet::new);
                     kept.push(Block(block));
                     return;
                 }

@@ -10,6 +10,7 @@
 //! 3. Of a select's nodes one is served at most: serving one begins with winning `choice`.
 //! 4. Messages wait only if no receiver does; receivers wait only if no message and no sender does.
 
+use crate::alloc::Quiet;
 use crate::cx::{Cx, ensure_stack, ensure_stack_here};
 use crate::error::Cancelled;
 use crate::lock::SpinLock;
@@ -178,6 +179,8 @@ impl<T> State<T> {
             return Attempt::Done(Some(receiver.mark(SERVED)));
         }
         if self.messages.len() < self.capacity {
+            // Grows under the lock, where a task may not be stopped.
+            let _quiet = (self.messages.len() == self.messages.capacity()).then(Quiet::new);
             self.messages.extend(message.take());
             return Attempt::Done(None);
         }

@@ -9,7 +9,7 @@ use crate::nursery::{Nursery, refill};
 use crate::runtime::Shared;
 use crate::state::Event;
 use crate::stats::Counters;
-use crate::task::{Priority, TaskRef, Wait, flag};
+use crate::task::{Drawn, Priority, TaskRef, Wait, flag};
 use crate::timers::Timer;
 use crate::waiter::Waiter;
 use crate::worker::Worker;
@@ -237,6 +237,16 @@ impl Cx {
         self.task.fill(Resource::Memory, bytes);
     }
 
+    /// Is there memory for so many bytes, in the budget or, where the nursery recharges, in its pool? The typed question
+    /// before a large allocation, which under [`Charged`](crate::Charged) could only stop the task. It charges nothing.
+    pub fn can_allocate(&self, bytes: u64) -> Result<(), ChargeError> {
+        if !self.draw_memory(bytes) {
+            return Err(ChargeError::MemoryBudgetExhausted);
+        }
+        self.task.fill(Resource::Memory, bytes);
+        Ok(())
+    }
+
     fn draw_memory(&self, bytes: u64) -> bool {
         self.take_or_feed(Resource::Memory, bytes)
     }
@@ -245,15 +255,8 @@ impl Cx {
     fn take_or_feed(&self, resource: Resource, amount: u64) -> bool {
         ensure_stack(self.task);
         loop {
-            let taken = self.task.draw(resource, amount);
-            if taken == amount {
-                return true;
-            }
-            if taken > 0 {
-                self.task.fill(resource, taken);
-            }
-            let short = amount - taken;
-            let feed = |nursery: &Nursery| nursery.feed(self.task, resource, short);
+            let Drawn::Short(here) = self.task.draw_all(resource, amount) else { return true };
+            let feed = |nursery: &Nursery| nursery.feed(self.task, resource, amount - here);
             // An infinite amount is there at once or never.
             if amount == UNLIMITED || !self.nursery_of_mine().is_some_and(feed) {
                 return false;
@@ -363,7 +366,7 @@ impl Cx {
     #[inline]
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        let asked = self.task.flags.load(Ordering::Acquire) & (flag::CANCEL | flag::SPENT) != 0
+        let asked = self.task.flags.load(Ordering::Acquire) & (flag::CANCEL | flag::SPENT | flag::OVERDRAWN) != 0
             || self.nursery_of_mine().is_some_and(Nursery::is_cancelled);
         if asked {
             self.task.set(flag::SAW_CANCEL);

@@ -5,6 +5,7 @@
 //! What a task sees between two of its suspension points is atomic here. So quanta are short and random: a task that
 //! checks can be interrupted at any check.
 
+use crate::alloc::Quiet;
 use crate::runtime::Shared;
 use crate::task::TaskRef;
 use std::collections::VecDeque;
@@ -67,6 +68,7 @@ impl Det {
 
     /// Into the queue of the virtual worker whose turn it is.
     pub(crate) fn push(&mut self, task: TaskRef) {
+        let _quiet = Quiet::new();
         self.queues[self.turn].push_back(task);
         self.ready += 1;
     }

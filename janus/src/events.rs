@@ -2,6 +2,7 @@
 //!
 //! Each worker keeps its last events in a ring of its own, under a lock that only a reader contends for.
 
+use crate::alloc::Quiet;
 use crate::state::Event as Change;
 use crate::task::TaskRef;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -71,6 +72,8 @@ impl Log {
 
     /// All that is kept, in order of time.
     pub(crate) fn trace(&self, now_ns: u64) -> Trace {
+        // Under the rings' locks.
+        let _quiet = Quiet::new();
         let mut events: Vec<(Event, u64)> = Vec::new();
         for ring in &self.rings {
             events.extend(ring.lock().unwrap_or_else(PoisonError::into_inner).iter().copied());

@@ -4,6 +4,7 @@
 //! result (when its outcome is `Value`). What does not fit into the task itself has a block of its own, allocated when
 //! it is written and freed when it is read.
 
+use crate::alloc::Quiet;
 use crate::budget::Budget;
 use crate::cx::Cx;
 use crate::error::{Cancelled, SpawnError, TaskError};
@@ -83,7 +84,10 @@ impl<T, E: Into<Box<dyn Error + Send + Sync>>> Ending for Fallible<T, E> {
             match error.downcast::<TaskError>() {
                 Ok(error) => Outcome::Error(error),
                 Err(error) if error.is::<Cancelled>() => Outcome::Cancelled,
-                Err(error) => Outcome::Error(Box::new(TaskError::Failed(error))),
+                Err(error) => {
+                    let _quiet = Quiet::new();
+                    Outcome::Error(Box::new(TaskError::Failed(error)))
+                }
             }
         })
     }
@@ -96,7 +100,11 @@ impl Ending for Code {
     type Value = i64;
 
     fn into_outcome(self) -> Result<i64, Outcome> {
-        if self.0 < 0 { Err(Outcome::Error(Box::new(TaskError::Code(self.0)))) } else { Ok(self.0) }
+        if self.0 >= 0 {
+            return Ok(self.0);
+        }
+        let _quiet = Quiet::new();
+        Err(Outcome::Error(Box::new(TaskError::Code(self.0))))
     }
 }
 
@@ -220,6 +228,7 @@ pub(crate) fn spawn_as<E: Ending, F: FnOnce(&Cx) -> E>(
     task.set_budget(&granted);
     task.nursery.set(nursery);
     task.open.set(std::ptr::null());
+    task.quiet.set(0);
     task.vtable.set(Some(&Job::<F, E>::VTABLE));
     task.class.set(order.stack);
     task.priority.store(order.priority as u8, Ordering::Relaxed);

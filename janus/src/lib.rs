@@ -165,6 +165,8 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("janus runs on Linux on x86_64: its context switch is written for that. See docs/context-switch.md.");
 
+mod account;
+mod alloc;
 mod blocks;
 pub mod budget;
 mod caps;
@@ -204,6 +206,7 @@ mod waiter;
 mod wake;
 mod worker;
 
+pub use alloc::Charged;
 pub use budget::{Budget, Operation, Resource};
 pub use caps::{CapBudget, CapSpawn};
 pub use chan::{Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, channel};

@@ -10,6 +10,7 @@
 //!    and looks for the cancellation under the same lock; children that run to their end never take the lock.
 //! 3. What children were given and have not used is put back into the pool before `live` falls.
 
+use crate::account::{self, Account};
 use crate::budget::{Budget, Resource, UNLIMITED, put};
 use crate::cx::TaskId;
 use crate::error::{RechargeError, SpawnError, TaskError};
@@ -20,7 +21,7 @@ use crate::task::{TaskRef, Wait, flag};
 use crate::waiter::{Waiter, wake_task};
 use crate::worker::Worker;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 const CLOSING: u32 = 1;
 const CANCELLED: u32 = 2;
@@ -63,6 +64,8 @@ pub(crate) struct Nursery {
     recharge: Recharge,
     /// What a child gets at most, unless it is told otherwise.
     share: Budget,
+    /// Of a pool of its own: where the blocks of ended children are credited.
+    pub(crate) account: AtomicPtr<Account>,
     inner: SpinLock<Inner>,
 }
 
@@ -114,6 +117,7 @@ impl Nursery {
             cancel_on_error: terms.cancel_on_error,
             recharge: terms.recharge,
             share: terms.share,
+            account: AtomicPtr::new(std::ptr::null_mut()),
             inner: SpinLock::new(Inner { children: None, pool, error: None }),
         }
     }
@@ -219,6 +223,31 @@ impl Nursery {
                     }
                 }
             }
+        }
+    }
+
+    /// Puts some of a component into a pool of its own.
+    pub(crate) fn credit(&self, resource: Resource, amount: u64) {
+        self.put_into_pool(&Budget::ZERO.with(resource, amount));
+    }
+
+    /// The task whose own budget is the pool.
+    pub(crate) fn backing(&self) -> Option<TaskRef> {
+        self.backing
+    }
+
+    /// The task that opened it.
+    pub(crate) fn opener(&self) -> Option<TaskRef> {
+        self.parent.as_task()
+    }
+
+    /// What is left of a pool of its own, for the opener: no child is left, and whatever is freed later is credited to
+    /// the opener itself.
+    pub(crate) fn end_pool(&self) -> Budget {
+        account::retire(&self.account);
+        match self.backing {
+            Some(_) => Budget::ZERO,
+            None => std::mem::replace(&mut self.inner.lock().pool, Budget::ZERO),
         }
     }
 
@@ -551,6 +580,12 @@ fn is_boundless(task: TaskRef, terms: &Terms) -> bool {
     // SAFETY: the task runs, so its nursery is there.
     let fed = || unsafe { task.nursery.get().as_ref() }.is_some_and(Nursery::never_starves);
     endless || (terms.recharge == Recharge::FromPool && !task.has(flag::FIXED) && fed())
+}
+
+impl Drop for Nursery {
+    fn drop(&mut self) {
+        account::retire(&self.account);
+    }
 }
 
 /// Gives a task more, and lets it go on if it had stopped.

@@ -1,6 +1,7 @@
 //! Looking at a runtime from outside: a dump of its tasks, statistics, a trace. Nothing here stops a worker, so a dump of a
 //! running system is a little blurred: each task is seen at its own moment.
 
+use crate::alloc::Quiet;
 use crate::budget::Budget;
 use crate::cx::TaskId;
 use crate::monitor::Hog;
@@ -119,6 +120,8 @@ impl Runtime {
     /// Tasks that the watchdog has named, the last 64.
     #[must_use]
     pub fn hogs(&self) -> Vec<Hog> {
+        // Under a lock.
+        let _quiet = Quiet::new();
         self.shared.monitor.hogs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -1,5 +1,6 @@
 //! Panics of tasks: caught, mapped to an outcome, and reported without overflowing the task's small stack.
 
+use crate::alloc::Quiet;
 use crate::error::TaskError;
 use crate::stack::Reserve;
 use crate::stats::Counters;
@@ -29,6 +30,8 @@ pub(crate) fn install_hook() {
                     return;
                 }
             }
+            // What the hook keeps (symbols, buffers) is nobody's.
+            let _quiet = Quiet::new();
             before(info);
         }));
     });
@@ -57,5 +60,6 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
             }
         },
     };
+    let _quiet = Quiet::new();
     Outcome::Error(Box::new(TaskError::Panicked(message)))
 }

@@ -312,8 +312,13 @@ impl Shared {
                 Err(_) => worker.recover(),
             }
             // Tasks that must stay with their thread have it: then the loop starts anew right here.
-            if self.config.migrates() && self.start_thread(index).is_ok() {
-                return;
+            if self.config.migrates() {
+                // The worker is another thread's from now on: this one may not touch its task, even to allocate.
+                Worker::unbind_thread();
+                if self.start_thread(index).is_ok() {
+                    return;
+                }
+                worker.bind_thread();
             }
         }
     }
@@ -329,6 +334,7 @@ unsafe fn reap(task: TaskRef) {
     while let Some(open) = unsafe { nursery.as_ref() } {
         open.cancel(Some(cx.worker()));
         cx.wait_for_children(open, Location::caller());
+        cx.give_pool(&open.end_pool());
         nursery = open.outer.get();
         if let Some(dispose) = open.dispose.get() {
             // SAFETY: its children have ended, and the frames that could await it will not go on.

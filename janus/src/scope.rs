@@ -3,6 +3,7 @@
 //! Soundness is that of `std::thread::scope`: [`Cx::nursery`] returns only when every child has ended, also when its
 //! closure panics; `'scope` is invariant and cannot be named outside, so no child and no handle leaves it.
 
+use crate::alloc::Quiet;
 use crate::budget::{Budget, Resource};
 use crate::caps::CapSpawn;
 use crate::cx::{Cx, TaskId, ensure_stack, ensure_stack_here};
@@ -173,7 +174,7 @@ impl Cx {
         self.wait_for_children(&scope.nursery, at);
         task.open.set(scope.nursery.outer.get());
         if options.pool.is_some() {
-            self.give_pool(&scope.nursery.pool());
+            self.give_pool(&scope.nursery.end_pool());
         }
         match result {
             Err(panic) => resume_unwind(panic),
@@ -202,7 +203,7 @@ impl Cx {
         Ok(())
     }
 
-    fn give_pool(&self, left: &Budget) {
+    pub(crate) fn give_pool(&self, left: &Budget) {
         for resource in Resource::ALL {
             match left.get(resource) {
                 0 => {}
@@ -308,6 +309,8 @@ impl Supervisor<'_> {
     #[must_use]
     pub fn exhausted(&self) -> Vec<TaskId> {
         ensure_stack_here();
+        // Under the nursery's lock, on which an allocation might wait.
+        let _quiet = Quiet::new();
         let mut found = Vec::new();
         self.nursery.for_each_listed(|child| {
             if child.word.state() == TaskState::BudgetExhausted {

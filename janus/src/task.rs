@@ -9,6 +9,8 @@
 //!
 //! This file does not schedule.
 
+use crate::account::Account;
+use crate::alloc::Quiet;
 use crate::budget::{Budget, Resource, UNLIMITED, put};
 use crate::context::Context;
 use crate::cx::UNFUELLED;
@@ -111,6 +113,15 @@ pub(crate) enum Outcome {
     Error(Box<TaskError>),
 }
 
+/// What [`Task::draw_all`] found.
+pub(crate) enum Drawn {
+    All,
+    /// Nothing was taken, and nothing need be.
+    Infinite,
+    /// Nothing was taken: only so much is there.
+    Short(u64),
+}
+
 /// Bits of [`Task::flags`].
 pub(crate) mod flag {
     /// Asked to end.
@@ -139,6 +150,8 @@ pub(crate) struct Task {
     pub(crate) flags: AtomicU16,
     /// Ran over its stack; set by the signal handler.
     pub(crate) overflowed: AtomicBool,
+    /// In how many sections it is whose allocations are not charged.
+    pub(crate) quiet: Cell<u8>,
     // The second line: what running and switching touch.
     pub(crate) fuel: Cell<i64>,
     pub(crate) worker: Cell<*const Worker>,
@@ -165,12 +178,15 @@ pub(crate) struct Task {
     // The fourth: what a dump shows, and the list of siblings.
     pub(crate) spawned_at: AtomicPtr<Location<'static>>,
     pub(crate) waits_at: AtomicPtr<Location<'static>>,
-    name: (AtomicPtr<u8>, AtomicUsize),
+    /// A `&'static str`: its length in the upper 16 bits, its address below.
+    name: AtomicU64,
     pub(crate) siblings: Cell<(Option<TaskRef>, Option<TaskRef>)>,
     /// The runtime that it belongs to, from the making of its slab to the end.
     pub(crate) shared: *const Shared,
     /// The innermost nursery that the task has open; the others hang on it.
     pub(crate) open: Cell<*const Nursery>,
+    /// Where its blocks are credited; made at the first.
+    pub(crate) account: AtomicPtr<Account>,
     pub(crate) payload: UnsafeCell<MaybeUninit<[u64; INLINE / 8]>>,
 }
 
@@ -213,6 +229,7 @@ impl Task {
             word: Word::new(),
             flags: AtomicU16::new(0),
             overflowed: AtomicBool::new(false),
+            quiet: Cell::new(0),
             fuel: Cell::new(0),
             worker: Cell::new(ptr::null()),
             next: Cell::new(None),
@@ -235,10 +252,11 @@ impl Task {
             outcome: UnsafeCell::new(Outcome::Pending),
             spawned_at: AtomicPtr::new(ptr::null_mut()),
             waits_at: AtomicPtr::new(ptr::null_mut()),
-            name: (AtomicPtr::new(ptr::null_mut()), AtomicUsize::new(0)),
+            name: AtomicU64::new(0),
             siblings: Cell::new((None, None)),
             shared,
             open: Cell::new(ptr::null()),
+            account: AtomicPtr::new(ptr::null_mut()),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -297,6 +315,24 @@ impl Task {
         }
     }
 
+    /// Takes `amount` of a component, or nothing.
+    #[inline]
+    pub(crate) fn draw_all(&self, resource: Resource, amount: u64) -> Drawn {
+        let meter = self.meter(resource);
+        let mut here = meter.load(Ordering::Acquire);
+        loop {
+            match here {
+                UNLIMITED => return Drawn::Infinite,
+                here if here < amount => return Drawn::Short(here),
+                _ => {}
+            }
+            match meter.compare_exchange_weak(here, here - amount, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Drawn::All,
+                Err(found) => here = found,
+            }
+        }
+    }
+
     /// Puts some of a component back, or more in.
     pub(crate) fn fill(&self, resource: Resource, amount: u64) {
         let meter = self.meter(resource);
@@ -328,23 +364,26 @@ impl Task {
         }
     }
 
+    /// A name that is longer than 64 KiB, or does not lie where programs do, is none.
     #[inline]
     pub(crate) fn set_name(&self, name: Option<&'static str>) {
-        let (pointer, length) = name.map_or((ptr::null(), 0), |name| (name.as_ptr(), name.len()));
-        self.name.0.store(pointer.cast_mut(), Ordering::Relaxed);
-        self.name.1.store(length, Ordering::Relaxed);
+        let pack = |name: &'static str| {
+            let address = name.as_ptr().expose_provenance() as u64;
+            (name.len() <= usize::from(u16::MAX) && address < 1 << 48).then_some((name.len() as u64) << 48 | address)
+        };
+        self.name.store(name.and_then(pack).unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// The name, if the task is the one with this id, before and after.
+    /// The name, if the task is the one with this id.
     pub(crate) fn name(&self, id: u64) -> Option<&'static str> {
-        let pointer = NonNull::new(self.name.0.load(Ordering::Acquire))?;
-        let length = self.name.1.load(Ordering::Acquire);
-        if self.id.load(Ordering::Acquire) != id {
+        let packed = self.name.load(Ordering::Acquire);
+        if packed == 0 || self.id.load(Ordering::Acquire) != id {
             return None;
         }
-        // SAFETY: the id did not change while both were read, so they belong together, to a `&'static str`.
+        let pointer = ptr::with_exposed_provenance::<u8>((packed & ((1 << 48) - 1)) as usize);
+        // SAFETY: only `&'static str`s are stored, whole.
         Some(unsafe {
-            std::str::from_utf8_unchecked(std::slice::from_raw_parts(pointer.as_ptr(), length))
+            std::str::from_utf8_unchecked(std::slice::from_raw_parts(pointer, (packed >> 48) as usize))
         })
     }
 
@@ -514,6 +553,7 @@ impl TaskPool {
     }
 
     fn grow(&self, common: &mut Common) {
+        let _quiet = Quiet::new();
         // SAFETY: the layout is not empty.
         let memory = unsafe { alloc_zeroed(Self::layout()) };
         let Some(slab) = NonNull::new(memory.cast::<Task>()) else { handle_alloc_error(Self::layout()) };
@@ -532,7 +572,10 @@ impl TaskPool {
 
     /// Calls `look` for every task that there ever was memory for, dead or alive.
     pub(crate) fn for_each(&self, mut look: impl FnMut(TaskRef)) {
-        let slabs = self.lock().slabs.clone();
+        let slabs = {
+            let _quiet = Quiet::new();
+            self.lock().slabs.clone()
+        };
         for slab in slabs {
             for index in 0..SLAB {
                 // SAFETY: inside the slab.

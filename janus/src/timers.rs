@@ -1,6 +1,7 @@
 //! Who is to be woken when. A worker that parks sleeps no longer than until the first of these; one that is busy looks
 //! now and then.
 
+use crate::alloc::Quiet;
 use crate::waiter::Waiter;
 use crate::worker::Worker;
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ impl Timers {
 
     /// True beside the name: it is the first of all now.
     pub(crate) fn arm(&self, at_ns: u64, waiter: Waiter) -> (Timer, bool) {
+        let _quiet = Quiet::new();
         let mut guard = self.lock();
         let (armed, number) = &mut *guard;
         *number += 1;
@@ -50,6 +52,7 @@ impl Timers {
     }
 
     pub(crate) fn disarm(&self, timer: Timer) {
+        let _quiet = Quiet::new();
         let mut guard = self.lock();
         if guard.0.remove(&timer).is_some() {
             self.publish(&guard.0);
@@ -59,6 +62,7 @@ impl Timers {
     /// Wakes everybody whose time has come.
     pub(crate) fn fire(&self, now_ns: u64, here: Option<&Worker>) {
         while self.first() <= now_ns {
+            let _quiet = Quiet::new();
             let mut guard = self.lock();
             let waiter = match guard.0.first_entry() {
                 Some(entry) if entry.key().0 <= now_ns => entry.remove(),

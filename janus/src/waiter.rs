@@ -1,5 +1,6 @@
 //! Who waits: a task of some runtime, or a thread that belongs to none. One word, so that it fits into an atomic.
 
+use crate::alloc::Quiet;
 use crate::runtime::Shared;
 use crate::sync::{AtomicBool, Ordering};
 use crate::task::{Task, TaskRef};
@@ -94,6 +95,7 @@ impl Parker {
         MINE.with(|mine| match mine.0.get() {
             Some(parker) => parker,
             None => {
+                let _quiet = Quiet::new();
                 let free = FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
                 let parker = free.unwrap_or_else(|| {
                     Box::leak(Box::new(Parker { permit: AtomicBool::new(false), thread: Mutex::new(None) }))

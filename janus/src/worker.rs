@@ -14,6 +14,8 @@
 //!    stack.
 //! 4. Only the worker's own thread pushes into its deque and rings; others use the common queue or the inbox.
 
+use crate::account;
+use crate::alloc::Quiet;
 use crate::budget::Resource;
 use crate::context::{Context, switch};
 use crate::deque::{Deque, Steal};
@@ -284,6 +286,7 @@ impl Worker {
         if let Some(stack) = cache.pop() {
             return Some(stack);
         }
+        let _quiet = Quiet::new();
         self.shared().stacks.take(class).ok()
     }
 
@@ -291,6 +294,11 @@ impl Worker {
     fn give_stack(&self, stack: Stack) {
         // SAFETY: invariant 1.
         let cache = unsafe { &mut (*self.stacks.get())[stack.class() as usize] };
+        if cache.capacity() == 0 {
+            // Not the next task's, which may run already.
+            let _quiet = Quiet::new();
+            cache.reserve_exact(STACKS);
+        }
         if cache.len() >= STACKS {
             self.shared().stacks.give_many(cache.drain(..STACKS / 2));
         }
@@ -568,6 +576,8 @@ impl Worker {
         self.set_current(None);
         self.shared().log_leave(self, task, Event::Return);
         Counters::add(&self.counters.completed);
+        // What is freed later goes to the pool: before the rest is counted.
+        account::retire(&task.account);
         // SAFETY: the task is ours until `join.finish`.
         let (event, error) = unsafe { ending(task) };
         task.word.end(event);
@@ -596,10 +606,27 @@ impl Worker {
     #[cold]
     fn bury(&self, task: TaskRef) {
         self.set_current(None);
-        Counters::add(&self.counters.overflows);
+        if task.overflowed.load(Ordering::Acquire) {
+            Counters::add(&self.counters.overflows);
+        }
         // We are on the thread's own stack, on which nothing panics.
         self.stained.set(std::thread::panicking());
         self.shared().bury(task, self);
+    }
+
+    /// The running task `me` goes no further: it is abandoned where it stands, in the allocator, and ends as `bury` says.
+    ///
+    /// # Safety
+    /// The caller is `me`, on its own fiber, and holds no lock of the runtime.
+    #[cold]
+    pub(crate) unsafe fn abandon(&self, me: TaskRef) -> ! {
+        // SAFETY: invariant 1; the last pending was done when `me` was entered. The worker's own context waits where it
+        // resumed a task, and nobody resumes `me` there any more.
+        unsafe {
+            *self.pending.get() = Pending::Abandoned(me);
+            switch(me.context.get(), self.context.get());
+        }
+        std::process::abort();
     }
 
     /// Called by the overflow handler, on the signal stack: leave a note for `settle`.
@@ -634,6 +661,11 @@ impl Worker {
     pub(crate) fn bind_thread(&self) {
         WORKER.set(self);
         *self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(std::thread::current());
+    }
+
+    /// The calling thread is no worker's any more.
+    pub(crate) fn unbind_thread() {
+        WORKER.set(ptr::null());
     }
 
     /// # Safety
