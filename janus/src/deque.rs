@@ -152,6 +152,7 @@ impl<T> Deque<T> {
 
     /// Whether there is nothing, or was a moment ago; exact in the sense of [`Deque::steal`].
     #[inline]
+    #[allow(dead_code, reason = "for the models")]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

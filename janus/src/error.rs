@@ -153,8 +153,6 @@ pub enum RuntimeError {
     CoreProfile,
     /// [`Runtime::run`](crate::Runtime::run) was called by one of the runtime's own tasks, which it would block.
     InsideTask,
-    /// The runtime is shutting down.
-    ShutDown,
     /// The operating system refused a thread, memory or a signal handler.
     Os(std::io::Error),
     /// The task that it ran failed.
@@ -174,7 +172,6 @@ impl fmt::Display for RuntimeError {
             RuntimeError::InsideTask => {
                 f.write_str("Runtime::run inside a task of the same runtime would block its worker: open a nursery")
             }
-            RuntimeError::ShutDown => f.write_str("the runtime is shutting down"),
             RuntimeError::Os(error) => write!(f, "the operating system refused: {error}"),
             RuntimeError::Task(error) => write!(f, "{error}"),
         }

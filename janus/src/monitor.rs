@@ -131,7 +131,8 @@ fn report(shared: &Shared, worker: &Worker, hog: Hog) {
         log.stall(shared.now_ns(), worker.index);
     }
     match &shared.config.on_hog {
-        Some(call) => call(&hog),
+        // The caller's code: a panic there is its own, and the watchdog goes on.
+        Some(call) => drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| call(&hog)))),
         None => eprintln!("janus: {hog}"),
     }
     let mut hogs = shared.monitor.hogs.lock().unwrap_or_else(PoisonError::into_inner);

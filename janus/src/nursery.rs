@@ -309,7 +309,10 @@ impl Nursery {
         if self.boundless {
             // The right to spawn is counted everywhere.
             let spawns = child.spawns.load(Ordering::Relaxed);
-            if let (Some(backing), 1..UNLIMITED) = (self.backing, spawns) {
+            if let Some(backing) = self.backing
+                && spawns > 0
+                && spawns != UNLIMITED
+            {
                 backing.fill(Resource::Spawn, spawns);
             }
         }

@@ -57,6 +57,9 @@ pub struct Stats {
     pub stacks_made: u64,
     /// Stacks given up to overflows.
     pub stacks_abandoned: u64,
+    /// Overflows, of the whole process, that used up the reserve inside a library's call: what it had locked may be locked
+    /// for ever.
+    pub overflows_hard: u64,
     /// Tasks there is memory for.
     pub tasks_made: usize,
 }
@@ -106,6 +109,7 @@ impl Runtime {
             total,
             stacks_made: stacks.made,
             stacks_abandoned: stacks.abandoned,
+            overflows_hard: crate::overflow::counts().hard,
             tasks_made: self.shared.tasks.made(),
         }
     }
@@ -195,6 +199,7 @@ impl fmt::Display for Stats {
         }
         writeln!(f, "{:<16} {}", "stacks_made", self.stacks_made)?;
         writeln!(f, "{:<16} {}", "stacks_abandoned", self.stacks_abandoned)?;
+        writeln!(f, "{:<16} {}", "overflows_hard", self.overflows_hard)?;
         writeln!(f, "{:<16} {}", "tasks_made", self.tasks_made)
     }
 }

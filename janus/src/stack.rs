@@ -381,24 +381,6 @@ impl StackPool {
         }
     }
 
-    /// Appends `n` stacks of `class` to `out`. On error `out` keeps those that could be had.
-    pub(crate) fn take_many(
-        &self,
-        class: StackClass,
-        out: &mut Vec<Stack>,
-        n: usize,
-    ) -> Result<(), StackError> {
-        out.reserve(n);
-        let mut shelf = self.shelf(class);
-        let hot = n.min(shelf.free.len());
-        let at = shelf.free.len() - hot;
-        out.extend(shelf.free.drain(at..).rev());
-        for _ in hot..n {
-            out.push(self.fresh(&mut shelf)?);
-        }
-        Ok(())
-    }
-
     /// Takes a stack back. Its reserve must be closed and nothing may use it any more.
     pub(crate) fn give(&self, stack: Stack) {
         self.shelf(stack.class).free.push(stack);
