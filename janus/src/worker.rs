@@ -477,6 +477,9 @@ impl Worker {
             self.shared().log_leave(self, me, Event::Yield);
             // SAFETY: the caller is `me`.
             unsafe { self.leave(me, Pending::Requeue(me), Some(next)) };
+        } else {
+            // It goes on, as nobody else can run; the watchdog sees that it asked.
+            self.epoch.store(self.epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }
 
