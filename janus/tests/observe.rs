@@ -134,7 +134,7 @@ fn a_dump_of_a_busy_runtime_harms_nobody() {
 fn statistics_count() {
     let rt = Runtime::new(trusting(Config::new().workers(2).watchdog(None))).expect("a runtime");
     let result = rt.run(|cx| {
-        cx.nursery(|n| {
+        cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |n| {
             for _ in 0..100 {
                 let child = n.spawn(|cx| (0..10).for_each(|_| cx.yield_now().expect("nobody cancels")));
                 drop(child.expect("a child"));
