@@ -55,7 +55,9 @@ fn a_dump_shows_everybody() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let main = scope.spawn(|| rt.run(|cx| in_every_state(cx, &stop)));
-        let dump = dump_until(&rt, |dump| dump.tasks.len() == 6 && dump.tasks.iter().any(|t| t.name == Some("ready")));
+        let dump = dump_until(&rt, |dump| {
+            dump.tasks.len() == 6 && dump.tasks.iter().any(|t| t.name == Some("ready"))
+        });
         stop.store(true, Ordering::Release);
         main.join().expect("a thread").expect("the main task");
         let find = |name| dump.tasks.iter().find(|task| task.name == Some(name)).expect(name);
@@ -93,7 +95,10 @@ fn a_dump_shows_everybody() {
         assert!(line("main").contains("unlimited"), "{text}");
         assert!(line("receiver").contains("Recv at observe.rs:"), "{text}");
         assert!(line("sleeper").contains("Sleep at observe.rs:"), "{text}");
-        assert!(line("spent").contains("BudgetExhausted") && line("spent").trim_end().ends_with(" 0"), "{text}");
+        assert!(
+            line("spent").contains("BudgetExhausted") && line("spent").trim_end().ends_with(" 0"),
+            "{text}"
+        );
         assert!(line("ready").contains("Ready"), "{text}");
         println!("{text}");
     });
@@ -140,7 +145,8 @@ fn statistics_count() {
                 drop(child.expect("a child"));
             }
             let failing = n.spawn(|_| -> () { std::panic::resume_unwind(Box::new("quiet")) });
-            let spent = n.task().budget(Budget { ops: 5, ..Budget::ZERO }).spawn(|cx| while cx.check().is_ok() {});
+            let spent =
+                n.task().budget(Budget { ops: 5, ..Budget::ZERO }).spawn(|cx| while cx.check().is_ok() {});
             drop((failing.expect("a child"), spent.expect("a child")));
         })
         .is_err()
@@ -157,7 +163,10 @@ fn statistics_count() {
     assert_eq!(sum, stats.total.completed);
     let text = stats.to_string();
     for (name, value) in stats.total.iter() {
-        assert!(text.lines().any(|line| line.split_whitespace().eq([name, value.to_string().as_str()])), "{name}: {text}");
+        assert!(
+            text.lines().any(|line| line.split_whitespace().eq([name, value.to_string().as_str()])),
+            "{name}: {text}"
+        );
     }
 }
 
@@ -189,7 +198,9 @@ fn a_trace_can_be_believed_and_exported() {
             }
             let trace = rt.trace().expect("a trace was asked for");
             assert_eq!(trace.check(), Ok(()), "{workers} workers");
-            let count = |want: fn(&trace::Kind) -> bool| trace.events.iter().filter(|event| want(&event.kind)).count();
+            let count = |want: fn(&trace::Kind) -> bool| {
+                trace.events.iter().filter(|event| want(&event.kind)).count()
+            };
             assert_eq!(count(|kind| matches!(kind, trace::Kind::Spawn { .. })), 210);
             assert_eq!(count(|kind| matches!(kind, trace::Kind::Exit { .. })), 210);
             assert!(count(|kind| matches!(kind, trace::Kind::Run { .. })) >= 210);
@@ -211,7 +222,8 @@ fn a_short_trace_keeps_the_last_events_and_passes_too() {
             let result = rt.run(|cx| {
                 cx.nursery(|n| {
                     for _ in 0..50 {
-                        let child = n.spawn(|cx| (0..5).for_each(|_| cx.yield_now().expect("nobody cancels")));
+                        let child =
+                            n.spawn(|cx| (0..5).for_each(|_| cx.yield_now().expect("nobody cancels")));
                         drop(child.expect("a child"));
                     }
                 })

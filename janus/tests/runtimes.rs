@@ -78,8 +78,16 @@ fn one_inside_a_task_of_another() {
     let value = outer.run(|cx| {
         let answers = cx.nursery(|n| {
             let task = || n.task().stack(janus::StackClass::Medium);
-            let handles: Vec<_> =
-                (0..4).map(|i| task().spawn({ let inner = &inner; move |_| inner.run(|_| i) }).expect("a child")).collect();
+            let handles: Vec<_> = (0..4)
+                .map(|i| {
+                    task()
+                        .spawn({
+                            let inner = &inner;
+                            move |_| inner.run(|_| i)
+                        })
+                        .expect("a child")
+                })
+                .collect();
             handles.into_iter().map(|h| h.join(cx).expect("a child").expect("a task")).sum::<i32>()
         });
         use_it(&inner);
@@ -100,7 +108,9 @@ fn run_inside_its_own_task_is_refused() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let rt = Runtime::new(Config::new().workers(2)).expect("a runtime");
     let refused = rt.run(|cx| {
-        let child = cx.nursery(|n| n.spawn(|_| matches!(rt.run(|_| 1), Err(RuntimeError::InsideTask))).expect("a child").join(cx));
+        let child = cx.nursery(|n| {
+            n.spawn(|_| matches!(rt.run(|_| 1), Err(RuntimeError::InsideTask))).expect("a child").join(cx)
+        });
         matches!(rt.run(|_| 1), Err(RuntimeError::InsideTask)) && matches!(child, Ok(Ok(true)))
     });
     assert!(refused.expect("the main task"));

@@ -1,7 +1,9 @@
 //! J-06, J-09, J-15: tens of thousands of overflows, panics, cancellations and exhaustions at once lose no task, no drop and no
 //! memory.
 
-use janus::{Budget, Cancelled, Config, Cx, NurseryError, NurseryOptions, Recharge, Runtime, TaskError, channel};
+use janus::{
+    Budget, Cancelled, Config, Cx, NurseryError, NurseryOptions, Recharge, Runtime, TaskError, channel,
+};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -157,7 +159,8 @@ fn rounds(workers: usize, groups: u64) {
                     let tally = &tally;
                     let budget = Budget::UNLIMITED;
                     let stack = janus::StackClass::Large;
-                    let child = n.task().budget(budget).stack(stack).spawn(move |cx| storm(cx, tally, groups));
+                    let child =
+                        n.task().budget(budget).stack(stack).spawn(move |cx| storm(cx, tally, groups));
                     drop(child.expect("a storm"));
                 }
             })
@@ -185,8 +188,18 @@ fn rounds(workers: usize, groups: u64) {
     assert_eq!(after.total.panics, groups);
     assert_eq!(rt.dump().tasks, [], "nobody is left");
     // Which worker has how many at hand differs from round to round: some slack, but no growth by the round.
-    assert!(after.stacks_made <= warm.stacks_made + 130, "stacks: {} then {}", warm.stacks_made, after.stacks_made);
-    assert!(after.tasks_made <= warm.tasks_made + 1024, "tasks: {} then {}", warm.tasks_made, after.tasks_made);
+    assert!(
+        after.stacks_made <= warm.stacks_made + 130,
+        "stacks: {} then {}",
+        warm.stacks_made,
+        after.stacks_made
+    );
+    assert!(
+        after.tasks_made <= warm.tasks_made + 1024,
+        "tasks: {} then {}",
+        warm.tasks_made,
+        after.tasks_made
+    );
     assert_eq!(after.stacks_abandoned, 0);
     // 5 rounds leak more than this if each overflow leaks a kilobyte.
     let slack = 2048 + groups / 2;

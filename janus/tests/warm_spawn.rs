@@ -90,7 +90,9 @@ fn calls(workers: usize, work: impl Fn(&Cx) + Sync) -> u64 {
 
 fn spawn_and_join(cx: &Cx) {
     let sum = cx.nursery(|n| {
-        (0..1000_u64).map(|i| n.spawn(move |_| i).expect("a child").join(cx).expect("it returns")).sum::<u64>()
+        (0..1000_u64)
+            .map(|i| n.spawn(move |_| i).expect("a child").join(cx).expect("it returns"))
+            .sum::<u64>()
     });
     assert_eq!(sum.expect("all end well"), 499_500);
 }

@@ -27,7 +27,8 @@ type Named = Arc<Mutex<Vec<Hog>>>;
 fn watched(config: Config) -> (Runtime, Named) {
     let named = Named::default();
     let kept = named.clone();
-    let config = config.watchdog(Some(LIMIT)).on_hog(move |hog| kept.lock().expect("nobody panics").push(hog.clone()));
+    let config =
+        config.watchdog(Some(LIMIT)).on_hog(move |hog| kept.lock().expect("nobody panics").push(hog.clone()));
     (Runtime::new(config).expect("a runtime"), named)
 }
 
@@ -211,7 +212,8 @@ fn without_a_watchdog_nobody_is_named() {
     for config in [Config::new().watchdog(None), Config::new().seed(1).watchdog(Some(LIMIT))] {
         let named = Named::default();
         let kept = named.clone();
-        let config = config.workers(1).on_hog(move |hog| kept.lock().expect("nobody panics").push(hog.clone()));
+        let config =
+            config.workers(1).on_hog(move |hog| kept.lock().expect("nobody panics").push(hog.clone()));
         let rt = Runtime::new(config).expect("a runtime");
         assert_eq!(rt.stats().workers.len(), 1, "there is no spare either");
         let start = Instant::now();

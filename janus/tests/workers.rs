@@ -28,7 +28,9 @@ fn as_many_workers_as_cpus_by_default() {
 fn no_workers_and_too_many_are_refused() {
     assert!(matches!(Runtime::new(Config::new().workers(0)), Err(RuntimeError::NoWorkers)));
     let many = MAX_WORKERS + 1;
-    assert!(matches!(Runtime::new(Config::new().workers(many)), Err(RuntimeError::TooManyWorkers(n)) if n == many));
+    assert!(
+        matches!(Runtime::new(Config::new().workers(many)), Err(RuntimeError::TooManyWorkers(n)) if n == many)
+    );
 }
 
 #[test]
@@ -93,7 +95,10 @@ fn a_worker_that_panics_is_replaced_and_loses_no_task() {
                         };
                     }
                 });
-                assert!(matches!(children, Ok(()) | Err(NurseryError::Child(TaskError::WorkerPanic))), "{children:?}");
+                assert!(
+                    matches!(children, Ok(()) | Err(NurseryError::Child(TaskError::WorkerPanic))),
+                    "{children:?}"
+                );
             });
             // The main task itself may have been the one in hand.
             assert!(matches!(result, Ok(()) | Err(RuntimeError::Task(TaskError::WorkerPanic))), "{result:?}");
