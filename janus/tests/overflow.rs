@@ -58,7 +58,7 @@ deep!(formats, n, {
 deep!(prints, n, {
     // `print!` goes to the test's capture; this goes to the real output, through its lock.
     use std::io::Write;
-    let _ = write!(std::io::stdout(), "{}", if n % 64 == 0 { "." } else { "" });
+    let _ = write!(std::io::stdout(), "{}", if n.is_multiple_of(64) { "." } else { "" });
     format!("{n} {:?}", n as f64).len()
 });
 

@@ -123,9 +123,9 @@ fn run_inside_its_own_task_is_refused() {
 fn made_and_dropped_200_times_leaves_no_thread_and_no_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let round = |i: usize| {
-        let config = if i % 2 == 0 { Config::new() } else { trusting(Config::new()) };
+        let config = if i.is_multiple_of(2) { Config::new() } else { trusting(Config::new()) };
         let rt = Runtime::new(config.workers(1 + i % 3)).expect("a runtime");
-        if i % 5 != 0 {
+        if !i.is_multiple_of(5) {
             use_it(&rt);
         }
     };
