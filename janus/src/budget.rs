@@ -202,7 +202,11 @@ impl Budget {
 
 /// `here + more` where infinity absorbs and nothing else becomes infinite.
 pub(crate) fn put(here: u64, more: u64) -> u64 {
-    if here == UNLIMITED || more == UNLIMITED { UNLIMITED } else { here.saturating_add(more).min(UNLIMITED - 1) }
+    if here == UNLIMITED || more == UNLIMITED {
+        UNLIMITED
+    } else {
+        here.saturating_add(more).min(UNLIMITED - 1)
+    }
 }
 
 impl Default for Budget {

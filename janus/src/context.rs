@@ -44,9 +44,15 @@ pub struct SavedRegisters {
 const _: () = {
     assert!(size_of::<Context>() == 56 && size_of::<SavedRegisters>() == 48);
     assert!(core::mem::offset_of!(Context, sp) == 0 && core::mem::offset_of!(Context, regs) == 8);
-    assert!(core::mem::offset_of!(SavedRegisters, rbx) == 0 && core::mem::offset_of!(SavedRegisters, rbp) == 8);
-    assert!(core::mem::offset_of!(SavedRegisters, r12) == 16 && core::mem::offset_of!(SavedRegisters, r13) == 24);
-    assert!(core::mem::offset_of!(SavedRegisters, r14) == 32 && core::mem::offset_of!(SavedRegisters, r15) == 40);
+    assert!(
+        core::mem::offset_of!(SavedRegisters, rbx) == 0 && core::mem::offset_of!(SavedRegisters, rbp) == 8
+    );
+    assert!(
+        core::mem::offset_of!(SavedRegisters, r12) == 16 && core::mem::offset_of!(SavedRegisters, r13) == 24
+    );
+    assert!(
+        core::mem::offset_of!(SavedRegisters, r14) == 32 && core::mem::offset_of!(SavedRegisters, r15) == 40
+    );
 };
 
 unsafe extern "C" {
@@ -81,7 +87,8 @@ impl Context {
             sp
         };
         let (entry, cleanup) = (entry as usize as u64, cleanup as usize as u64);
-        let regs = SavedRegisters { r12: entry, r13: argument.addr() as u64, r14: cleanup, ..Default::default() };
+        let regs =
+            SavedRegisters { r12: entry, r13: argument.addr() as u64, r14: cleanup, ..Default::default() };
         Context { sp: sp.addr(), regs }
     }
 }

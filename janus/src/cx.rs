@@ -37,10 +37,10 @@ pub(crate) fn ensure_stack(task: TaskRef) {
     // SAFETY: reads a register.
     unsafe { std::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags)) };
     // SAFETY: the running task's stack, which only it takes away.
-    if let Some(stack) = unsafe { (*task.stack.get()).as_ref() } {
-        if here < stack.limit().addr() + HEADROOM {
-            overflow_here(stack, here);
-        }
+    if let Some(stack) = unsafe { (*task.stack.get()).as_ref() }
+        && here < stack.limit().addr() + HEADROOM
+    {
+        overflow_here(stack, here);
     }
 }
 
@@ -99,7 +99,9 @@ impl fmt::Display for ChargeError {
         f.write_str(match self {
             ChargeError::Cancelled => "this task was cancelled",
             ChargeError::SpawnBudgetExhausted => "the spawn budget is spent: recharge it or spawn less",
-            ChargeError::MemoryBudgetExhausted => "the memory budget is spent: recharge it, free something, or ask for less",
+            ChargeError::MemoryBudgetExhausted => {
+                "the memory budget is spent: recharge it, free something, or ask for less"
+            }
         })
     }
 }
@@ -366,7 +368,8 @@ impl Cx {
     #[inline]
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        let asked = self.task.flags.load(Ordering::Acquire) & (flag::CANCEL | flag::SPENT | flag::OVERDRAWN) != 0
+        let asked = self.task.flags.load(Ordering::Acquire) & (flag::CANCEL | flag::SPENT | flag::OVERDRAWN)
+            != 0
             || self.nursery_of_mine().is_some_and(Nursery::is_cancelled);
         if asked {
             self.task.set(flag::SAW_CANCEL);
@@ -471,7 +474,11 @@ impl Cx {
 
     /// The right to recharge itself, up to `limit` in all, if this task may have it: it is lent to children by reference.
     pub fn cap_budget(&self, limit: Budget) -> Result<CapBudget, RechargeError> {
-        if self.may(flag::MAY_RECHARGE) { Ok(CapBudget::new(limit)) } else { Err(RechargeError::NoCapability) }
+        if self.may(flag::MAY_RECHARGE) {
+            Ok(CapBudget::new(limit))
+        } else {
+            Err(RechargeError::NoCapability)
+        }
     }
 
     /// Recharges this task out of a capability's limit.

@@ -131,9 +131,9 @@ pub enum RechargeError {
 impl fmt::Display for RechargeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RechargeError::NoCapability => {
-                f.write_str("a task recharges itself only with a CapBudget: have one granted with Spawn::grant_budget")
-            }
+            RechargeError::NoCapability => f.write_str(
+                "a task recharges itself only with a CapBudget: have one granted with Spawn::grant_budget",
+            ),
             RechargeError::Exhausted(r) => write!(f, "there is not enough {r} left to give"),
             RechargeError::Ended => f.write_str("the task has ended"),
         }
@@ -166,12 +166,12 @@ impl fmt::Display for RuntimeError {
             RuntimeError::TooManyWorkers(n) => {
                 write!(f, "{n} workers are too many: there may be up to {}", crate::MAX_WORKERS)
             }
-            RuntimeError::CoreProfile => {
-                f.write_str("the :core profile is single-threaded and has no scheduler: choose another profile")
-            }
-            RuntimeError::InsideTask => {
-                f.write_str("Runtime::run inside a task of the same runtime would block its worker: open a nursery")
-            }
+            RuntimeError::CoreProfile => f.write_str(
+                "the :core profile is single-threaded and has no scheduler: choose another profile",
+            ),
+            RuntimeError::InsideTask => f.write_str(
+                "Runtime::run inside a task of the same runtime would block its worker: open a nursery",
+            ),
             RuntimeError::Os(error) => write!(f, "the operating system refused: {error}"),
             RuntimeError::Task(error) => write!(f, "{error}"),
         }

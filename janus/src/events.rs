@@ -10,9 +10,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use trace::{Event, Kind, ThreadInfo, Trace};
 
+/// The last events of one worker, each with its task's whole number.
+type Kept = VecDeque<(Event, u64)>;
+
 /// See the module.
 pub(crate) struct Log {
-    rings: Box<[Mutex<VecDeque<(Event, u64)>>]>,
+    rings: Box<[Mutex<Kept>]>,
     most: usize,
 }
 
@@ -110,10 +113,10 @@ fn settle(trace: &mut Trace) {
     let mut busy: BTreeSet<u32> = BTreeSet::new();
     let mut kept = Vec::with_capacity(trace.events.len());
     for event in trace.events.drain(..) {
-        if event.kind.sets_cpu() || event.kind.leaves_cpu() {
-            if let Some(thread) = running.remove(&event.cpu) {
-                busy.remove(&thread);
-            }
+        if (event.kind.sets_cpu() || event.kind.leaves_cpu())
+            && let Some(thread) = running.remove(&event.cpu)
+        {
+            busy.remove(&thread);
         }
         if let Kind::Run { thread } = event.kind {
             if !busy.insert(thread) {

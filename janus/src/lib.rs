@@ -163,7 +163,9 @@
 //! - Not portable: Linux on x86-64.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-compile_error!("janus runs on Linux on x86_64: its context switch is written for that. See docs/context-switch.md.");
+compile_error!(
+    "janus runs on Linux on x86_64: its context switch is written for that. See docs/context-switch.md."
+);
 
 mod account;
 mod alloc;

@@ -42,7 +42,11 @@ impl fmt::Display for Hog {
             write!(f, ", spawned at {}:{}", at.file(), at.line())?;
         }
         write!(f, ", has held worker {} for {:?} without a check", self.worker, self.held)?;
-        f.write_str(if self.relieved { "; a spare worker serves its queue" } else { "; no spare worker is left" })
+        f.write_str(if self.relieved {
+            "; a spare worker serves its queue"
+        } else {
+            "; no spare worker is left"
+        })
     }
 }
 
@@ -74,7 +78,9 @@ impl Monitor {
             return Ok(());
         }
         let watched = shared.clone();
-        let thread = std::thread::Builder::new().name("janus-watchdog".into()).spawn(move || watch(&watched, limit))?;
+        let thread = std::thread::Builder::new()
+            .name("janus-watchdog".into())
+            .spawn(move || watch(&watched, limit))?;
         *shared.monitor.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread.thread().clone());
         shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         Ok(())
@@ -108,20 +114,27 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
                 continue;
             }
             let held = Duration::from_nanos(now - seen[index].since_ns);
-            if held < limit || seen[index].spare.is_some() || worker.hogged.swap(epoch, Ordering::Relaxed) == epoch {
+            if held < limit
+                || seen[index].spare.is_some()
+                || worker.hogged.swap(epoch, Ordering::Relaxed) == epoch
+            {
                 continue;
             }
             let spare = call_spare(shared);
             seen[index].spare = spare;
             let task = task.expect("an id comes with a task");
-            report(shared, worker, Hog {
-                task: TaskId(id),
-                name: task.name(id),
-                spawned_at: Task::location(&task.spawned_at),
-                worker: worker.index,
-                held,
-                relieved: spare.is_some(),
-            });
+            report(
+                shared,
+                worker,
+                Hog {
+                    task: TaskId(id),
+                    name: task.name(id),
+                    spawned_at: Task::location(&task.spawned_at),
+                    worker: worker.index,
+                    held,
+                    relieved: spare.is_some(),
+                },
+            );
         }
     }
 }
@@ -144,7 +157,8 @@ fn report(shared: &Shared, worker: &Worker, hog: Hog) {
 
 /// Puts a spare on duty, if one is left.
 fn call_spare(shared: &Arc<Shared>) -> Option<usize> {
-    let index = shared.workers.iter().position(|worker| worker.spare && worker.retired.load(Ordering::Acquire))?;
+    let index =
+        shared.workers.iter().position(|worker| worker.spare && worker.retired.load(Ordering::Acquire))?;
     let spare = &shared.workers[index];
     let known = spare.thread.lock().unwrap_or_else(PoisonError::into_inner).is_some();
     spare.retired.store(false, Ordering::Release);

@@ -282,12 +282,7 @@ impl Nursery {
 
     /// The child has ended; what it did not use goes back. After this the nursery may be gone.
     #[inline]
-    pub(crate) fn child_ended(
-        &self,
-        child: TaskRef,
-        error: Option<TaskError>,
-        here: Option<&Worker>,
-    ) {
+    pub(crate) fn child_ended(&self, child: TaskRef, error: Option<TaskError>, here: Option<&Worker>) {
         let listed = child.flags.load(Ordering::Relaxed) & flag::LISTED != 0;
         if listed || !self.boundless || error.is_some() {
             let mut inner = self.inner.lock();

@@ -98,7 +98,8 @@ impl Runtime {
     /// What the workers did so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let workers: Vec<WorkerStats> = self.shared.workers.iter().map(|worker| worker.counters.read()).collect();
+        let workers: Vec<WorkerStats> =
+            self.shared.workers.iter().map(|worker| worker.counters.read()).collect();
         let mut total = WorkerStats::default();
         for worker in &workers {
             total.merge(worker);
@@ -158,7 +159,11 @@ impl Runtime {
 
 impl fmt::Display for Dump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:>8}  {:<16} {:<16} {:<28} {:<28} {}", "task", "name", "state", "waits", "spawned", "ops left")?;
+        writeln!(
+            f,
+            "{:>8}  {:<16} {:<16} {:<28} {:<28} ops left",
+            "task", "name", "state", "waits", "spawned"
+        )?;
         let place = |at: Option<&Location<'_>>| {
             at.map_or(String::new(), |at| {
                 let file = at.file().rsplit('/').next().unwrap_or_default();

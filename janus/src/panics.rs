@@ -21,7 +21,8 @@ pub(crate) fn install_hook() {
             if let Some(task) = current_worker().and_then(|worker| worker.task()) {
                 // SAFETY: the running task has a stack, and we stand on it.
                 if let Some(stack) = unsafe { &*task.stack.get() } {
-                    let _ = stack.open_reserve(Reserve::Upper).and_then(|()| stack.open_reserve(Reserve::Lower));
+                    let _ =
+                        stack.open_reserve(Reserve::Upper).and_then(|()| stack.open_reserve(Reserve::Lower));
                     before(info);
                     // Destructors run next, and may overflow: inside `malloc`, say, which must find something to return on.
                     if !task.overflowed.load(Ordering::Acquire) {
@@ -43,11 +44,12 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
     // SAFETY: whoever resumed the task wrote it.
     Counters::add(unsafe { &(*task.worker.get()).counters.panics });
     // SAFETY: the task is ours. We are far above the reserve again.
-    if let Some(stack) = unsafe { &mut *task.stack.get() } {
-        if !task.overflowed.load(Ordering::Acquire) && stack.close_reserve().is_err() {
-            // Left open and marked: the stack is retired when the task ends.
-            task.overflowed.store(true, Ordering::Release);
-        }
+    if let Some(stack) = unsafe { &mut *task.stack.get() }
+        && !task.overflowed.load(Ordering::Acquire)
+        && stack.close_reserve().is_err()
+    {
+        // Left open and marked: the stack is retired when the task ends.
+        task.overflowed.store(true, Ordering::Release);
     }
     let message = match payload.downcast::<String>() {
         Ok(message) => *message,

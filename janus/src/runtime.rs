@@ -383,7 +383,9 @@ impl Runtime {
         T: Send,
     {
         let shared = &*self.shared;
-        if current_worker().is_some_and(|worker| std::ptr::eq(worker.shared, shared) && worker.task().is_some()) {
+        if current_worker()
+            .is_some_and(|worker| std::ptr::eq(worker.shared, shared) && worker.task().is_some())
+        {
             return Err(RuntimeError::InsideTask);
         }
         let parker = Parker::mine();

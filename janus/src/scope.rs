@@ -240,7 +240,6 @@ impl<'scope> Scope<'scope, '_> {
     /// A child with a budget, a name, a stack or capabilities of its own.
     #[track_caller]
     #[inline]
-    #[must_use]
     pub fn task(&'scope self) -> Spawn<'scope> {
         // SAFETY: the runtime outlives its nurseries.
         let shared = unsafe { &*self.nursery.shared };

@@ -4,8 +4,8 @@
 //! All of this runs on the thread's own stack. A worker searches for a while, then backs off in naps of 1 µs to 1 ms, then
 //! sleeps until it is woken; naps are sleeps too, so nobody waits for a napping worker.
 
-use crate::det::scramble;
 use crate::config::Strategy;
+use crate::det::scramble;
 use crate::stats::Counters;
 use crate::sync::spin_loop;
 use crate::task::TaskRef;
@@ -79,16 +79,14 @@ impl Worker {
                 shared.fire_timers(Some(self));
                 searching = shared.idle.start_search();
             }
-            if searching {
-                if let Some(task) = self.search() {
-                    searching = false;
-                    naps = 0;
-                    if shared.idle.end_search() && shared.work_visible() {
-                        shared.notify();
-                    }
-                    self.resume(task);
-                    continue;
+            if searching && let Some(task) = self.search() {
+                searching = false;
+                naps = 0;
+                if shared.idle.end_search() && shared.work_visible() {
+                    shared.notify();
                 }
+                self.resume(task);
+                continue;
             }
             searching = self.park(searching, &mut naps);
             owes = !searching;
@@ -176,7 +174,9 @@ impl Worker {
         };
         match shared.config.strategy {
             // With few workers everybody is looked at once a round.
-            Strategy::RandomVictim if count - 1 <= ATTEMPTS => (usize::from(self.index) + 1 + attempt) % count,
+            Strategy::RandomVictim if count - 1 <= ATTEMPTS => {
+                (usize::from(self.index) + 1 + attempt) % count
+            }
             Strategy::RandomVictim => random(),
             Strategy::RoundRobin => {
                 let turn = self.turn.get().wrapping_add(1);
@@ -184,7 +184,8 @@ impl Worker {
                 turn % count
             }
             Strategy::LeastLoaded if attempt == 0 => {
-                let busiest = shared.workers.iter().filter(|w| w.index != self.index).max_by_key(|w| w.stealable());
+                let busiest =
+                    shared.workers.iter().filter(|w| w.index != self.index).max_by_key(|w| w.stealable());
                 busiest.map_or(0, |worker| usize::from(worker.index))
             }
             Strategy::LeastLoaded => random(),
@@ -211,7 +212,9 @@ impl Worker {
             let until = if keeper { shared.until_first_timer() } else { None };
             match (nap, until) {
                 (None, None) => std::thread::park(),
-                (nap, until) => std::thread::park_timeout(nap.into_iter().chain(until).min().unwrap_or_default()),
+                (nap, until) => {
+                    std::thread::park_timeout(nap.into_iter().chain(until).min().unwrap_or_default())
+                }
             }
             if !shared.idle.is_parked(me) {
                 shared.release_time(keeper);

@@ -128,7 +128,7 @@ impl StackClass {
 /// How stacks are guarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum GuardKind {
+pub(crate) enum GuardKind {
     /// Guard markers in the page tables (`MADV_GUARD_INSTALL`, Linux 6.13): no mapping per stack.
     Marker = 0,
     /// `mprotect(PROT_NONE)`: two mappings per stack, so `vm.max_map_count` bounds the number of stacks.
@@ -138,7 +138,7 @@ pub enum GuardKind {
 /// Why no stack could be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum StackError {
+pub(crate) enum StackError {
     /// The kernel refused address space for a slab.
     NoMemory {
         /// Bytes asked for.

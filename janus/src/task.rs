@@ -369,7 +369,8 @@ impl Task {
     pub(crate) fn set_name(&self, name: Option<&'static str>) {
         let pack = |name: &'static str| {
             let address = name.as_ptr().expose_provenance() as u64;
-            (name.len() <= usize::from(u16::MAX) && address < 1 << 48).then_some((name.len() as u64) << 48 | address)
+            (name.len() <= usize::from(u16::MAX) && address < 1 << 48)
+                .then_some((name.len() as u64) << 48 | address)
         };
         self.name.store(name.and_then(pack).unwrap_or(0), Ordering::Relaxed);
     }

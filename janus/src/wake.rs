@@ -65,12 +65,8 @@ impl Word {
     #[inline]
     pub(crate) fn sleep(&self, event: Event) -> bool {
         let asleep = move_to(TaskState::Running as u32, event);
-        match self.0.compare_exchange(
-            TaskState::Running as u32,
-            asleep,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
+        match self.0.compare_exchange(TaskState::Running as u32, asleep, Ordering::AcqRel, Ordering::Acquire)
+        {
             Ok(_) => true,
             Err(found) => {
                 debug_assert_eq!(found, TaskState::Running as u32 | NOTIFIED);

@@ -340,10 +340,10 @@ impl Worker {
         }
         let tick = self.tick.get().wrapping_add(1);
         self.tick.set(tick);
-        if tick.is_multiple_of(COMMON_EVERY) {
-            if let Some(task) = self.pick_rarely() {
-                return Some(task);
-            }
+        if tick.is_multiple_of(COMMON_EVERY)
+            && let Some(task) = self.pick_rarely()
+        {
+            return Some(task);
         }
         let [low, normal, high] = &self.rings;
         let wrap = |pointer| {
@@ -351,15 +351,15 @@ impl Worker {
             // SAFETY: only tasks are in the queues.
             unsafe { TaskRef::from_ptr(pointer) }
         };
-        if !high.is_empty() {
-            if let Some(task) = high.pop() {
-                return Some(wrap(task));
-            }
+        if !high.is_empty()
+            && let Some(task) = high.pop()
+        {
+            return Some(wrap(task));
         }
-        if tick.is_multiple_of(RINGS_EVERY) {
-            if let Some(task) = normal.pop() {
-                return Some(wrap(task));
-            }
+        if tick.is_multiple_of(RINGS_EVERY)
+            && let Some(task) = normal.pop()
+        {
+            return Some(wrap(task));
         }
         // SAFETY: invariant 4.
         if let Some(task) = unsafe { self.deque.pop() } {
@@ -776,7 +776,8 @@ unsafe extern "C" fn fiber_main(argument: *mut u8) {
             next => {
                 // SAFETY: invariant 1; nothing is pending.
                 unsafe {
-                    *worker.pending.get() = if sound { Pending::Release(stack) } else { Pending::Retire(stack) };
+                    *worker.pending.get() =
+                        if sound { Pending::Release(stack) } else { Pending::Retire(stack) };
                 }
                 let to = match next.and_then(|task| worker.enter(task)) {
                     Some(context) => context,
@@ -825,7 +826,9 @@ fn overrule(task: TaskRef) {
     } else {
         // SAFETY: the task is ours.
         match unsafe { &*task.outcome.get() } {
-            Outcome::Value | Outcome::Cancelled => Outcome::Budget(Resource::ALL[usize::from(task.spent.get())]),
+            Outcome::Value | Outcome::Cancelled => {
+                Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
+            }
             // C has no other way to pass on that a check failed.
             Outcome::Error(error) if matches!(**error, TaskError::Code(_)) => {
                 Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])

@@ -58,7 +58,7 @@ deep!(formats, n, {
 deep!(prints, n, {
     // `print!` goes to the test's capture; this goes to the real output, through its lock.
     use std::io::Write;
-    let _ = write!(std::io::stdout(), "{}", if n % 64 == 0 { "." } else { "" });
+    let _ = write!(std::io::stdout(), "{}", if n.is_multiple_of(64) { "." } else { "" });
     format!("{n} {:?}", n as f64).len()
 });
 
@@ -67,7 +67,8 @@ static STD_MUTEX: Mutex<()> = Mutex::new(());
 struct PthreadMutex(std::cell::UnsafeCell<libc::pthread_mutex_t>);
 // SAFETY: a pthread mutex is made to be shared.
 unsafe impl Sync for PthreadMutex {}
-static PTHREAD_MUTEX: PthreadMutex = PthreadMutex(std::cell::UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+static PTHREAD_MUTEX: PthreadMutex =
+    PthreadMutex(std::cell::UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
 
 fn locked(n: usize) -> usize {
     // A lock of its own that a task overflows with stays locked, as documented; nobody waits for it here.
@@ -112,7 +113,8 @@ fn overflow_among_siblings(rt: &Runtime, flavour: Flavour, class: StackClass, co
             let mut handles = Vec::new();
             for i in 0..count {
                 let (finished, overflowed) = (&finished, &overflowed);
-                let victim = n.task().stack(class).spawn(move |_| shifted(i % 37, flavour)).expect("a victim");
+                let victim =
+                    n.task().stack(class).spawn(move |_| shifted(i % 37, flavour)).expect("a victim");
                 handles.push(victim);
                 let sibling = n.spawn(move |cx| {
                     for _ in 0..3 {

@@ -40,7 +40,9 @@ fn overflow_in(each: Each<'_>) {
                 matches!(result, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))),
                 "round {round} on {workers}: {result:?}"
             );
-            let after = rt.run(|cx| cx.nursery(|n| n.task().children(9).spawn(each).expect("a child").join(cx).is_ok()));
+            let after = rt.run(|cx| {
+                cx.nursery(|n| n.task().children(9).spawn(each).expect("a child").join(cx).is_ok())
+            });
             assert!(matches!(after, Ok(Ok(true))), "round {round} on {workers}: {after:?}");
         }
     }

@@ -195,7 +195,11 @@ impl Cx {
     /// # Panics
     /// If there are more than 64 arms.
     #[track_caller]
-    pub fn select(&self, arms: &mut [&mut dyn Arm], timeout: Option<Duration>) -> Result<Selected, Cancelled> {
+    pub fn select(
+        &self,
+        arms: &mut [&mut dyn Arm],
+        timeout: Option<Duration>,
+    ) -> Result<Selected, Cancelled> {
         assert!(arms.len() <= MOST, "a select has at most {MOST} arms");
         let at = Location::caller();
         super::charge(self, at)?;
@@ -233,7 +237,12 @@ impl Cx {
     }
 
     /// With every channel locked: does the first arm that is ready, from a random one on; else joins all of them.
-    fn attempt_or_join(&self, arms: &mut [&mut dyn Arm], choice: &AtomicUsize, poll: bool) -> Option<Selected> {
+    fn attempt_or_join(
+        &self,
+        arms: &mut [&mut dyn Arm],
+        choice: &AtomicUsize,
+        poll: bool,
+    ) -> Option<Selected> {
         let mut order: [u8; MOST] = std::array::from_fn(|index| index as u8);
         let order = &mut order[..arms.len()];
         order.sort_unstable_by_key(|&index| arms[usize::from(index)].address());

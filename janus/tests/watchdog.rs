@@ -1,0 +1,262 @@
+//! J-18: a task that never checks is named, and its neighbours go on meanwhile.
+
+use janus::{Config, Cx, Hog, Runtime};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use trace::Kind;
+
+const LIMIT: Duration = Duration::from_millis(10);
+/// Long enough for anything here on a slow machine; only failures wait for it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn trusting(config: Config) -> Config {
+    // SAFETY: no task here keeps anything of its thread over a suspension, and none overflows.
+    unsafe { config.trusting() }
+}
+
+/// Spinning tasks take CPUs from each other: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Named = Arc<Mutex<Vec<Hog>>>;
+
+fn watched(config: Config) -> (Runtime, Named) {
+    let named = Named::default();
+    let kept = named.clone();
+    let config =
+        config.watchdog(Some(LIMIT)).on_hog(move |hog| kept.lock().expect("nobody panics").push(hog.clone()));
+    (Runtime::new(config).expect("a runtime"), named)
+}
+
+/// Spins, without a check, until `until` is true; false: it ran out of patience.
+fn hog(until: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !until() {
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+        std::hint::spin_loop();
+    }
+    true
+}
+
+#[test]
+fn the_hog_is_named_and_tasks_that_never_ran_go_on() {
+    let _alone = alone();
+    for config in [Config::new(), trusting(Config::new())] {
+        let (rt, named) = watched(config.workers(1).trace(1000));
+        let ran = AtomicUsize::new(0);
+        let mut id = None;
+        let line = line!() + 5;
+        let result = rt.run(|cx| {
+            cx.nursery(|n| {
+                // Spawned first, so that it is run last of the three, if nobody relieves the worker: it is not the hog.
+                drop(n.spawn(|_| ran.fetch_add(1, Ordering::Relaxed)).expect("a child"));
+                let child = n.task().name("greedy").spawn(|_| hog(|| ran.load(Ordering::Relaxed) == 1));
+                let child = child.expect("a child");
+                id = Some(child.id());
+                child.join(cx).expect("it returns")
+            })
+        });
+        assert!(matches!(result, Ok(Ok(true))), "the other task ran meanwhile: {result:?}");
+        let named = named.lock().expect("nobody panics");
+        assert_eq!(named.len(), 1, "once: {named:?}");
+        let hog = &named[0];
+        assert_eq!((Some(hog.task), hog.name, hog.worker, hog.relieved), (id, Some("greedy"), 0, true));
+        let at = hog.spawned_at.expect("a place");
+        assert!(at.file().ends_with("watchdog.rs") && at.line().abs_diff(line) <= 2, "{at}, not {line}");
+        assert!(hog.held >= LIMIT);
+        let text = hog.to_string();
+        for part in ["greedy", "watchdog.rs", "worker 0", "spare", &hog.task.to_string()] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!(rt.hogs(), *named);
+        let trace = rt.trace().expect("a trace was asked for");
+        assert!(trace.events.iter().any(|event| event.kind == Kind::Stall && event.cpu == 0));
+        assert_eq!(trace.check(), Ok(()));
+    }
+}
+
+#[test]
+fn tasks_of_other_threads_go_on_as_well() {
+    let _alone = alone();
+    for config in [Config::new(), trusting(Config::new())] {
+        let (rt, named) = watched(config.workers(1));
+        let (ran, hogging) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let (rt, ran, hogging) = (&rt, &ran, &hogging);
+            // Fill the common queue while the worker is busy, so that it takes several along at once.
+            let first = scope.spawn(move || rt.run(|_| std::thread::sleep(Duration::from_millis(5))));
+            for i in 0..8 {
+                scope.spawn(move || {
+                    let result = rt.run(|_| {
+                        if i == 0 {
+                            hogging.store(true, Ordering::Relaxed);
+                            return hog(|| ran.load(Ordering::Relaxed) == 7);
+                        }
+                        ran.fetch_add(1, Ordering::Relaxed);
+                        true
+                    });
+                    assert!(result.expect("a task"), "the others ran meanwhile");
+                });
+            }
+            first.join().expect("a thread").expect("a task");
+        });
+        assert!(hogging.into_inner());
+        assert_eq!(ran.into_inner(), 7);
+        drop(named);
+    }
+}
+
+#[test]
+fn tasks_that_had_started_go_on_when_trusted() {
+    let _alone = alone();
+    let (rt, named) = watched(trusting(Config::new().workers(1)));
+    let turns = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let result = rt.run(|cx| {
+        cx.nursery(|n| {
+            for sleeps in [false, true] {
+                let (turns, stop) = (&turns, &stop);
+                let child = n.task().budget(janus::Budget::UNLIMITED).spawn(move |cx: &Cx| {
+                    while !stop.load(Ordering::Relaxed) {
+                        turns.fetch_add(1, Ordering::Relaxed);
+                        let rest = if sleeps { cx.sleep(Duration::from_micros(10)) } else { cx.yield_now() };
+                        rest.expect("nobody cancels");
+                    }
+                });
+                drop(child.expect("a child"));
+            }
+            while turns.load(Ordering::Relaxed) < 10 {
+                cx.yield_now().expect("nobody cancels");
+            }
+            let before = turns.load(Ordering::Relaxed);
+            let done = hog(|| turns.load(Ordering::Relaxed) > before + 100);
+            stop.store(true, Ordering::Relaxed);
+            done
+        })
+    });
+    assert!(matches!(result, Ok(Ok(true))), "{result:?}");
+    assert_eq!(named.lock().expect("nobody panics")[0].name, Some("main"));
+}
+
+/// The worker threads, spares included, that run or sleep; there is one more for the watchdog.
+fn worker_busy_after(rt: &Runtime, spare: usize, before: u64) -> bool {
+    rt.stats().workers[spare].completed > before
+}
+
+#[test]
+fn the_spare_retires_and_comes_back() {
+    let _alone = alone();
+    let (rt, named) = watched(trusting(Config::new().workers(1).spares(1)));
+    for round in 0..3 {
+        let ran = AtomicBool::new(false);
+        let result = rt.run(|cx| {
+            cx.nursery(|n| {
+                drop(n.spawn(|_| ran.store(true, Ordering::Relaxed)).expect("a child"));
+                hog(|| ran.load(Ordering::Relaxed))
+            })
+        });
+        assert!(matches!(result, Ok(Ok(true))), "{result:?}");
+        // There is one spare only: if it had not retired, the next hog would not be relieved.
+        assert!(named.lock().expect("nobody panics").iter().all(|hog| hog.relieved), "round {round}");
+        assert_eq!(named.lock().expect("nobody panics").len(), round + 1);
+        // Let the watchdog see that the worker goes on.
+        let start = Instant::now();
+        let mut idle_rounds = 0;
+        while idle_rounds < 5 && start.elapsed() < PATIENCE {
+            let before = rt.stats().workers[1].completed;
+            for _ in 0..50 {
+                rt.run(|_| ()).expect("a task");
+            }
+            std::thread::sleep(LIMIT);
+            idle_rounds = if worker_busy_after(&rt, 1, before) { 0 } else { idle_rounds + 1 };
+        }
+        assert_eq!(idle_rounds, 5, "the spare still serves");
+    }
+}
+
+#[test]
+fn two_hogs_get_two_spares_and_a_third_none() {
+    let _alone = alone();
+    for config in [Config::new(), trusting(Config::new())] {
+        let (rt, named) = watched(config.workers(1).spares(2));
+        let all_named = || named.lock().expect("nobody panics").len() >= 3;
+        let result = rt.run(|cx| {
+            cx.nursery(|n| {
+                let handles: Vec<_> = (0..2).map(|_| n.spawn(|_| hog(all_named)).expect("a child")).collect();
+                let mut done = hog(all_named);
+                for handle in handles {
+                    done &= handle.join(cx).expect("it returns");
+                }
+                done
+            })
+        });
+        assert!(matches!(result, Ok(Ok(true))), "{result:?}");
+        let named = named.lock().expect("nobody panics");
+        let relieved: Vec<bool> = named.iter().map(|hog| hog.relieved).collect();
+        assert_eq!(relieved, [true, true, false]);
+        let ids: std::collections::BTreeSet<_> = named.iter().map(|hog| hog.task).collect();
+        assert_eq!(ids.len(), 3, "three different tasks");
+        assert!(named[2].to_string().contains("no spare worker is left"));
+    }
+}
+
+#[test]
+fn without_a_watchdog_nobody_is_named() {
+    let _alone = alone();
+    for config in [Config::new().watchdog(None), Config::new().seed(1).watchdog(Some(LIMIT))] {
+        let named = Named::default();
+        let kept = named.clone();
+        let config =
+            config.workers(1).on_hog(move |hog| kept.lock().expect("nobody panics").push(hog.clone()));
+        let rt = Runtime::new(config).expect("a runtime");
+        assert_eq!(rt.stats().workers.len(), 1, "there is no spare either");
+        let start = Instant::now();
+        rt.run(|_| hog(|| start.elapsed() > LIMIT * 5)).expect("a task");
+        assert_eq!(rt.hogs(), []);
+        assert!(named.lock().expect("nobody panics").is_empty());
+    }
+}
+
+#[test]
+fn a_task_that_checks_is_never_named() {
+    let _alone = alone();
+    // A generous limit: between two checks this test's thread may lose its CPU.
+    let limit = Duration::from_millis(250);
+    let rt = Runtime::new(Config::new().workers(2).watchdog(Some(limit))).expect("a runtime");
+    let start = Instant::now();
+    let result = rt.run(|cx| {
+        cx.nursery(|n| {
+            for _ in 0..4 {
+                let child = n.task().budget(janus::Budget::UNLIMITED).spawn(|cx| {
+                    while start.elapsed() < limit * 4 {
+                        cx.check().expect("nobody cancels");
+                    }
+                });
+                drop(child.expect("a child"));
+            }
+        })
+    });
+    assert!(matches!(result, Ok(Ok(()))), "{result:?}");
+    assert_eq!(rt.hogs(), []);
+}
+
+#[test]
+fn a_task_that_checks_all_alone_is_not_named_either() {
+    let _alone = alone();
+    let limit = Duration::from_millis(100);
+    let rt = Runtime::new(Config::new().workers(1).watchdog(Some(limit))).expect("a runtime");
+    let start = Instant::now();
+    let alone = rt.run(|cx| {
+        while start.elapsed() < limit * 5 {
+            cx.check().expect("nobody cancels");
+        }
+    });
+    alone.expect("a task");
+    assert_eq!(rt.hogs(), [], "it checks, though nobody else wants to run");
+}
