@@ -5,8 +5,8 @@ mod common;
 use common::{everywhere, moving, on, within};
 use janus::budget::UNLIMITED;
 use janus::{
-    Budget, ChargeError, Config, Cx, NurseryOptions, Operation, Profile, Recharge, RechargeError, Resource, Runtime,
-    SpawnError, channel,
+    Budget, ChargeError, Config, Cx, NurseryOptions, Operation, Profile, Recharge, RechargeError, Resource,
+    Runtime, SpawnError, channel,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,7 +24,8 @@ fn with_budget<T: Send + 'static>(budget: Budget, body: impl FnOnce(&Cx) -> T + 
     let slot = result.clone();
     on(1, move |cx| {
         let child = |cx: &Cx| *slot.lock().unwrap() = Some(body(cx));
-        cx.nursery_with(manual(), |n| n.task().budget(budget).spawn(child).unwrap().join(cx).unwrap()).unwrap();
+        cx.nursery_with(manual(), |n| n.task().budget(budget).spawn(child).unwrap().join(cx).unwrap())
+            .unwrap();
     });
     result.lock().unwrap().take().unwrap()
 }
@@ -48,7 +49,11 @@ fn the_runtime_charges_every_cell_of_the_table_by_its_own_operations() {
             assert_eq!(spent(cx, || tx.send(cx, 1).unwrap()), [1, 0, 0, 1, 0], "send, {round}");
             assert_eq!(spent(cx, || tx.try_send(cx, 1).unwrap()), [1, 0, 0, 1, 0], "try_send, {round}");
             assert_eq!(spent(cx, || assert_eq!(rx.recv(cx), Ok(1))), [1, 0, 0, 1, 0], "recv, {round}");
-            assert_eq!(spent(cx, || assert_eq!(rx.try_recv(cx), Ok(1))), [1, 0, 0, 1, 0], "try_recv, {round}");
+            assert_eq!(
+                spent(cx, || assert_eq!(rx.try_recv(cx), Ok(1))),
+                [1, 0, 0, 1, 0],
+                "try_recv, {round}"
+            );
             let select = || drop(cx.select(&mut [&mut rx.arm()], Some(std::time::Duration::ZERO)));
             assert_eq!(spent(cx, select), [1, 0, 0, 1, 0], "select, {round}");
             let spawn = || cx.nursery(|n| n.spawn(|_| ()).unwrap().join(cx).unwrap()).unwrap();
@@ -83,10 +88,12 @@ fn a_blocked_channel_operation_is_charged_once() {
     on(2, |cx| {
         let (tx, rx) = channel::<u8>(0);
         cx.nursery_with(manual(), |n| {
-            let receiver = n.task().budget(PLENTY).spawn(move |cx| spent(cx, || assert_eq!(rx.recv(cx), Ok(9))));
+            let receiver =
+                n.task().budget(PLENTY).spawn(move |cx| spent(cx, || assert_eq!(rx.recv(cx), Ok(9))));
             let receiver = receiver.unwrap();
             common::until(cx, || receiver.state() == janus::TaskState::Blocked);
-            let sender = n.task().budget(PLENTY).spawn(move |cx| spent(cx, || tx.send(cx, 9).unwrap())).unwrap();
+            let sender =
+                n.task().budget(PLENTY).spawn(move |cx| spent(cx, || tx.send(cx, 9).unwrap())).unwrap();
             assert_eq!(receiver.join(cx).unwrap(), [1, 0, 0, 1, 0]);
             assert_eq!(sender.join(cx).unwrap(), [1, 0, 0, 1, 0]);
         })
@@ -98,7 +105,8 @@ fn a_blocked_channel_operation_is_charged_once() {
 fn a_ticker_charges_its_iterations_the_interval_at_a_time_and_the_rest_at_its_end() {
     with_budget(PLENTY, |cx| {
         let interval = Profile::Service.yield_interval();
-        for iterations in [0, 1, 10, interval - 1, interval, interval + 1, 3 * interval + 5, 2, 900, 900, 900] {
+        for iterations in [0, 1, 10, interval - 1, interval, interval + 1, 3 * interval + 5, 2, 900, 900, 900]
+        {
             let run = || {
                 let mut ticker = cx.ticker();
                 for _ in 0..iterations {
@@ -320,7 +328,13 @@ fn a_child_that_may_not_spawn_is_not_exhausted_by_that() {
 fn the_pool_is_exact_after_every_child() {
     everywhere(|rt| {
         rt.run(|cx| {
-            let pool = Budget { ops: 1_000_000, memory: 1_000_000, spawn_count: 50, channel_ops: 9_000, syscalls: 900 };
+            let pool = Budget {
+                ops: 1_000_000,
+                memory: 1_000_000,
+                spawn_count: 50,
+                channel_ops: 9_000,
+                syscalls: 900,
+            };
             let (tx, rx) = channel::<u8>(64);
             let used = AtomicU64::new(0);
             cx.nursery_with(manual().pool(pool).share(PLENTY.with(Resource::Spawn, 0)), |n| {
@@ -364,7 +378,8 @@ fn a_nurserys_own_pool_comes_out_of_the_task_and_goes_back_to_it() {
         let pool = Budget { ops: 1000, memory: 1000, spawn_count: 10, channel_ops: 10, syscalls: 10 };
         let nursery = || {
             let body = |cx: &Cx| (0..300).for_each(|_| cx.check().unwrap());
-            let share = NurseryOptions::new().pool(pool).share(Budget { ops: 400, memory: 1, ..Budget::ZERO });
+            let share =
+                NurseryOptions::new().pool(pool).share(Budget { ops: 400, memory: 1, ..Budget::ZERO });
             cx.nursery_with(share, |n| n.spawn(body).unwrap().join(cx).unwrap()).unwrap();
         };
         assert_eq!(spent(cx, nursery), [301, 0, 1, 0, 0], "300 of the child, one for the spawn");
@@ -402,7 +417,10 @@ fn a_huge_allocation_is_answered_at_once() {
     on(1, |cx| {
         cx.nursery(|n| {
             let child = n.spawn(|cx| {
-                assert_eq!(cx.charge(Operation::Allocation(UNLIMITED)), Err(ChargeError::MemoryBudgetExhausted));
+                assert_eq!(
+                    cx.charge(Operation::Allocation(UNLIMITED)),
+                    Err(ChargeError::MemoryBudgetExhausted)
+                );
                 cx.charge(Operation::Allocation(1 << 60)).unwrap();
             });
             child.unwrap().join(cx).unwrap();

@@ -4,8 +4,8 @@ mod common;
 
 use common::{everywhere, moving, on, within};
 use janus::{
-    Budget, Cancelled, Cx, NurseryError, NurseryOptions, Recharge, RecvError, SendError, SpawnError, TaskError,
-    TaskState, Wait, channel,
+    Budget, Cancelled, Cx, NurseryError, NurseryOptions, Recharge, RecvError, SendError, SpawnError,
+    TaskError, TaskState, Wait, channel,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,7 +26,8 @@ fn interrupts(wait: Wait, body: fn(&Cx) -> bool) {
                         saw.fetch_add(usize::from(body(cx)), Ordering::Relaxed);
                     });
                     let child = child.unwrap();
-                    let waits = || rt.dump().tasks.iter().any(|task| task.id == child.id() && task.waits_for == wait);
+                    let waits =
+                        || rt.dump().tasks.iter().any(|task| task.id == child.id() && task.waits_for == wait);
                     common::until(cx, || {
                         matches!(child.state(), TaskState::Blocked | TaskState::BudgetExhausted) && waits()
                     });
@@ -96,14 +97,16 @@ fn a_join_is_interrupted() {
     interrupts(Wait::Nursery, |cx| {
         // The join ends first, then the wait for the child, which is cancelled with its parent.
         let result = cx.nursery(|n| {
-            let child = n.task().budget(Budget::ZERO.with(janus::Resource::Ops, 9)).spawn(|cx| cx.sleep(LONG));
+            let child =
+                n.task().budget(Budget::ZERO.with(janus::Resource::Ops, 9)).spawn(|cx| cx.sleep(LONG));
             drop(child.unwrap());
         });
         matches!(result, Err(NurseryError::Cancelled))
     });
     interrupts(Wait::Join, |cx| {
         let result = cx.nursery(|n| {
-            let child = n.task().budget(Budget::ZERO.with(janus::Resource::Ops, 9)).spawn(|cx| cx.sleep(LONG));
+            let child =
+                n.task().budget(Budget::ZERO.with(janus::Resource::Ops, 9)).spawn(|cx| cx.sleep(LONG));
             assert!(matches!(child.unwrap().join(cx), Err(TaskError::Cancelled)));
         });
         matches!(result, Err(NurseryError::Cancelled))
@@ -169,7 +172,9 @@ fn one_child_is_cancelled_and_the_others_are_not() {
             cx.nursery(|n| {
                 let asleep = n.spawn(|cx| cx.sleep(LONG)).unwrap();
                 let other = n.spawn(move |cx| rx.recv(cx)).unwrap();
-                common::until(cx, || asleep.state() == TaskState::Blocked && other.state() == TaskState::Blocked);
+                common::until(cx, || {
+                    asleep.state() == TaskState::Blocked && other.state() == TaskState::Blocked
+                });
                 asleep.cancel();
                 assert_eq!(asleep.join(cx).unwrap(), Err(Cancelled));
                 tx.send(cx, 4).unwrap();

@@ -57,7 +57,8 @@ fn a_bounded_channel_takes_so_many_and_keeps_their_order() {
                 assert_eq!(tx.try_send(cx, 99), Err(SendError::Full(99)));
                 cx.nursery(|n| {
                     let tx = &tx;
-                    let more = n.spawn(move |cx| (capacity..100).for_each(|m| tx.send(cx, m).unwrap())).unwrap();
+                    let more =
+                        n.spawn(move |cx| (capacity..100).for_each(|m| tx.send(cx, m).unwrap())).unwrap();
                     let received: Vec<usize> = (0..100).map(|_| rx.recv(cx).unwrap()).collect();
                     assert_eq!(received, (0..100).collect::<Vec<_>>());
                     more.join(cx).unwrap();
@@ -80,7 +81,10 @@ fn waiting_senders_are_served_in_order() {
                 let sender = n.spawn(move |cx| tx.send(cx, number).unwrap()).unwrap();
                 common::until(cx, || sender.state() == TaskState::Blocked);
             }
-            assert_eq!((0..20).map(|_| rx.recv(cx).unwrap()).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+            assert_eq!(
+                (0..20).map(|_| rx.recv(cx).unwrap()).collect::<Vec<_>>(),
+                (0..20).collect::<Vec<_>>()
+            );
         })
         .unwrap();
     });
@@ -97,7 +101,8 @@ fn four_senders_and_four_receivers_pass_each_message_exactly_once_and_each_sende
                 cx.nursery_with(free(), |n| {
                     for sender in 0..4 {
                         let tx = tx.clone();
-                        let body = move |cx: &Cx| (0..EACH).for_each(|m| tx.send(cx, sender * EACH + m).unwrap());
+                        let body =
+                            move |cx: &Cx| (0..EACH).for_each(|m| tx.send(cx, sender * EACH + m).unwrap());
                         drop(n.spawn(body).unwrap());
                         let (rx, seen) = (rx.clone(), &seen);
                         let body = move |cx: &Cx| {
@@ -162,7 +167,8 @@ fn senders_get_their_messages_back_and_unread_ones_are_dropped() {
             }
             cx.nursery(|n| {
                 let (tx, tally) = (&tx, &tally);
-                let waiting = n.spawn(move |cx| matches!(tx.send(cx, tally.token()), Err(SendError::Closed(_))));
+                let waiting =
+                    n.spawn(move |cx| matches!(tx.send(cx, tally.token()), Err(SendError::Closed(_))));
                 let waiting = waiting.unwrap();
                 common::until(cx, || waiting.state() == TaskState::Blocked);
                 drop(rx);
@@ -267,7 +273,10 @@ fn a_waiting_select_is_served_closed_or_timed_out() {
                 let wait = move |cx: &Cx| {
                     let (mut recv, mut send) = (rx.arm(), full.arm(4));
                     let selected = cx.select(&mut [&mut recv, &mut send], None);
-                    assert_eq!((selected, send.into_result()), (Ok(Selected::Arm(0)), Err(SendError::Full(4))));
+                    assert_eq!(
+                        (selected, send.into_result()),
+                        (Ok(Selected::Arm(0)), Err(SendError::Full(4)))
+                    );
                     recv.into_result()
                 };
                 let served = n.spawn(wait).unwrap();
@@ -299,7 +308,8 @@ fn two_arms_of_one_channel_and_selects_on_both_sides() {
                     let send = move |cx: &Cx| {
                         for number in (0..EACH).map(|number| sender * EACH + number) {
                             let mut arms = (tx_a.arm(number), tx_b.arm(number), tx_a.arm(number));
-                            let arms_list: &mut [&mut dyn janus::Arm] = &mut [&mut arms.0, &mut arms.1, &mut arms.2];
+                            let arms_list: &mut [&mut dyn janus::Arm] =
+                                &mut [&mut arms.0, &mut arms.1, &mut arms.2];
                             assert!(matches!(cx.select(arms_list, None), Ok(Selected::Arm(_))));
                             let results = [arms.0.into_result(), arms.1.into_result(), arms.2.into_result()];
                             assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
@@ -311,7 +321,8 @@ fn two_arms_of_one_channel_and_selects_on_both_sides() {
                     let receive = move |cx: &Cx| loop {
                         let (mut a, mut b) = (rx_a.arm(), rx_b.arm());
                         let selected = cx.select(&mut [&mut a, &mut b], None).unwrap();
-                        let result = if selected == Selected::Arm(0) { a.into_result() } else { b.into_result() };
+                        let result =
+                            if selected == Selected::Arm(0) { a.into_result() } else { b.into_result() };
                         match result {
                             Ok(number) => got.lock().unwrap().push(number),
                             Err(error) => break assert_eq!(error, RecvError::Closed),

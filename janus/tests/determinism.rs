@@ -58,8 +58,17 @@ fn workload(cx: &Cx, log: &Log) {
         };
         drop(n.spawn(chooser).unwrap());
         let spent = n.task().budget(Budget { ops: 5, ..Budget::ZERO });
-        drop(spent.spawn(move |cx| while cx.check().is_ok() { note(40, cx.budget().ops) }).unwrap());
-        let cancelled = n.spawn(move |cx| note(50, u64::from(cx.sleep(Duration::from_secs(9)).is_err()))).unwrap();
+        drop(
+            spent
+                .spawn(move |cx| {
+                    while cx.check().is_ok() {
+                        note(40, cx.budget().ops)
+                    }
+                })
+                .unwrap(),
+        );
+        let cancelled =
+            n.spawn(move |cx| note(50, u64::from(cx.sleep(Duration::from_secs(9)).is_err()))).unwrap();
         cx.yield_now().unwrap();
         cancelled.cancel();
     });

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Tally, Token, everywhere, on, within};
-use janus::{Budget, Cancelled, Config, Cx, NurseryOptions, Recharge, Runtime, SpawnError, TaskError, TaskState};
+use janus::{
+    Budget, Cancelled, Config, Cx, NurseryOptions, Recharge, Runtime, SpawnError, TaskError, TaskState,
+};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

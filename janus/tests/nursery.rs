@@ -4,7 +4,8 @@ mod common;
 
 use common::{everywhere, moving, on, within};
 use janus::{
-    Budget, Cx, NurseryError, NurseryOptions, Recharge, RuntimeError, SpawnError, TaskError, TaskState, channel,
+    Budget, Cx, NurseryError, NurseryOptions, Recharge, RuntimeError, SpawnError, TaskError, TaskState,
+    channel,
 };
 use std::error::Error;
 use std::fmt;
@@ -235,8 +236,14 @@ fn spawn_errors_are_typed_and_change_nothing() {
                 (Budget { ops: 101, ..Budget::ZERO }, SpawnError::PoolExhausted(janus::Resource::Ops)),
                 (Budget { memory: 101, ..Budget::ZERO }, SpawnError::MemoryBudgetExhausted),
                 (Budget { spawn_count: 3, ..Budget::ZERO }, SpawnError::SpawnBudgetExhausted),
-                (Budget { channel_ops: 11, ..Budget::ZERO }, SpawnError::PoolExhausted(janus::Resource::Channel)),
-                (Budget { syscalls: 11, ..Budget::ZERO }, SpawnError::PoolExhausted(janus::Resource::Syscalls)),
+                (
+                    Budget { channel_ops: 11, ..Budget::ZERO },
+                    SpawnError::PoolExhausted(janus::Resource::Channel),
+                ),
+                (
+                    Budget { syscalls: 11, ..Budget::ZERO },
+                    SpawnError::PoolExhausted(janus::Resource::Syscalls),
+                ),
             ];
             for (budget, error) in cases {
                 assert_eq!(ask(budget), Err(error));
@@ -271,7 +278,9 @@ fn a_panicking_worker_is_replaced_and_no_task_is_lost() {
             match result {
                 Ok(Ok(())) => assert_eq!(done.load(Ordering::Relaxed), 20),
                 // A task that the worker had in hand, and that had not begun, has this error.
-                Ok(Err(NurseryError::Child(TaskError::WorkerPanic))) => assert!(done.load(Ordering::Relaxed) >= 18),
+                Ok(Err(NurseryError::Child(TaskError::WorkerPanic))) => {
+                    assert!(done.load(Ordering::Relaxed) >= 18)
+                }
                 Err(RuntimeError::Task(TaskError::WorkerPanic)) => {}
                 other => panic!("{other:?}"),
             }
@@ -303,7 +312,8 @@ fn many_runtimes_and_threads_side_by_side() {
                     let own = common::runtime(1);
                     for rt in [&own, shared] {
                         for _ in 0..50 {
-                            let body = |cx: &Cx| cx.nursery(|n| n.spawn(|_| number).unwrap().join(cx).unwrap());
+                            let body =
+                                |cx: &Cx| cx.nursery(|n| n.spawn(|_| number).unwrap().join(cx).unwrap());
                             assert_eq!(rt.run(body).unwrap().unwrap(), number);
                         }
                     }

@@ -33,7 +33,9 @@ fn core_has_no_scheduler() {
 fn a_runtime_has_a_sensible_number_of_workers() {
     assert!(matches!(Runtime::new(Config::new().workers(0)), Err(RuntimeError::NoWorkers)));
     let many = janus::MAX_WORKERS + 1;
-    assert!(matches!(Runtime::new(Config::new().workers(many)), Err(RuntimeError::TooManyWorkers(n)) if n == many));
+    assert!(
+        matches!(Runtime::new(Config::new().workers(many)), Err(RuntimeError::TooManyWorkers(n)) if n == many)
+    );
 }
 
 #[test]
@@ -74,7 +76,8 @@ fn a_granted_capability_is_enough_and_is_not_inherited() {
                     cx.nursery(|n| {
                         let child = n.task().children(1).grant_spawn(cap).spawn(child).unwrap();
                         assert!(child.join(cx).unwrap());
-                        let budget = |cx: &Cx| cx.cap_budget(Budget::ZERO).is_ok() && cx.cap_spawn().is_none();
+                        let budget =
+                            |cx: &Cx| cx.cap_budget(Budget::ZERO).is_ok() && cx.cap_spawn().is_none();
                         let child = n.task().grant_budget(cx).unwrap().spawn(budget).unwrap();
                         assert!(child.join(cx).unwrap());
                     })
@@ -102,7 +105,9 @@ fn a_capability_is_no_budget() {
 #[test]
 fn the_profile_sets_the_interval_of_checks() {
     within(|| {
-        for (profile, interval) in [(Profile::Service, 1024), (Profile::Cluster, 512), (Profile::Sovereign, 1024)] {
+        for (profile, interval) in
+            [(Profile::Service, 1024), (Profile::Cluster, 512), (Profile::Sovereign, 1024)]
+        {
             assert_eq!(profile.yield_interval(), interval);
             let budget = Budget { ops: 10_000, ..Budget::UNLIMITED };
             let config = Config::new().workers(1).watchdog(None).profile(profile).root_budget(budget);

@@ -4,8 +4,8 @@ mod common;
 
 use common::{everywhere, moving, on, within};
 use janus::{
-    Budget, Cancelled, Config, Cx, NurseryError, NurseryOptions, Profile, Recharge, Resource, Runtime, RuntimeError,
-    TaskError, TaskState, channel,
+    Budget, Cancelled, Config, Cx, NurseryError, NurseryOptions, Profile, Recharge, Resource, Runtime,
+    RuntimeError, TaskError, TaskState, channel,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -143,9 +143,7 @@ fn while_there_is_a_supervisor_the_exhausted_are_waited_for() {
         let outcome = rt.run(|cx| {
             let recharged = AtomicU64::new(0);
             let result = cx.nursery_with(manual(), |n| {
-                let body = |cx: &Cx| -> Result<(), Cancelled> {
-                    (0..15).try_for_each(|_| cx.check())
-                };
+                let body = |cx: &Cx| -> Result<(), Cancelled> { (0..15).try_for_each(|_| cx.check()) };
                 let stopped = n.task().budget(TEN).spawn_try(body).unwrap();
                 let supervisor = n.supervisor();
                 let (tx, rx) = channel::<()>(0);

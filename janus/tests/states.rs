@@ -64,7 +64,13 @@ fn a_handle_and_a_dump_show_every_state() {
             let options = NurseryOptions::new().recharge(Recharge::Manual);
             let _ = cx.nursery_with(options, |n| {
                 let note = |state: TaskState| seen.lock().unwrap().insert(state as u8);
-                let running = n.spawn(|cx| while !go.load(Ordering::Acquire) { let _ = cx.is_cancelled(); }).unwrap();
+                let running = n
+                    .spawn(|cx| {
+                        while !go.load(Ordering::Acquire) {
+                            let _ = cx.is_cancelled();
+                        }
+                    })
+                    .unwrap();
                 common::until(cx, || running.state() == TaskState::Running);
                 let dump = rt.dump();
                 let task = dump.tasks.iter().find(|task| task.id == running.id()).unwrap();
@@ -72,7 +78,10 @@ fn a_handle_and_a_dump_show_every_state() {
                 note(TaskState::Running);
                 let blocked = n.spawn(move |cx| rx.recv(cx)).unwrap();
                 common::until(cx, || blocked.state() == TaskState::Blocked);
-                assert_eq!(rt.dump().tasks.iter().find(|t| t.id == blocked.id()).unwrap().waits_for, janus::Wait::Recv);
+                assert_eq!(
+                    rt.dump().tasks.iter().find(|t| t.id == blocked.id()).unwrap().waits_for,
+                    janus::Wait::Recv
+                );
                 note(TaskState::Blocked);
                 let spent = n.task().budget(Budget { ops: 1, ..Budget::ZERO });
                 let spent = spent.spawn(|cx| while cx.check().is_ok() {}).unwrap();
