@@ -162,7 +162,10 @@ fn two_wakes(guarded: bool) {
 
 #[test]
 fn two_wakers_queue_it_once() {
-    loom::model(|| two_wakes(true));
+    // Bounded: all executions with at most three preemptions.
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| two_wakes(true));
 }
 
 #[test]
