@@ -54,7 +54,8 @@ fn the_runtime_charges_every_cell_of_the_table_by_its_own_operations() {
                 [1, 0, 0, 1, 0],
                 "try_recv, {round}"
             );
-            let select = || drop(cx.select(&mut [&mut rx.arm()], Some(std::time::Duration::ZERO)));
+            let now = Some(std::time::Duration::ZERO);
+            let select = || assert_eq!(cx.select(&mut [&mut rx.arm()], now), Ok(janus::Selected::Timeout));
             assert_eq!(spent(cx, select), [1, 0, 0, 1, 0], "select, {round}");
             let spawn = || cx.nursery(|n| n.spawn(|_| ()).unwrap().join(cx).unwrap()).unwrap();
             assert_eq!(spent(cx, spawn), [1, 0, 1, 0, 0], "spawn, {round}");

@@ -206,7 +206,7 @@ fn handles_and_ends_that_race() {
         let tally = Tally::default();
         rt.run(|cx| {
             for round in 0..500_usize {
-                cx.nursery(|n| {
+                let _ = cx.nursery(|n| {
                     let (body, tally) = (tally.token(), &tally);
                     let child = n.spawn(move |_| (body, tally.token())).unwrap();
                     for _ in 0..round % 7 {
@@ -220,8 +220,7 @@ fn handles_and_ends_that_race() {
                             drop(child);
                         }
                     }
-                })
-                .map_or((), drop);
+                });
             }
         })
         .unwrap();

@@ -140,7 +140,7 @@ fn a_panic_of_the_body_cancels_the_children_and_goes_on_after_they_ended() {
             });
             unreachable!("the panic goes on");
         });
-        let error = error.map(|()| ()).unwrap_err();
+        let error = error.unwrap_err();
         assert!(matches!(&error, RuntimeError::Task(TaskError::Panicked(m)) if m == "the body"), "{error}");
         assert_eq!(ended.load(Ordering::Relaxed), 5);
     });
