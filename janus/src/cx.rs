@@ -322,7 +322,10 @@ impl Cx {
             self.stop(Resource::Ops, at).inspect_err(|_| task.fuel.set(in_hand as i64))?;
         }
         task.fuel.set((in_hand - count) as i64);
-        if (!fresh || self.shared().is_deterministic()) && !self.panicking() {
+        // SAFETY: on the worker's own thread. A first check may interrupt in deterministic mode, and may not.
+        let gives_way =
+            !fresh || unsafe { self.worker().det() }.is_some_and(|det| det.random().is_multiple_of(2));
+        if gives_way && !self.panicking() {
             self.worker().yield_now(task);
         }
         if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
@@ -492,6 +495,10 @@ impl Cx {
     /// Does the task hold this capability, or the profile grant it to all?
     #[inline]
     pub(crate) fn may(&self, capability: u16) -> bool {
+        // Who was given an exact budget does not make itself more, unless that was granted.
+        if capability == flag::MAY_RECHARGE && self.task.has(flag::FIXED) {
+            return self.task.has(capability);
+        }
         self.task.has(capability) || matches!(self.shared().config.profile, Profile::Service)
     }
 }

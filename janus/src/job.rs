@@ -260,7 +260,7 @@ pub(crate) unsafe fn take_result<T>(task: TaskRef) -> Result<T, TaskError> {
             Outcome::WorkerPanic => Err(TaskError::WorkerPanic),
             Outcome::Budget(resource) => Err(TaskError::BudgetExceeded(resource)),
             Outcome::Error(error) => Err(*error),
-            Outcome::Pending => unreachable!("an ended task has an outcome"),
+            Outcome::Pending | Outcome::Gone => unreachable!("an ended task has an outcome for its handle"),
         }
     }
 }

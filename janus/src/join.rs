@@ -52,6 +52,12 @@ impl Join {
         self.0.load(Ordering::Acquire) == DONE
     }
 
+    /// Is there no handle any more? Only the task asks, before its end.
+    #[inline]
+    pub(crate) fn is_detached(&self) -> bool {
+        self.0.load(Ordering::Acquire) == DETACHED
+    }
+
     /// Registers a joiner; false: the task has ended already. Registering again is harmless.
     #[inline]
     pub(crate) fn wait(&self, waiter: usize) -> bool {

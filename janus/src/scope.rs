@@ -178,10 +178,11 @@ impl Cx {
         }
         match result {
             Err(panic) => resume_unwind(panic),
-            Ok(_) if scope.nursery.is_cancelled() && !options.cancel_on_error => Err(NurseryError::Cancelled),
             Ok(value) => match scope.nursery.take_error() {
+                // Those who ended because of the cancellation are no failure of their own.
+                Some(error) if !matches!(error, TaskError::Cancelled) => Err(NurseryError::Child(error)),
+                _ if scope.nursery.is_cancelled() => Err(NurseryError::Cancelled),
                 Some(error) => Err(NurseryError::Child(error)),
-                None if scope.nursery.is_cancelled() => Err(NurseryError::Cancelled),
                 None => Ok(value),
             },
         }

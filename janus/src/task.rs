@@ -106,6 +106,8 @@ pub(crate) struct Vtable {
 pub(crate) enum Outcome {
     Pending,
     Value,
+    /// There was a result, and nobody wanted it.
+    Gone,
     Cancelled,
     StackOverflow,
     WorkerPanic,

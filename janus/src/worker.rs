@@ -59,6 +59,8 @@ enum Pending {
     Release(Stack),
     /// The same, of a stack that cannot be guarded again.
     Retire(Stack),
+    /// It ended, with a result that nobody wants any more.
+    Discard(TaskRef, Stack),
     /// It ran over its stack and was abandoned where it was.
     Abandoned(TaskRef),
 }
@@ -464,7 +466,8 @@ impl Worker {
             (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
             *task.outcome.get() = Outcome::Error(Box::new(TaskError::Failed("no memory for a stack".into())));
         }
-        self.finish(task);
+        // It never ran, so it has no result.
+        let _ = self.finish(task);
     }
 
     /// Leaves `me`, which goes on when somebody resumes it. On its own fiber.
@@ -503,6 +506,10 @@ impl Worker {
             Pending::Sleep(task, event) => self.put_to_sleep(task, event),
             Pending::Release(stack) => self.give_stack(stack),
             Pending::Retire(stack) => self.shared().stacks.retire(stack),
+            Pending::Discard(task, stack) => {
+                self.discard(task);
+                self.shared().stacks.recycle(stack);
+            }
             Pending::Abandoned(task) => self.bury(task),
         }
     }
@@ -572,7 +579,8 @@ impl Worker {
     /// The task has ended: its result goes to its handle, its unused budget to its nursery. The task is not touched
     /// afterwards, and its stack was taken from it before.
     #[inline]
-    fn finish(&self, task: TaskRef) {
+    #[must_use = "whom it returns must be discarded"]
+    fn finish(&self, task: TaskRef) -> Option<TaskRef> {
         self.set_current(None);
         self.shared().log_leave(self, task, Event::Return);
         Counters::add(&self.counters.completed);
@@ -589,15 +597,32 @@ impl Worker {
         }
         match task.join.finish() {
             Finished::Kept => {}
-            Finished::Unwanted => {
-                // SAFETY: nobody else has it.
-                unsafe { drop_result(task) };
-                self.free_task(task);
+            // SAFETY: nobody else has it.
+            Finished::Unwanted if matches!(unsafe { &*task.outcome.get() }, Outcome::Value) => {
+                return Some(task);
             }
+            Finished::Unwanted => self.free_task(task),
             Finished::Awaited(waiter) => Waiter::from_bits(waiter).wake(Some(self)),
         }
         if let Some(nursery) = nursery {
             nursery.leave(Some(self));
+        }
+        None
+    }
+
+    /// The rest of `finish` for a result whose handle was dropped at the last moment. Its destructor is the user's code and
+    /// may need more than what is left of a lean stack, so this runs on the thread's own; and before the nursery is left,
+    /// as the result may borrow from there.
+    #[cold]
+    fn discard(&self, task: TaskRef) {
+        let nursery = task.nursery.get();
+        // SAFETY: nobody else has the task; its nursery is there until we leave it.
+        unsafe {
+            drop_result(task);
+            self.free_task(task);
+            if let Some(nursery) = nursery.as_ref() {
+                nursery.leave(Some(self));
+            }
         }
     }
 
@@ -654,7 +679,8 @@ impl Worker {
             (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
             *task.outcome.get() = Outcome::WorkerPanic;
         }
-        self.finish(task);
+        // It never ran, so it has no result.
+        let _ = self.finish(task);
     }
 
     /// Takes the thread: TLS, name of the thread to unpark.
@@ -717,8 +743,8 @@ unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
     // SAFETY: the caller's.
     let outcome = unsafe { &mut *task.outcome.get() };
     match outcome {
-        Outcome::Value if task.has(flag::SAW_CANCEL) => (Event::Cancel, None),
-        Outcome::Value => (Event::Return, None),
+        Outcome::Value | Outcome::Gone if task.has(flag::SAW_CANCEL) => (Event::Cancel, None),
+        Outcome::Value | Outcome::Gone => (Event::Return, None),
         Outcome::Cancelled => (Event::Cancel, Some(TaskError::Cancelled)),
         Outcome::StackOverflow => (Event::Fail, Some(TaskError::StackOverflow)),
         Outcome::WorkerPanic => (Event::Fail, Some(TaskError::WorkerPanic)),
@@ -761,7 +787,14 @@ unsafe extern "C" fn fiber_main(argument: *mut u8) {
         let mut stack = unsafe { (*task.stack.get()).take() }.expect("a running task has a stack");
         // Ran over its stack and came back: the reserve is open, and below us.
         let sound = !task.overflowed.load(Ordering::Acquire) || stack.close_reserve().is_ok();
-        worker.finish(task);
+        if let Some(unwanted) = worker.finish(task) {
+            // SAFETY: invariant 1; nothing is pending. The thread's own context is suspended, and we never come back.
+            unsafe {
+                *worker.pending.get() = Pending::Discard(unwanted, stack);
+                switch(worker.grave.get(), worker.context.get());
+            }
+            unreachable!("a fiber that has ended was resumed");
+        }
         let next = worker.pick();
         let inherits = |next: &TaskRef| sound && !next.started() && next.class.get() == stack.class();
         match next {
@@ -811,6 +844,14 @@ fn run(task: TaskRef) {
             (vtable.run)(task);
             if task.overflowed.load(Ordering::Acquire) || task.has(flag::SPENT | flag::OVERDRAWN) {
                 overrule(task);
+            }
+            // Nobody wants the result: it is dropped while the task still is one, with a stack and a guard.
+            if task.join.is_detached() && matches!(*task.outcome.get(), Outcome::Value) {
+                *task.outcome.get() = Outcome::Gone;
+                (vtable.drop_value)(task);
+                if task.overflowed.load(Ordering::Acquire) {
+                    *task.outcome.get() = Outcome::StackOverflow;
+                }
             }
         }
     }

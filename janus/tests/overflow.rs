@@ -329,7 +329,7 @@ fn an_overflow_in_a_cancelled_nursery_is_still_an_overflow() {
                 });
                 handle.expect("a child").join(cx)
             });
-            matches!(result, Err(NurseryError::Cancelled))
+            matches!(result, Err(NurseryError::Child(TaskError::StackOverflow)))
         });
         assert!(result.expect("the main task"));
         assert_eq!(rt.run(|_| 7).expect("the next"), 7);

@@ -1,0 +1,14 @@
+//! Two children change the same thing.
+
+fn main() {
+    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    rt.run(|cx| {
+        let mut number = 1;
+        cx.nursery(|n| {
+            drop(n.spawn(|_| number += 1).unwrap());
+            drop(n.spawn(|_| number += 1).unwrap());
+        })
+        .unwrap();
+    })
+    .unwrap();
+}

@@ -1,0 +1,16 @@
+//! A child returns a reference to a local of its own.
+
+fn main() {
+    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    rt.run(|cx| {
+        cx.nursery(|n| {
+            let child = n.spawn(|_| {
+                let local = 1;
+                &local
+            });
+            child.unwrap().join(cx).unwrap();
+        })
+        .unwrap();
+    })
+    .unwrap();
+}

@@ -1,0 +1,11 @@
+//! A scope leaves its nursery: a spawn after the close.
+
+fn main() {
+    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    rt.run(|cx| {
+        let mut kept = None;
+        cx.nursery(|n| kept = Some(n)).unwrap();
+        drop(kept.unwrap().spawn(|_| 1));
+    })
+    .unwrap();
+}
