@@ -1,12 +1,15 @@
 //! A small lock for sections of a few instructions that never suspend: one atomic exchange to take, one store to give.
 //!
-//! A thread that finds it taken spins briefly, then lets others run: the holder may have lost its CPU.
+//! It is not fair: see `contended`.
 
 use crate::sync::{AtomicBool, Ordering, spin_loop};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-const SPINS: u32 = 64;
+/// How long to stay away at first, at most, and how often before others get the CPU.
+const PAUSES: u32 = 16;
+const PAUSES_MOST: u32 = 256;
+const LOOKS: u32 = 16;
 
 pub(crate) struct SpinLock<T> {
     taken: AtomicBool,
@@ -33,20 +36,24 @@ impl<T> SpinLock<T> {
         SpinGuard(self)
     }
 
+    /// Who finds it taken stays away for a while, and longer each time: meanwhile the holder, and its neighbours on the same
+    /// CPU, take it several times without moving the line. Two CPUs that fight for it get less done than one.
     #[cold]
     fn contended(&self) {
-        let mut spins = 0;
+        let mut pauses = PAUSES;
+        let mut looks = 0;
         loop {
-            while self.taken.load(Ordering::Relaxed) {
-                if spins < SPINS {
-                    spins += 1;
-                    spin_loop();
-                } else {
-                    std::thread::yield_now();
-                }
+            for _ in 0..pauses {
+                spin_loop();
             }
-            if !self.taken.swap(true, Ordering::Acquire) {
+            if !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire) {
                 return;
+            }
+            pauses = (pauses * 2).min(PAUSES_MOST);
+            looks += 1;
+            if looks > LOOKS {
+                // The holder may have lost its CPU.
+                std::thread::yield_now();
             }
         }
     }
