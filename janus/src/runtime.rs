@@ -21,7 +21,7 @@ use crate::timers::{NEVER, Timers};
 use crate::waiter::{Parker, Waiter};
 use crate::worker::{Worker, current_worker};
 use std::panic::{AssertUnwindSafe, Location};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) stacks: StackPool,
     pub(crate) blocks: Blocks,
     pub(crate) timers: Timers,
+    /// Workers that sleep for a bounded time.
+    pub(crate) napping: AtomicUsize,
     /// The parked worker that watches the clock; `u16::MAX`: none.
     keeper: AtomicU16,
     started: Instant,
@@ -83,6 +85,7 @@ impl Shared {
             stacks: StackPool::new(config.plain_guards),
             blocks: Blocks::new(),
             timers: Timers::new(),
+            napping: AtomicUsize::new(0),
             keeper: AtomicU16::new(u16::MAX),
             started: Instant::now(),
             virtual_ns: AtomicU64::new(0),
@@ -159,8 +162,9 @@ impl Shared {
         }
         match here {
             Some(worker) => {
+                let new = !task.started();
                 worker.push(task);
-                self.notify_from(worker);
+                if new { self.notify_from(worker) } else { self.notify_wake(worker) }
             }
             None => {
                 self.common.push(task);
@@ -182,6 +186,22 @@ impl Shared {
         if self.active_workers() > 1 {
             self.notify();
         }
+    }
+
+    /// The same for a task that ran before. If it is alone in the worker's queues, it is most likely the next to run there,
+    /// and to wake another worker for it would cost more than the task: somebody who naps will look soon enough.
+    #[inline]
+    pub(crate) fn notify_wake(&self, worker: &Worker) {
+        if self.active_workers() <= 1 {
+            return;
+        }
+        if worker.beacon.load() < 2 {
+            fence(Ordering::SeqCst);
+            if self.napping.load(Ordering::Relaxed) > 0 {
+                return;
+            }
+        }
+        self.notify();
     }
 
     pub(crate) fn unpark(&self, worker: &Worker) {

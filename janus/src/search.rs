@@ -7,7 +7,7 @@
 use crate::config::Strategy;
 use crate::det::scramble;
 use crate::stats::Counters;
-use crate::sync::spin_loop;
+use crate::sync::{fence, spin_loop};
 use crate::task::TaskRef;
 use crate::timers::NEVER;
 use crate::worker::Worker;
@@ -192,22 +192,68 @@ impl Worker {
         }
     }
 
-    /// Sleeps, unless there is work after all. Answers whether the worker now counts as searching.
+    /// Is there anything for this worker, to the best of everybody's knowledge? Asked before it sleeps for good.
+    fn anything(&self) -> bool {
+        // Its own rings too: a timer that it fired itself may have put a task there that nobody else can see.
+        let own = || !self.inbox.is_empty() || self.rings.iter().any(|ring| !ring.is_empty());
+        self.shared().work_visible() || own() || self.shared().stopping()
+    }
+
+    /// The same before a nap, which ends by itself: a task alone is left to its worker, unless it was there at the last look
+    /// and that worker has not moved since.
+    fn anything_much(&self) -> bool {
+        let shared = self.shared();
+        let others = || {
+            shared.workers.iter().filter(|worker| worker.index != self.index).any(|worker| {
+                let epoch = worker.beacon.epoch.load(Ordering::Relaxed);
+                match worker.beacon.load() {
+                    0 => false,
+                    1 => self.last_look.replace((worker.index, epoch)) == (worker.index, epoch),
+                    _ => true,
+                }
+            })
+        };
+        let own = !self.inbox.is_empty() || self.rings.iter().any(|ring| !ring.is_empty());
+        own || !shared.common.is_empty() || shared.stopping() || others()
+    }
+
+    /// Sleeps, unless there is work after all: in naps at first, then for good. Answers whether the worker now counts as
+    /// searching.
+    ///
+    /// Who naps looks again by itself, so a task that wakes one other task need not wake a worker for it (see
+    /// `Shared::notify_wake`): two tasks that talk to each other stay on their worker. The last nap ends with a fence and a
+    /// strict look, so that whoever relied on the napper is not forgotten.
     fn park(&self, searching: bool, naps: &mut u32) -> bool {
         let shared = self.shared();
         let me = usize::from(self.index);
+        let mut napping = *naps < NAPS;
+        if napping {
+            shared.napping.fetch_add(1, Ordering::SeqCst);
+        }
+        let wake_up = |napping: bool| {
+            if napping {
+                shared.napping.fetch_sub(1, Ordering::SeqCst);
+            }
+        };
         shared.idle.prepare_park(me, searching);
-        // Its own rings too: a timer that it fired itself may have put a task there that nobody else can see.
-        let own = || !self.inbox.is_empty() || self.rings.iter().any(|ring| !ring.is_empty());
-        let must_look = || shared.work_visible() || own() || shared.stopping();
-        if must_look() {
+        if if napping { self.anything_much() } else { self.anything() } {
+            wake_up(napping);
             return !shared.idle.cancel_park(me) || shared.idle.start_search();
         }
         Counters::add(&self.counters.parks);
         shared.log_idle(self);
         let keeper = shared.keep_time(self.index);
         loop {
-            let nap = if *naps < NAPS { Some(Duration::from_micros(1 << *naps)) } else { None };
+            if napping && *naps >= NAPS {
+                napping = false;
+                wake_up(true);
+                fence(Ordering::SeqCst);
+                if self.anything() {
+                    shared.release_time(keeper);
+                    return !shared.idle.cancel_park(me);
+                }
+            }
+            let nap = napping.then(|| Duration::from_micros(1 << *naps));
             *naps += 1;
             let until = if keeper { shared.until_first_timer() } else { None };
             match (nap, until) {
@@ -217,11 +263,15 @@ impl Worker {
                 }
             }
             if !shared.idle.is_parked(me) {
+                *naps = 0;
+                wake_up(napping);
                 shared.release_time(keeper);
                 return true;
             }
             let due = keeper && shared.timers.first() <= shared.now_ns();
-            if due || must_look() || self.panic_wanted.load(Ordering::Relaxed) {
+            let look = if napping { self.anything_much() } else { self.anything() };
+            if due || look || self.panic_wanted.load(Ordering::Relaxed) {
+                wake_up(napping);
                 shared.release_time(keeper);
                 let searching = !shared.idle.cancel_park(me);
                 shared.fire_timers(Some(self));

@@ -501,7 +501,7 @@ impl Worker {
             Pending::Nothing => {}
             Pending::Requeue(task) => {
                 self.push(task);
-                self.shared().notify();
+                self.shared().notify_wake(self);
             }
             Pending::Sleep(task, event) => self.put_to_sleep(task, event),
             Pending::Release(stack) => self.give_stack(stack),
