@@ -23,7 +23,7 @@ const SEARCH: Duration = Duration::from_micros(50);
 const ROUNDS: u32 = 32;
 /// Pauses between rounds, and at most, when the others' tasks come and go by themselves.
 const PAUSES: u32 = 1;
-const PAUSES_MOST: u32 = 32;
+const PAUSES_MOST: u32 = 128;
 /// The naps: 1 µs, doubled each time, to 1 ms.
 const NAPS: u32 = 11;
 /// What a thief takes along at most.
