@@ -97,6 +97,8 @@ impl Monitor {
 fn watch(shared: &Arc<Shared>, limit: Duration) {
     let tick = (limit / 4).clamp(Duration::from_micros(500), Duration::from_millis(50));
     let mut seen = vec![Seen::default(); shared.workers.len()];
+    // Spares on duty whose worker goes on: where tasks stay with their thread, a spare keeps its own.
+    let mut free: Vec<usize> = Vec::new();
     while !shared.monitor.stop.load(Ordering::Acquire) {
         std::thread::park_timeout(tick);
         shared.fire_timers(None);
@@ -107,21 +109,27 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             let id = task.map_or(0, |task| task.id.load(Ordering::Relaxed));
             let moved = epoch != seen[index].epoch || id != seen[index].task || id == 0;
             if moved {
-                if let Some(spare) = seen[index].spare.take() {
-                    relieve(shared, spare);
+                if let Some(spare) = seen[index].spare.take()
+                    && !relieve(shared, spare)
+                {
+                    free.push(spare);
                 }
                 seen[index] = Seen { epoch, task: id, since_ns: now, spare: None };
                 continue;
             }
             let held = Duration::from_nanos(now - seen[index].since_ns);
-            if held < limit
-                || seen[index].spare.is_some()
-                || worker.hogged.swap(epoch, Ordering::Relaxed) == epoch
-            {
+            if held < limit || seen[index].spare.is_some() {
                 continue;
             }
-            let spare = call_spare(shared);
+            // One that is free and not stuck itself, or another one; if there is none, again at the next look.
+            let spare = match free.iter().position(|&spare| seen[spare].spare.is_none()) {
+                Some(at) => Some(free.swap_remove(at)),
+                None => call_spare(shared),
+            };
             seen[index].spare = spare;
+            if worker.hogged.swap(epoch, Ordering::Relaxed) == epoch {
+                continue;
+            }
             let task = task.expect("an id comes with a task");
             report(
                 shared,
@@ -173,12 +181,14 @@ fn call_spare(shared: &Arc<Shared>) -> Option<usize> {
     Some(index)
 }
 
-/// The worker that it stood in for goes on. Where tasks stay with their thread, a spare keeps its own.
-fn relieve(shared: &Shared, index: usize) {
-    if shared.config.migrates() {
+/// The worker that it stood in for goes on. False: the spare stays, as tasks that it started stay with its thread.
+fn relieve(shared: &Shared, index: usize) -> bool {
+    let moves = shared.config.migrates();
+    if moves {
         let spare = &shared.workers[index];
         spare.retired.store(true, Ordering::Release);
         shared.set_active(-1);
         shared.unpark(spare);
     }
+    moves
 }
