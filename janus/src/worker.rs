@@ -65,6 +65,16 @@ enum Pending {
     Abandoned(TaskRef),
 }
 
+/// What to do after a task's end.
+enum After {
+    /// Pick another.
+    Pick,
+    /// Run this one, which waited for it.
+    Next(TaskRef),
+    /// Drop its result, on the thread's own stack.
+    Discard(TaskRef),
+}
+
 /// See the module.
 #[repr(align(128))]
 pub(crate) struct Worker {
@@ -466,8 +476,10 @@ impl Worker {
             (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
             *task.outcome.get() = Outcome::Error(Box::new(TaskError::Failed("no memory for a stack".into())));
         }
-        // It never ran, so it has no result.
-        let _ = self.finish(task);
+        // It never ran, so it has no result to discard.
+        if let After::Next(joiner) = self.finish(task) {
+            self.push(joiner);
+        }
     }
 
     /// Leaves `me`, which goes on when somebody resumes it. On its own fiber.
@@ -579,8 +591,8 @@ impl Worker {
     /// The task has ended: its result goes to its handle, its unused budget to its nursery. The task is not touched
     /// afterwards, and its stack was taken from it before.
     #[inline]
-    #[must_use = "whom it returns must be discarded"]
-    fn finish(&self, task: TaskRef) -> Option<TaskRef> {
+    #[must_use = "what comes after is the caller's"]
+    fn finish(&self, task: TaskRef) -> After {
         self.set_current(None);
         self.shared().log_leave(self, task, Event::Return);
         Counters::add(&self.counters.completed);
@@ -595,19 +607,40 @@ impl Worker {
         if let Some(nursery) = nursery {
             nursery.child_ended(task, error, Some(self));
         }
+        let mut after = After::Pick;
         match task.join.finish() {
             Finished::Kept => {}
             // SAFETY: nobody else has it.
             Finished::Unwanted if matches!(unsafe { &*task.outcome.get() }, Outcome::Value) => {
-                return Some(task);
+                return After::Discard(task);
             }
             Finished::Unwanted => self.free_task(task),
-            Finished::Awaited(waiter) => Waiter::from_bits(waiter).wake(Some(self)),
+            Finished::Awaited(waiter) => after = self.wake_joiner(Waiter::from_bits(waiter)),
         }
         if let Some(nursery) = nursery {
             nursery.leave(Some(self));
         }
-        None
+        after
+    }
+
+    /// Who waited for this very task goes on at once, if it may do so here: it need not queue, and what it waited for is still
+    /// in the cache. Others do not starve: to spawn costs operations, and a quantum ends.
+    #[inline]
+    fn wake_joiner(&self, waiter: Waiter) -> After {
+        let shared = self.shared();
+        match waiter.as_task() {
+            Some(joiner)
+                if ptr::eq(joiner.shared, shared)
+                    && !shared.is_deterministic()
+                    && (shared.config.migrates() || joiner.home.get() == self.index) =>
+            {
+                if joiner.word.wake() { After::Next(joiner) } else { After::Pick }
+            }
+            _ => {
+                waiter.wake(Some(self));
+                After::Pick
+            }
+        }
     }
 
     /// The rest of `finish` for a result whose handle was dropped at the last moment. Its destructor is the user's code and
@@ -679,8 +712,10 @@ impl Worker {
             (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
             *task.outcome.get() = Outcome::WorkerPanic;
         }
-        // It never ran, so it has no result.
-        let _ = self.finish(task);
+        // It never ran, so it has no result to discard.
+        if let After::Next(joiner) = self.finish(task) {
+            self.push(joiner);
+        }
     }
 
     /// Takes the thread: TLS, name of the thread to unpark.
@@ -787,15 +822,18 @@ unsafe extern "C" fn fiber_main(argument: *mut u8) {
         let mut stack = unsafe { (*task.stack.get()).take() }.expect("a running task has a stack");
         // Ran over its stack and came back: the reserve is open, and below us.
         let sound = !task.overflowed.load(Ordering::Acquire) || stack.close_reserve().is_ok();
-        if let Some(unwanted) = worker.finish(task) {
-            // SAFETY: invariant 1; nothing is pending. The thread's own context is suspended, and we never come back.
-            unsafe {
-                *worker.pending.get() = Pending::Discard(unwanted, stack);
-                switch(worker.grave.get(), worker.context.get());
+        let next = match worker.finish(task) {
+            After::Pick => worker.pick(),
+            After::Next(joiner) => Some(joiner),
+            After::Discard(unwanted) => {
+                // SAFETY: invariant 1; nothing is pending. The thread's own context is suspended, and we never come back.
+                unsafe {
+                    *worker.pending.get() = Pending::Discard(unwanted, stack);
+                    switch(worker.grave.get(), worker.context.get());
+                }
+                unreachable!("a fiber that has ended was resumed");
             }
-            unreachable!("a fiber that has ended was resumed");
-        }
-        let next = worker.pick();
+        };
         let inherits = |next: &TaskRef| sound && !next.started() && next.class.get() == stack.class();
         match next {
             Some(next) if inherits(&next) => {
