@@ -21,6 +21,7 @@ use wake::Word;
 mod join;
 #[allow(dead_code)]
 #[path = "../../janus/src/state.rs"]
+#[allow(unreachable_pub)]
 mod state;
 /// Loom's atomics.
 mod sync {

@@ -1,0 +1,165 @@
+//! The bottom of every fiber: it runs its task, ends it, and goes on with the next one.
+
+use super::{After, Pending};
+use crate::budget::Resource;
+use crate::context::switch;
+use crate::error::TaskError;
+use crate::nursery::Nursery;
+use crate::state::{Event, TaskState};
+use crate::task::{Outcome, Task, TaskRef, flag};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+/// What an ended task's outcome means: the transition, and the error for its nursery.
+///
+/// # Safety
+/// The caller owns the task.
+#[inline]
+pub(super) unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
+    // SAFETY: the caller's.
+    let outcome = unsafe { &mut *task.outcome.get() };
+    match outcome {
+        Outcome::Value | Outcome::Gone if task.has(flag::SAW_CANCEL) => (Event::Cancel, None),
+        Outcome::Value | Outcome::Gone => (Event::Return, None),
+        Outcome::Cancelled => (Event::Cancel, Some(TaskError::Cancelled)),
+        Outcome::StackOverflow => (Event::Fail, Some(TaskError::StackOverflow)),
+        Outcome::WorkerPanic => (Event::Fail, Some(TaskError::WorkerPanic)),
+        Outcome::Budget(resource) => (Event::Fail, Some(TaskError::BudgetExceeded(*resource))),
+        Outcome::Error(error) => match &mut **error {
+            TaskError::Panicked(message) => (Event::Fail, Some(TaskError::Panicked(message.clone()))),
+            TaskError::Code(code) => (Event::Return, Some(TaskError::Code(*code))),
+            // The error itself goes to the nursery; the handle, if anybody asks, learns that it failed.
+            other => (Event::Fail, Some(std::mem::replace(other, TaskError::Code(-1)))),
+        },
+        Outcome::Pending => unreachable!("a task ends with an outcome"),
+    }
+}
+
+/// Drops what an ended task left.
+///
+/// # Safety
+/// The caller owns the task, which has ended.
+pub(crate) unsafe fn drop_result(task: TaskRef) {
+    // SAFETY: the caller's.
+    unsafe {
+        if let Outcome::Value = std::mem::replace(&mut *task.outcome.get(), Outcome::Pending) {
+            (task.vtable.get().expect("a task has a vtable").drop_value)(task);
+        }
+    }
+}
+
+/// The bottom of every fiber: runs its task, and then any other that never ran and is at hand (invariant 3).
+pub(super) unsafe extern "C" fn fiber_main(argument: *mut u8) {
+    let task = NonNull::new(argument.cast::<Task>()).expect("a fiber has a task");
+    // SAFETY: `enter` passed a task.
+    let mut task = unsafe { TaskRef::from_ptr(task) };
+    // SAFETY: `enter` wrote it.
+    unsafe { &*task.worker.get() }.settle();
+    loop {
+        run(task);
+        // SAFETY: whoever resumed the task last wrote it.
+        let worker = unsafe { &*task.worker.get() };
+        // SAFETY: the task is ours.
+        let mut stack = unsafe { (*task.stack.get()).take() }.expect("a running task has a stack");
+        // Ran over its stack and came back: the reserve is open, and below us.
+        let sound = !task.overflowed.load(Ordering::Acquire) || stack.close_reserve().is_ok();
+        let next = match worker.finish(task) {
+            After::Pick => worker.pick(),
+            After::Next(joiner) => Some(joiner),
+            After::Discard(unwanted) => {
+                // SAFETY: invariant 1; nothing is pending. The thread's own context is suspended, and we never come back.
+                unsafe {
+                    *worker.pending.get() = Pending::Discard(unwanted, stack);
+                    switch(worker.grave.get(), worker.context.get());
+                }
+                unreachable!("a fiber that has ended was resumed");
+            }
+        };
+        let inherits = |next: &TaskRef| sound && !next.started() && next.class.get() == stack.class();
+        match next {
+            Some(next) if inherits(&next) => {
+                next.worker.set(worker);
+                next.home.set(worker.index);
+                // SAFETY: the task is ours, and so is the stack that we stand on.
+                unsafe { *next.stack.get() = Some(stack) };
+                worker.begin(next);
+                task = next;
+            }
+            next => {
+                // SAFETY: invariant 1; nothing is pending.
+                unsafe {
+                    *worker.pending.get() =
+                        if sound { Pending::Release(stack) } else { Pending::Retire(stack) };
+                }
+                let to = match next.and_then(|task| worker.enter(task)) {
+                    Some(context) => context,
+                    None => worker.context.get().cast_const(),
+                };
+                // SAFETY: `to` is suspended and ours; we never come back.
+                unsafe { switch(worker.grave.get(), to) };
+                unreachable!("a fiber that has ended was resumed");
+            }
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn fiber_returned() -> ! {
+    // `fiber_main` does not return.
+    std::process::abort();
+}
+
+/// Runs the task's closure, unless it was cancelled before.
+#[inline]
+fn run(task: TaskRef) {
+    // SAFETY: the task runs, so its nursery is there.
+    let cancelled = unsafe { task.nursery.get().as_ref() }.is_some_and(Nursery::is_cancelled);
+    let vtable = task.vtable.get().expect("a task has a vtable");
+    // SAFETY: the closure is there, as the task never ran; we are on its stack.
+    unsafe {
+        if (cancelled || task.has(flag::CANCEL)) && !task.overflowed.load(Ordering::Acquire) {
+            (vtable.drop_closure)(task);
+            *task.outcome.get() = Outcome::Cancelled;
+        } else {
+            (vtable.run)(task);
+            if task.overflowed.load(Ordering::Acquire) || task.has(flag::SPENT | flag::OVERDRAWN) {
+                overrule(task);
+            }
+            // Nobody wants the result: it is dropped while the task still is one, with a stack and a guard.
+            if task.join.is_detached() && matches!(*task.outcome.get(), Outcome::Value) {
+                *task.outcome.get() = Outcome::Gone;
+                (vtable.drop_value)(task);
+                if task.overflowed.load(Ordering::Acquire) {
+                    *task.outcome.get() = Outcome::StackOverflow;
+                }
+            }
+        }
+    }
+}
+
+/// The task returned, but it had run over its stack or its budget on the way: that is its outcome.
+#[cold]
+fn overrule(task: TaskRef) {
+    let outcome = if task.overflowed.load(Ordering::Acquire) {
+        Outcome::StackOverflow
+    } else if task.has(flag::OVERDRAWN) {
+        Outcome::Budget(Resource::Memory)
+    } else {
+        // SAFETY: the task is ours.
+        match unsafe { &*task.outcome.get() } {
+            Outcome::Value | Outcome::Cancelled => {
+                Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
+            }
+            // C has no other way to pass on that a check failed.
+            Outcome::Error(error) if matches!(**error, TaskError::Code(_)) => {
+                Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
+            }
+            _ => return,
+        }
+    };
+    // SAFETY: the task is ours.
+    unsafe {
+        drop_result(task);
+        *task.outcome.get() = outcome;
+    }
+    debug_assert_ne!(task.word.state(), TaskState::Completed);
+}

@@ -1,0 +1,78 @@
+//! The parts of a worker that others touch: what they see of it, and where they leave what only it may run.
+
+use crate::task::{TaskList, TaskRef};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// What others see of a worker without touching its queues: one line, so that a thief's look costs its victim one cache
+/// miss. Only the worker itself writes it.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Beacon {
+    /// How often it picked a task or gave others the chance: a worker whose epoch stands still while it has a task is
+    /// stuck in it.
+    pub(crate) epoch: AtomicU64,
+    /// Tasks that it put into its queues, less those it took out itself.
+    kept: AtomicU64,
+    /// Tasks that others took: on a line of their own.
+    pub(super) stolen: Apart<AtomicU64>,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Apart<T>(pub(super) T);
+
+impl Beacon {
+    #[inline]
+    pub(crate) fn move_on(&self) {
+        self.epoch.store(self.epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn keep(&self, change: i64) {
+        self.kept.store(self.kept.load(Ordering::Relaxed).wrapping_add(change as u64), Ordering::Relaxed);
+    }
+
+    /// About how many tasks a thief would find.
+    #[inline]
+    pub(crate) fn load(&self) -> usize {
+        let kept = self.kept.load(Ordering::Relaxed);
+        (kept.wrapping_sub(self.stolen.0.load(Ordering::Relaxed)) as i64).max(0) as usize
+    }
+}
+
+/// Tasks that only this worker may run, from other threads.
+pub(crate) struct Inbox {
+    list: Mutex<TaskList>,
+    length: AtomicUsize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Inbox {
+        Inbox { list: Mutex::new(TaskList::new()), length: AtomicUsize::new(0) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, TaskList> {
+        self.list.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, task: TaskRef) {
+        let mut list = self.lock();
+        list.push_back(task);
+        self.length.store(list.len(), Ordering::Release);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.length.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn pop(&self) -> Option<TaskRef> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut list = self.lock();
+        let task = list.pop_front();
+        self.length.store(list.len(), Ordering::Release);
+        task
+    }
+}
