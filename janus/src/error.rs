@@ -4,10 +4,11 @@
 use crate::budget::Resource;
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 /// How a task ended, when it did not return: its parent gets this from [`Handle::join`](crate::Handle::join), and the
 /// first of a nursery's children from [`Cx::nursery`](crate::Cx::nursery).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum TaskError {
     /// It was cancelled before it ran, or ended itself with [`Cancelled`].
     Cancelled,
@@ -22,7 +23,7 @@ pub enum TaskError {
     /// It returned an error code (C) that is negative.
     Code(i64),
     /// It returned an error ([`Scope::spawn_try`](crate::Scope::spawn_try)).
-    Failed(Box<dyn Error + Send + Sync>),
+    Failed(Arc<dyn Error + Send + Sync>),
 }
 
 impl TaskError {

@@ -86,7 +86,7 @@ impl<T, E: Into<Box<dyn Error + Send + Sync>>> Ending for Fallible<T, E> {
                 Err(error) if error.is::<Cancelled>() => Outcome::Cancelled,
                 Err(error) => {
                     let _quiet = Quiet::new();
-                    Outcome::Error(Box::new(TaskError::Failed(error)))
+                    Outcome::Error(Box::new(TaskError::Failed(error.into())))
                 }
             }
         })

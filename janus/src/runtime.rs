@@ -424,7 +424,7 @@ impl Runtime {
             ..Order::new(shared, Location::caller())
         };
         let spawned = job::spawn(&nursery, None, order, main);
-        let task = spawned.map_err(|error| RuntimeError::Task(TaskError::Failed(Box::new(error))))?;
+        let task = spawned.map_err(|error| RuntimeError::Task(TaskError::Failed(Arc::new(error))))?;
         nursery.close();
         while !nursery.expect() {
             // It may have run out of its budget before anybody waited.

@@ -226,8 +226,8 @@ impl<'scope> Scope<'scope, '_> {
         self.task().spawn(body)
     }
 
-    /// Starts a child that may fail: an `Err` is its failure, and the nursery's if it is the first. The nursery gets the
-    /// error itself, a handle learns only that the task failed. [`Cancelled`], passed on with `?`, is no failure of its own kind but [`TaskError::Cancelled`].
+    /// Starts a child that may fail: an `Err` is its failure, and the nursery's if it is the first. A joined
+    /// handle gets the error too. [`Cancelled`], passed on with `?`, is no failure of its own kind but [`TaskError::Cancelled`].
     #[track_caller]
     pub fn spawn_try<T, E, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
     where

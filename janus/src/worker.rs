@@ -19,7 +19,7 @@ use crate::alloc::Quiet;
 use crate::context::{Context, switch};
 use crate::deque::{Deque, Steal};
 use crate::det::Det;
-use crate::error::TaskError;
+use crate::error::{SpawnError, TaskError};
 use crate::join::Finished;
 use crate::nursery::Nursery;
 use crate::ring::Ring;
@@ -407,7 +407,8 @@ impl Worker {
         // SAFETY: it never ran, so the closure is there, and it is ours.
         unsafe {
             (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
-            *task.outcome.get() = Outcome::Error(Box::new(TaskError::Failed("no memory for a stack".into())));
+            *task.outcome.get() =
+                Outcome::Error(Box::new(TaskError::Failed(std::sync::Arc::new(SpawnError::OutOfMemory))));
         }
         // It never ran, so it has no result to discard.
         if let After::Next(joiner) = self.finish(task) {

@@ -200,7 +200,9 @@ mod tests {
     /// A target of a misspelt row would never be judged, one against a peer that does not run it never met.
     #[test]
     fn every_target_has_its_row() {
-        for target in TARGETS {
+        // Instructions are counted apart, and the work without checks is their peer.
+        let counted = |target: &&Target| target.row.starts_with("check-");
+        for target in TARGETS.iter().filter(|target| !counted(target)) {
             let case = CASES.iter().find(|case| {
                 case.workers
                     .iter()

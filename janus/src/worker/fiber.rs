@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 #[inline]
 pub(super) unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
     // SAFETY: the caller's.
-    let outcome = unsafe { &mut *task.outcome.get() };
+    let outcome = unsafe { &*task.outcome.get() };
     match outcome {
         Outcome::Value | Outcome::Gone if task.has(flag::SAW_CANCEL) => (Event::Cancel, None),
         Outcome::Value | Outcome::Gone => (Event::Return, None),
@@ -25,12 +25,11 @@ pub(super) unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
         Outcome::StackOverflow => (Event::Fail, Some(TaskError::StackOverflow)),
         Outcome::WorkerPanic => (Event::Fail, Some(TaskError::WorkerPanic)),
         Outcome::Budget(resource) => (Event::Fail, Some(TaskError::BudgetExceeded(*resource))),
-        Outcome::Error(error) => match &mut **error {
-            TaskError::Panicked(message) => (Event::Fail, Some(TaskError::Panicked(message.clone()))),
-            TaskError::Code(code) => (Event::Return, Some(TaskError::Code(*code))),
-            // The error itself goes to the nursery; the handle, if anybody asks, learns that it failed.
-            other => (Event::Fail, Some(std::mem::replace(other, TaskError::Code(-1)))),
-        },
+        // The nursery gets it, and the handle too.
+        Outcome::Error(error) => {
+            let event = if matches!(**error, TaskError::Code(_)) { Event::Return } else { Event::Fail };
+            (event, Some((**error).clone()))
+        }
         Outcome::Pending => unreachable!("a task ends with an outcome"),
     }
 }
