@@ -33,3 +33,10 @@ awk -v prefix="$prefix" -v version="$version" '
   { print }' janus/capi/janus.pc.in >"$to/lib/pkgconfig/janus.pc"
 chmod 644 "$to/lib/pkgconfig/janus.pc"
 echo "installed libjanus $version in $to"
+# A place that the loader does not know: say what to do about it.
+case $prefix in
+  /usr | /usr/local) echo "if the loader does not find it yet: ldconfig" ;;
+  *)
+    echo "to compile: PKG_CONFIG_PATH=$prefix/lib/pkgconfig cc program.c \$(pkg-config --cflags --libs janus) -Wl,-rpath,$prefix/lib"
+    ;;
+esac

@@ -294,7 +294,7 @@ impl<T> SendError<T> {
     fn text(&self) -> &'static str {
         match self {
             SendError::Closed(_) => "nobody receives from this channel any more",
-            SendError::Cancelled(_) => "the task was cancelled while it sent",
+            SendError::Cancelled(_) => "the task was cancelled, or ended for its budget, while it sent",
             SendError::Full(_) => "the channel is full",
         }
     }
@@ -329,7 +329,7 @@ impl fmt::Display for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             RecvError::Closed => "nobody sends to this channel any more",
-            RecvError::Cancelled => "the task was cancelled while it received",
+            RecvError::Cancelled => "the task was cancelled, or ended for its budget, while it received",
             RecvError::Empty => "there is no message",
         })
     }

@@ -11,7 +11,8 @@
 //!   that has spent a part of it stops until somebody with the right to do so recharges it.
 //! - **Replay.** With a [seed](Config::seed), the same program runs in the same order, on as many (virtual) workers as
 //!   you like. A failure that one seed shows, the same seed shows again.
-//! - **Survival.** A task that panics, overflows its stack or never gives way harms itself only.
+//! - **Survival.** A task that panics or overflows its stack harms itself only. One that never gives way is named, and a
+//!   spare worker runs what it keeps waiting: what has not started, or everything, with [`Config::trusting`].
 //!
 //! It implements SPEC-021; `docs/janus-spec.md` maps each of its tags to code and tests. `docs/janus.md` is the design.
 //!
@@ -82,6 +83,9 @@
 //! Who recharges: the parent by [`Handle::recharge`], a child with a [`Supervisor`], the task itself with a
 //! [`CapBudget`]. Exhausted operations, channel operations and system calls stop the task; exhausted memory and
 //! children are an error to the caller, which can do something about it.
+//!
+//! A budget that was asked for exactly ([`Spawn::budget`]) is a hard limit in every profile. Memory is charged for what a
+//! task says it allocates, or, with [`Charged`] as the program's allocator, for what it really does.
 //!
 //! Budget or not, a task gives way to others after [`QUANTUM`] operations.
 //!
@@ -209,6 +213,9 @@ mod wake;
 mod worker;
 
 pub use alloc::Charged;
+/// The vocabulary of [`Runtime::trace`], with exporters for Perfetto and Chrome.
+pub use trace;
+
 pub use budget::{Budget, Operation, Resource};
 pub use caps::{CapBudget, CapSpawn};
 pub use chan::{Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, channel};

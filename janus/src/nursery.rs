@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 const CLOSING: u32 = 1;
 const CANCELLED: u32 = 2;
+/// A child has an exact budget, which no pool adds to.
+const HAS_FIXED: u32 = 4;
 
 /// A child that lives on its parent's budget gets at most one in so many parts of what is left.
 const PART: u64 = 8;
@@ -150,6 +152,9 @@ impl Nursery {
         } else {
             return Err(SpawnError::SpawnBudgetExhausted);
         };
+        if asked.is_some() && self.flags.load(Ordering::Relaxed) & HAS_FIXED == 0 {
+            self.flags.fetch_or(HAS_FIXED, Ordering::AcqRel);
+        }
         self.live.fetch_add(CHILD, Ordering::AcqRel);
         Ok(granted)
     }
@@ -350,6 +355,11 @@ impl Nursery {
     /// Can none of its children ever be stopped for good?
     #[inline]
     pub(crate) fn never_starves(&self) -> bool {
+        self.is_endless() && self.flags.load(Ordering::Acquire) & HAS_FIXED == 0
+    }
+
+    /// Does its pool feed those who may be fed without end?
+    fn is_endless(&self) -> bool {
         self.boundless && self.recharge == Recharge::FromPool
     }
 
@@ -576,7 +586,7 @@ fn is_boundless(task: TaskRef, terms: &Terms) -> bool {
     let own = task.budget();
     let endless = own.with(Resource::Spawn, UNLIMITED) == Budget::UNLIMITED;
     // SAFETY: the task runs, so its nursery is there.
-    let fed = || unsafe { task.nursery.get().as_ref() }.is_some_and(Nursery::never_starves);
+    let fed = || unsafe { task.nursery.get().as_ref() }.is_some_and(Nursery::is_endless);
     endless || (terms.recharge == Recharge::FromPool && !task.has(flag::FIXED) && fed())
 }
 

@@ -354,7 +354,9 @@ pub struct Spawn<'scope> {
 }
 
 impl<'scope> Spawn<'scope> {
-    /// Exactly this budget, or no child.
+    /// Exactly this budget, or no child; and no more: no pool adds to it, whatever the profile, and when a part is spent the
+    /// child stops until its parent or a supervisor recharges it. Without this, a child is fed as long as the pool has
+    /// something, which is for ever where the root's budget has no end.
     pub fn budget(mut self, budget: Budget) -> Self {
         self.order.budget = Some(budget);
         self

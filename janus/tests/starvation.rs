@@ -187,6 +187,28 @@ fn when_the_last_supervisor_goes_the_exhausted_end() {
     });
 }
 
+/// An exact budget is a limit in every profile: who joins such a child, or one that waits for it, learns that it is spent.
+#[test]
+fn a_join_finds_an_exact_budget_spent_in_a_default_nursery() {
+    for workers in [1, 2] {
+        let rt = janus::Runtime::new(janus::Config::new().workers(workers)).unwrap();
+        let exact = Budget { ops: 5_000, ..Budget::ZERO };
+        let end = rt.run(|cx| {
+            let mut ends = Vec::new();
+            let _ = cx.nursery(|n| {
+                let child = n.task().budget(exact).spawn(|cx| while cx.check().is_ok() {}).unwrap();
+                ends.push(child.join(cx).map_err(|error| error.to_string()));
+                let calls = n.task().budget(Budget { ops: 50, ..Budget::ZERO });
+                let child = calls.spawn(|cx| cx.charge(janus::Operation::FileIo).is_ok()).unwrap();
+                ends.push(child.join(cx).map(|_| ()).map_err(|error| error.to_string()));
+            });
+            ends
+        });
+        let ends = end.unwrap();
+        assert!(ends.iter().all(|end| end.as_ref().is_err_and(|text| text.contains("budget is spent"))), "{ends:?}");
+    }
+}
+
 #[test]
 fn a_join_finds_the_dead_end_too() {
     everywhere(|rt| {

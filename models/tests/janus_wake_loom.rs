@@ -2,6 +2,7 @@
 //! with loom's atomics, and a small model of how a nursery's cancellation meets a child that goes to sleep.
 //!
 //! Planted flaws show that the models see what they are for: the same scenario must fail.
+#![allow(clippy::arc_with_non_send_sync, reason = "loom's cells, which its own threads share")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -148,8 +148,8 @@ fn overrule(task: TaskRef) {
             Outcome::Value | Outcome::Cancelled => {
                 Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
             }
-            // C has no other way to pass on that a check failed.
-            Outcome::Error(error) if matches!(**error, TaskError::Code(_)) => {
+            // C has no other way to pass on that a check failed, and some unwrap it.
+            Outcome::Error(error) if matches!(**error, TaskError::Code(_) | TaskError::Panicked(_)) => {
                 Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
             }
             _ => return,
