@@ -466,17 +466,13 @@ impl<T> Handle<'_, T> {
     pub fn join(self, cx: &Cx) -> Result<T, TaskError> {
         let at = Location::caller();
         ensure_stack(cx.task);
-        // Who waits for a child that cannot go on learns it, as one who waits for all of them does.
-        let expects = !self.nursery.never_starves();
         while !self.task.join.is_done() {
             if self.task.join.wait(cx.waiter().bits()) {
-                if expects {
-                    self.nursery.expect_one(cx.waiter(), Some(cx.worker()));
-                }
+                // Who waits for a child that cannot go on learns it, as one who waits for all of them does. Where the pool
+                // has no end, one with an exact budget may still stop.
+                self.nursery.expect_one(cx.waiter(), Some(cx.worker()));
                 let end = cx.block(Wait::Join, at);
-                if expects {
-                    self.nursery.expect_none(cx.waiter());
-                }
+                self.nursery.expect_none(cx.waiter());
                 if end == Err(Cancelled) {
                     return Err(TaskError::Cancelled);
                 }
