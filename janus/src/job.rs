@@ -175,13 +175,13 @@ impl<E: Ending, F: FnOnce(&Cx) -> E> Job<F, E> {
         // SAFETY: the closure is there.
         let closure = unsafe { read::<F>(task) };
         // Its drop is the user's code: a panic there ends here.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(closure)));
+        panics::contain(|| drop(closure));
     }
 
     unsafe fn drop_value(task: TaskRef) {
         // SAFETY: the value is there.
         let value = unsafe { read::<E::Value>(task) };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        panics::contain(|| drop(value));
     }
 }
 

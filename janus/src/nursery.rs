@@ -316,6 +316,16 @@ impl Nursery {
         }
     }
 
+    /// Keeps an error of a child that is about to end, if it is the first; else it comes back.
+    pub(crate) fn keep_error(&self, error: TaskError) -> Option<TaskError> {
+        let mut inner = self.inner.lock();
+        if inner.error.is_some() {
+            return Some(error);
+        }
+        inner.error = Some(error);
+        None
+    }
+
     /// The last thing that a child does with its nursery.
     #[inline]
     pub(crate) fn leave(&self, here: Option<&Worker>) {

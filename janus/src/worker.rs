@@ -766,8 +766,11 @@ unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
 pub(crate) unsafe fn drop_result(task: TaskRef) {
     // SAFETY: the caller's.
     unsafe {
-        if let Outcome::Value = std::mem::replace(&mut *task.outcome.get(), Outcome::Pending) {
-            (task.vtable.get().expect("a task has a vtable").drop_value)(task);
+        match std::mem::replace(&mut *task.outcome.get(), Outcome::Pending) {
+            Outcome::Value => (task.vtable.get().expect("a task has a vtable").drop_value)(task),
+            // Its drop is the user's code.
+            Outcome::Error(error) => crate::panics::contain(|| drop(error)),
+            _ => {}
         }
     }
 }
@@ -842,6 +845,7 @@ fn run(task: TaskRef) {
             *task.outcome.get() = Outcome::Cancelled;
         } else {
             (vtable.run)(task);
+            pass_on_error(task);
             if task.overflowed.load(Ordering::Acquire) || task.has(flag::SPENT | flag::OVERDRAWN) {
                 overrule(task);
             }
@@ -854,6 +858,25 @@ fn run(task: TaskRef) {
                 }
             }
         }
+    }
+}
+
+/// The user's own error goes to the nursery, which keeps the first; another's destructor runs here, while the task still is
+/// one, with a stack and a guard.
+fn pass_on_error(task: TaskRef) {
+    // SAFETY: the task is ours, and runs, so its nursery is there.
+    let (outcome, nursery) = unsafe { (&mut *task.outcome.get(), task.nursery.get().as_ref()) };
+    if let (Outcome::Error(error), Some(nursery)) = (outcome, nursery)
+        && matches!(**error, TaskError::Failed(_))
+        && !task.overflowed.load(Ordering::Acquire)
+        && !task.has(flag::OVERDRAWN)
+    {
+        let placeholder = {
+            let _quiet = Quiet::new();
+            TaskError::Failed("the error is its nursery's".into())
+        };
+        let surplus = nursery.keep_error(std::mem::replace(&mut **error, placeholder));
+        crate::panics::contain(|| drop(surplus));
     }
 }
 
