@@ -495,8 +495,8 @@ impl Cx {
     /// Does the task hold this capability, or the profile grant it to all?
     #[inline]
     pub(crate) fn may(&self, capability: u16) -> bool {
-        // Who was given an exact budget does not make itself more, unless that was granted.
-        if capability == flag::MAY_RECHARGE && self.task.has(flag::FIXED) {
+        // Who was given an exact budget does not make itself more, unless that was granted; nor do its children for it.
+        if capability == flag::MAY_RECHARGE && self.task.has(flag::BOUND) {
             return self.task.has(capability);
         }
         self.task.has(capability) || matches!(self.shared().config.profile, Profile::Service)

@@ -222,7 +222,10 @@ pub(crate) fn spawn_as<E: Ending, F: FnOnce(&Cx) -> E>(
         None => (shared.tasks.take(), shared.foreign_id()),
     };
     task.id.store(id, Ordering::Relaxed);
-    let fixed = if order.budget.is_some() { flag::FIXED } else { 0 };
+    let mut fixed = if order.budget.is_some() { flag::FIXED | flag::BOUND } else { 0 };
+    if nursery.opener().is_some_and(|opener| opener.has(flag::BOUND) && !opener.has(flag::MAY_RECHARGE)) {
+        fixed |= flag::BOUND;
+    }
     task.flags.store(order.capabilities | fixed, Ordering::Relaxed);
     task.overflowed.store(false, Ordering::Relaxed);
     task.set_budget(&granted);
