@@ -202,7 +202,12 @@ impl Cx {
     #[must_use]
     pub fn ticker(&self) -> Ticker<'_> {
         let interval = self.shared().config.yield_interval;
-        Ticker { cx: self, left: interval, interval }
+        // Whose quantum was used up by an earlier ticker, or whose budget is spent, checks at the first iteration: else a
+        // program of short loops would never stop, nor give way.
+        let fuel = self.task.fuel.get();
+        let due = fuel == 0 || (fuel < 0 && self.task.ops.load(Ordering::Relaxed) == 0);
+        let first = if due { 1 } else { interval };
+        Ticker { cx: self, left: first, granted: first, interval }
     }
 
     /// Charges an operation by the table of costs [SCHED:3.3.1]. For what the runtime cannot see: an allocation, a system
@@ -514,6 +519,8 @@ impl fmt::Debug for Cx {
 pub struct Ticker<'a> {
     cx: &'a Cx,
     left: u64,
+    /// What `left` was after the last charge.
+    granted: u64,
     interval: u64,
 }
 
@@ -529,17 +536,18 @@ impl Ticker<'_> {
     #[cold]
     #[inline(never)]
     fn charge(&mut self, at: &'static Location<'static>) -> Result<(), Cancelled> {
+        let count = std::mem::replace(&mut self.granted, self.interval);
         self.left = self.interval;
-        let fuel = self.cx.task.fuel.get() - self.interval as i64;
+        let fuel = self.cx.task.fuel.get() - count as i64;
         self.cx.task.fuel.set(fuel);
-        if fuel < 0 { self.cx.refuel(self.interval, at) } else { Ok(()) }
+        if fuel < 0 { self.cx.refuel(count, at) } else { Ok(()) }
     }
 }
 
 impl Drop for Ticker<'_> {
     /// The iterations since the last check are charged too; who has no budget left for them stops at the next check.
     fn drop(&mut self) {
-        let open = self.interval - self.left;
+        let open = self.granted - self.left;
         let task = self.cx.task;
         let in_hand = task.fuel.get().max(0) as u64;
         if in_hand >= open {
