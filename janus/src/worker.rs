@@ -727,6 +727,17 @@ impl Worker {
         taken.map(|task| unsafe { TaskRef::from_ptr(task) })
     }
 
+    /// About how much a thief would find here, at the price of one line. Where tasks do not move, what is in the rings is
+    /// nobody's to take, and to look for it would keep the others awake.
+    #[inline]
+    pub(crate) fn takeable(&self) -> usize {
+        match self.beacon.load() {
+            0 => 0,
+            there if self.shared().config.migrates() => there,
+            there => there.min(self.deque.len()),
+        }
+    }
+
     /// How much a thief would find here.
     pub(crate) fn stealable(&self) -> usize {
         let rings = if self.shared().config.migrates() { self.rings.iter().map(Ring::len).sum() } else { 0 };
