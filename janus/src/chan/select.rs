@@ -8,7 +8,7 @@ use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender}
 use crate::cx::Cx;
 use crate::error::Cancelled;
 use crate::task::Wait;
-use crate::waiter::Waiter;
+use crate::waiter::{Waiter, Wakeup};
 use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -42,7 +42,7 @@ mod sealed {
         ///
         /// # Safety
         /// The lock is held.
-        unsafe fn attempt(&mut self) -> Option<Option<Waiter>>;
+        unsafe fn attempt(&mut self) -> Option<Option<Wakeup>>;
         /// # Safety
         /// The lock is held, and the arm stays where it is until `leave`.
         unsafe fn join(&mut self, waiter: Waiter, choice: *const AtomicUsize, arm: usize);
@@ -105,7 +105,7 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
         unsafe { self.receiver.channel.state.give() };
     }
 
-    unsafe fn attempt(&mut self) -> Option<Option<Waiter>> {
+    unsafe fn attempt(&mut self) -> Option<Option<Wakeup>> {
         // SAFETY: the caller holds the lock.
         match unsafe { self.receiver.channel.state.held() }.receive() {
             Attempt::Taken(message, waiter) => {
@@ -161,7 +161,7 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
         unsafe { self.sender.channel.state.give() };
     }
 
-    unsafe fn attempt(&mut self) -> Option<Option<Waiter>> {
+    unsafe fn attempt(&mut self) -> Option<Option<Wakeup>> {
         // It has sent already: there is nothing to choose.
         self.message.as_ref()?;
         // SAFETY: the caller holds the lock.
