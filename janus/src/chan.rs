@@ -15,7 +15,7 @@ use crate::cx::{Cx, ensure_stack, ensure_stack_here};
 use crate::error::Cancelled;
 use crate::lock::SpinLock;
 use crate::task::Wait;
-use crate::waiter::{Parker, Waiter};
+use crate::waiter::{Parker, Waiter, Wakeup};
 use crate::worker::{Worker, current_worker};
 use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
@@ -73,8 +73,8 @@ impl<T> Node<T> {
     }
 
     /// Invariant 2.
-    fn mark(&self, state: u8) -> Waiter {
-        let waiter = self.waiter;
+    fn mark(&self, state: u8) -> Wakeup {
+        let waiter = Wakeup::new(self.waiter);
         self.state.store(state, Ordering::Release);
         waiter
     }
@@ -157,9 +157,9 @@ unsafe impl<T: Send> Send for State<T> {}
 /// What an attempt found.
 enum Attempt<T> {
     /// Done; wake this one.
-    Done(Option<Waiter>),
+    Done(Option<Wakeup>),
     /// Taken; wake this one.
-    Taken(T, Option<Waiter>),
+    Taken(T, Option<Wakeup>),
     /// Closed. The message comes back.
     Closed,
     /// It would have to wait.
@@ -337,7 +337,7 @@ impl fmt::Display for RecvError {
 
 impl Error for RecvError {}
 
-fn wake(waiter: Option<Waiter>, here: Option<&Worker>) {
+fn wake(waiter: Option<Wakeup>, here: Option<&Worker>) {
     if let Some(waiter) = waiter {
         waiter.wake(here);
     }

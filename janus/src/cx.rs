@@ -202,7 +202,12 @@ impl Cx {
     #[must_use]
     pub fn ticker(&self) -> Ticker<'_> {
         let interval = self.shared().config.yield_interval;
-        Ticker { cx: self, left: interval, interval }
+        // Whose quantum was used up by an earlier ticker, or whose budget is spent, checks at the first iteration: else a
+        // program of short loops would never stop, nor give way.
+        let fuel = self.task.fuel.get();
+        let due = fuel == 0 || (fuel < 0 && self.task.ops.load(Ordering::Relaxed) == 0);
+        let first = if due { 1 } else { interval };
+        Ticker { cx: self, left: first, granted: first, interval }
     }
 
     /// Charges an operation by the table of costs [SCHED:3.3.1]. For what the runtime cannot see: an allocation, a system
@@ -234,9 +239,12 @@ impl Cx {
         Ok(())
     }
 
-    /// Gives freed memory back to the budget.
-    pub fn credit_memory(&self, bytes: u64) {
-        self.task.fill(Resource::Memory, bytes);
+    /// Charges an allocation of so many bytes until the answer is dropped: what is freed comes back, and nothing else can
+    /// be given back. For memory that no allocator sees; with [`Charged`](crate::Charged) installed the rest charges itself.
+    #[track_caller]
+    pub fn hold_memory(&self, bytes: u64) -> Result<Held<'_>, ChargeError> {
+        self.charge(Operation::Allocation(bytes))?;
+        Ok(Held { cx: self, bytes })
     }
 
     /// Is there memory for so many bytes, in the budget or, where the nursery recharges, in its pool? The typed question
@@ -495,8 +503,8 @@ impl Cx {
     /// Does the task hold this capability, or the profile grant it to all?
     #[inline]
     pub(crate) fn may(&self, capability: u16) -> bool {
-        // Who was given an exact budget does not make itself more, unless that was granted.
-        if capability == flag::MAY_RECHARGE && self.task.has(flag::FIXED) {
+        // Who was given an exact budget does not make itself more, unless that was granted; nor do its children for it.
+        if capability == flag::MAY_RECHARGE && self.task.has(flag::BOUND) {
             return self.task.has(capability);
         }
         self.task.has(capability) || matches!(self.shared().config.profile, Profile::Service)
@@ -509,11 +517,27 @@ impl fmt::Debug for Cx {
     }
 }
 
+/// Memory that is charged to a task: see [`Cx::hold_memory`].
+#[derive(Debug)]
+#[must_use = "it is credited when this is dropped"]
+pub struct Held<'a> {
+    cx: &'a Cx,
+    bytes: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.cx.task.fill(Resource::Memory, self.bytes);
+    }
+}
+
 /// Counts a loop's iterations: see [`Cx::ticker`].
 #[derive(Debug)]
 pub struct Ticker<'a> {
     cx: &'a Cx,
     left: u64,
+    /// What `left` was after the last charge.
+    granted: u64,
     interval: u64,
 }
 
@@ -529,17 +553,18 @@ impl Ticker<'_> {
     #[cold]
     #[inline(never)]
     fn charge(&mut self, at: &'static Location<'static>) -> Result<(), Cancelled> {
+        let count = std::mem::replace(&mut self.granted, self.interval);
         self.left = self.interval;
-        let fuel = self.cx.task.fuel.get() - self.interval as i64;
+        let fuel = self.cx.task.fuel.get() - count as i64;
         self.cx.task.fuel.set(fuel);
-        if fuel < 0 { self.cx.refuel(self.interval, at) } else { Ok(()) }
+        if fuel < 0 { self.cx.refuel(count, at) } else { Ok(()) }
     }
 }
 
 impl Drop for Ticker<'_> {
     /// The iterations since the last check are charged too; who has no budget left for them stops at the next check.
     fn drop(&mut self) {
-        let open = self.interval - self.left;
+        let open = self.granted - self.left;
         let task = self.cx.task;
         let in_hand = task.fuel.get().max(0) as u64;
         if in_hand >= open {

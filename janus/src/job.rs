@@ -175,13 +175,13 @@ impl<E: Ending, F: FnOnce(&Cx) -> E> Job<F, E> {
         // SAFETY: the closure is there.
         let closure = unsafe { read::<F>(task) };
         // Its drop is the user's code: a panic there ends here.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(closure)));
+        panics::contain(|| drop(closure));
     }
 
     unsafe fn drop_value(task: TaskRef) {
         // SAFETY: the value is there.
         let value = unsafe { read::<E::Value>(task) };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        panics::contain(|| drop(value));
     }
 }
 
@@ -222,7 +222,10 @@ pub(crate) fn spawn_as<E: Ending, F: FnOnce(&Cx) -> E>(
         None => (shared.tasks.take(), shared.foreign_id()),
     };
     task.id.store(id, Ordering::Relaxed);
-    let fixed = if order.budget.is_some() { flag::FIXED } else { 0 };
+    let mut fixed = if order.budget.is_some() { flag::FIXED | flag::BOUND } else { 0 };
+    if nursery.opener().is_some_and(|opener| opener.has(flag::BOUND) && !opener.has(flag::MAY_RECHARGE)) {
+        fixed |= flag::BOUND;
+    }
     task.flags.store(order.capabilities | fixed, Ordering::Relaxed);
     task.overflowed.store(false, Ordering::Relaxed);
     task.set_budget(&granted);

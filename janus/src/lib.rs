@@ -220,7 +220,7 @@ pub use budget::{Budget, Operation, Resource};
 pub use caps::{CapBudget, CapSpawn};
 pub use chan::{Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, channel};
 pub use config::{Config, MAX_WORKERS, Profile, QUANTUM, Strategy};
-pub use cx::{ChargeError, Cx, TaskId, Ticker};
+pub use cx::{ChargeError, Cx, Held, TaskId, Ticker};
 pub use error::{Cancelled, RechargeError, RuntimeError, SpawnError, TaskError};
 pub use monitor::Hog;
 pub use nursery::Recharge;

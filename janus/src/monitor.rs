@@ -153,7 +153,7 @@ fn report(shared: &Shared, worker: &Worker, hog: Hog) {
     }
     match &shared.config.on_hog {
         // The caller's code: a panic there is its own, and the watchdog goes on.
-        Some(call) => drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| call(&hog)))),
+        Some(call) => crate::panics::contain(|| call(&hog)),
         None => eprintln!("janus: {hog}"),
     }
     let mut hogs = shared.monitor.hogs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -321,6 +321,16 @@ impl Nursery {
         }
     }
 
+    /// Keeps an error of a child that is about to end, if it is the first; else it comes back.
+    pub(crate) fn keep_error(&self, error: TaskError) -> Option<TaskError> {
+        let mut inner = self.inner.lock();
+        if inner.error.is_some() {
+            return Some(error);
+        }
+        inner.error = Some(error);
+        None
+    }
+
     /// The last thing that a child does with its nursery.
     #[inline]
     pub(crate) fn leave(&self, here: Option<&Worker>) {
@@ -475,18 +485,32 @@ impl Nursery {
         if found {
             return Ok(());
         }
-        if !self.boundless {
+        self.put_back(amount);
+        Err(RechargeError::Ended)
+    }
+
+    /// What `take_whole` took.
+    fn put_back(&self, amount: &Budget) {
+        if self.boundless {
+            self.put_into_pool(&Budget::ZERO.with(Resource::Spawn, amount.spawn_count));
+        } else {
             self.put_into_pool(amount);
         }
-        Err(RechargeError::Ended)
     }
 
     /// All of it out of the pool, or nothing.
     fn take_whole(&self, amount: &Budget) -> Result<(), Resource> {
-        let taken = if self.boundless { *amount } else { self.take_from_pool(amount) };
+        let taken = if self.boundless {
+            // The right to spawn is counted everywhere.
+            let spawns =
+                self.backing.map_or(amount.spawn_count, |b| b.draw(Resource::Spawn, amount.spawn_count));
+            amount.with(Resource::Spawn, spawns)
+        } else {
+            self.take_from_pool(amount)
+        };
         match Resource::ALL.into_iter().find(|&r| taken.get(r) < amount.get(r)) {
             Some(short) => {
-                self.put_into_pool(&taken);
+                self.put_back(&taken);
                 Err(short)
             }
             None => Ok(()),

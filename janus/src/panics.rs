@@ -38,6 +38,11 @@ pub(crate) fn install_hook() {
     });
 }
 
+/// Runs a destructor of the user's: a panic there ends here. So does one of its payload, which is not dropped.
+pub(crate) fn contain(drops: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(drops)).map_err(std::mem::forget);
+}
+
 /// The outcome of a task that panicked.
 #[cold]
 pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
@@ -57,7 +62,7 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
             Ok(message) => (*message).to_string(),
             Err(payload) => {
                 // Its drop is the user's code: a panic there ends here.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(payload))).map_err(std::mem::forget);
+                contain(|| drop(payload));
                 "a panic with a payload that is no text".to_string()
             }
         },

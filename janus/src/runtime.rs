@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     /// Deterministic mode's time.
     virtual_ns: AtomicU64,
     stop: AtomicBool,
+    /// Who is about to wake a task of this runtime from outside: it stays until they have.
+    pub(crate) guests: AtomicUsize,
     /// Deterministic mode: steps so far, and the hash of their order.
     pub(crate) order: [AtomicU64; 2],
     foreign_ids: AtomicU64,
@@ -90,6 +92,7 @@ impl Shared {
             started: Instant::now(),
             virtual_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            guests: AtomicUsize::new(0),
             order: [const { AtomicU64::new(0) }; 2],
             foreign_ids: AtomicU64::new(0),
             log: (config.trace_events > 0).then(|| Log::new(real + spares, config.trace_events)),
@@ -468,6 +471,10 @@ impl Drop for Runtime {
                 std::thread::sleep(Duration::from_micros(50));
             }
             let _ = thread.join();
+        }
+        // Channels may still hold a wake in hand for a task that has ended meanwhile.
+        while self.shared.guests.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
         }
     }
 }

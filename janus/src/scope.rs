@@ -468,10 +468,11 @@ impl<T> Handle<'_, T> {
     pub fn join(self, cx: &Cx) -> Result<T, TaskError> {
         let at = Location::caller();
         ensure_stack(cx.task);
-        // Who waits for a child that cannot go on learns it, as one who waits for all of them does.
-        let expects = !self.nursery.never_starves();
         while !self.task.join.is_done() {
             if self.task.join.wait(cx.waiter().bits()) {
+                // Who waits for a child that cannot go on learns it, as one who waits for all of them does. Where the pool
+                // has no end, only one with an exact budget can stop for good.
+                let expects = !self.nursery.never_starves();
                 if expects {
                     self.nursery.expect_one(cx.waiter(), Some(cx.worker()));
                 }

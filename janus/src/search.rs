@@ -133,12 +133,12 @@ impl Worker {
             if victim.index == self.index {
                 continue;
             }
-            let there = victim.beacon.load();
+            let there = victim.takeable();
             if there > 0 {
                 // A task alone is its worker's own next one, most often: leave it there for a moment. It is taken when
                 // that worker has not picked anything since the last look.
                 let epoch = victim.beacon.epoch.load(Ordering::Relaxed);
-                if there == 1 && self.last_look.replace((victim.index, epoch)) != (victim.index, epoch) {
+                if there == 1 && !self.stood_still(victim, epoch) {
                     look = Look::Busy;
                     continue;
                 }
@@ -148,10 +148,30 @@ impl Worker {
                     self.loot(victim, there);
                     return Look::Found(task);
                 }
+                // Nothing that we could take: look at others.
+                self.last_look.set((u16::MAX, 0));
             }
             Counters::add(&self.counters.steals_failed);
         }
         look
+    }
+
+    /// The victim has one task: was it so at the last look, and has the victim not moved since? One victim is remembered,
+    /// until it moves: of two that stand still each would else push the other out, and neither be relieved.
+    fn stood_still(&self, victim: &Worker, epoch: u64) -> bool {
+        let (last, before) = self.last_look.get();
+        if last == victim.index && before == epoch {
+            return true;
+        }
+        let stands = |other: &Worker| {
+            other.index != victim.index
+                && other.beacon.epoch.load(Ordering::Relaxed) == before
+                && other.takeable() == 1
+        };
+        if !self.shared().workers.get(usize::from(last)).is_some_and(stands) {
+            self.last_look.set((victim.index, epoch));
+        }
+        false
     }
 
     /// Takes a part of what else the victim has.
@@ -206,9 +226,9 @@ impl Worker {
         let others = || {
             shared.workers.iter().filter(|worker| worker.index != self.index).any(|worker| {
                 let epoch = worker.beacon.epoch.load(Ordering::Relaxed);
-                match worker.beacon.load() {
+                match worker.takeable() {
                     0 => false,
-                    1 => self.last_look.replace((worker.index, epoch)) == (worker.index, epoch),
+                    1 => self.stood_still(worker, epoch),
                     _ => true,
                 }
             })

@@ -140,6 +140,9 @@ pub(crate) mod flag {
     pub(crate) const MAY_RECHARGE: u16 = 64;
     /// Its budget was asked for exactly: no pool adds to it by itself.
     pub(crate) const FIXED: u16 = 256;
+    /// Lives on a budget that was asked for exactly, its own or that of a task above it: it makes itself no more unless
+    /// that was granted.
+    pub(crate) const BOUND: u16 = 512;
     /// Has seen that it was cancelled.
     pub(crate) const SAW_CANCEL: u16 = 128;
 }

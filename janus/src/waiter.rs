@@ -56,6 +56,37 @@ impl Waiter {
     }
 }
 
+/// A waiter to be woken, from a moment on at which it still waits: if it is a task of another runtime than the caller's, that
+/// runtime does not end before the wake is done. Under the lock that keeps the waiter there.
+#[must_use = "the waiter sleeps until it is woken"]
+pub struct Wakeup(Waiter, Option<&'static Shared>);
+
+impl Wakeup {
+    #[inline]
+    pub(crate) fn new(waiter: Waiter) -> Wakeup {
+        let guest_of = |task: TaskRef| {
+            let own = crate::worker::current_worker()
+                .is_some_and(|worker| std::ptr::eq(worker.shared, task.shared));
+            // SAFETY: the task waits, so its runtime is there; until `wake` it is held.
+            (!own).then(|| unsafe { &*task.shared })
+        };
+        let host = waiter.as_task().and_then(guest_of);
+        if let Some(host) = host {
+            host.guests.fetch_add(1, Ordering::AcqRel);
+        }
+        Wakeup(waiter, host)
+    }
+
+    #[inline]
+    pub(crate) fn wake(self, here: Option<&Worker>) {
+        self.0.wake(here);
+        if let Some(host) = self.1 {
+            // The last touch of that runtime.
+            host.guests.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
 /// See [`Waiter::wake`].
 #[inline]
 pub(crate) fn wake_task(task: TaskRef, here: Option<&Worker>) {

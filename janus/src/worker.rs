@@ -40,7 +40,7 @@ mod fiber;
 mod shelf;
 
 pub(crate) use fiber::drop_result;
-use fiber::{ending, fiber_main, fiber_returned};
+use fiber::{ending, fiber_main, fiber_returned, pass_on_error};
 pub(crate) use shelf::{Beacon, Inbox};
 
 /// How many picks may pass before the common queue, and before the rings, are looked at first: local work starves
@@ -410,9 +410,11 @@ impl Worker {
             *task.outcome.get() =
                 Outcome::Error(Box::new(TaskError::Failed(std::sync::Arc::new(SpawnError::OutOfMemory))));
         }
-        // It never ran, so it has no result to discard.
-        if let After::Next(joiner) = self.finish(task) {
-            self.push(joiner);
+        pass_on_error(task);
+        match self.finish(task) {
+            After::Pick => {}
+            After::Next(joiner) => self.push(joiner),
+            After::Discard(task) => self.discard(task),
         }
     }
 
@@ -544,11 +546,20 @@ impl Worker {
         let mut after = After::Pick;
         match task.join.finish() {
             Finished::Kept => {}
-            // SAFETY: nobody else has it.
-            Finished::Unwanted if matches!(unsafe { &*task.outcome.get() }, Outcome::Value) => {
-                return After::Discard(task);
+            Finished::Unwanted => {
+                // SAFETY: nobody else has it.
+                let late = match unsafe { &*task.outcome.get() } {
+                    Outcome::Value => true,
+                    Outcome::Error(error) => matches!(**error, TaskError::Failed(_)),
+                    _ => false,
+                };
+                if late {
+                    return After::Discard(task);
+                }
+                // SAFETY: as above; nothing of the user's is in it.
+                unsafe { drop_result(task) };
+                self.free_task(task);
             }
-            Finished::Unwanted => self.free_task(task),
             Finished::Awaited(waiter) => after = self.wake_joiner(Waiter::from_bits(waiter)),
         }
         if let Some(nursery) = nursery {
@@ -646,9 +657,10 @@ impl Worker {
             (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
             *task.outcome.get() = Outcome::WorkerPanic;
         }
-        // It never ran, so it has no result to discard.
-        if let After::Next(joiner) = self.finish(task) {
-            self.push(joiner);
+        match self.finish(task) {
+            After::Pick => {}
+            After::Next(joiner) => self.push(joiner),
+            After::Discard(task) => self.discard(task),
         }
     }
 
@@ -694,6 +706,17 @@ impl Worker {
         }
         // SAFETY: only tasks are in the queues.
         taken.map(|task| unsafe { TaskRef::from_ptr(task) })
+    }
+
+    /// About how much a thief would find here, at the price of one line. Where tasks do not move, what is in the rings is
+    /// nobody's to take, and to look for it would keep the others awake.
+    #[inline]
+    pub(crate) fn takeable(&self) -> usize {
+        match self.beacon.load() {
+            0 => 0,
+            there if self.shared().config.migrates() => there,
+            there => there.min(self.deque.len()),
+        }
     }
 
     /// How much a thief would find here.

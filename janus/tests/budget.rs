@@ -81,7 +81,8 @@ fn charge_takes_every_cell_of_the_table() {
         for (operation, cells) in table.into_iter().chain(table) {
             assert_eq!(spent(cx, || cx.charge(operation).unwrap()), cells, "{operation:?}");
         }
-        assert_eq!(spent(cx, || cx.credit_memory(100)), [0, -100, 0, 0, 0], "freed memory comes back");
+        let held = cx.hold_memory(100).unwrap();
+        assert_eq!(spent(cx, || drop(held)), [0, -100, 0, 0, 0], "freed memory comes back");
     });
 }
 
@@ -273,13 +274,13 @@ fn spawn_and_memory_exhaustion_are_errors_and_stop_nobody() {
     let left = with_budget(PLENTY.with(Resource::Spawn, 1).with(Resource::Memory, 100), |cx| {
         assert_eq!(cx.charge(Operation::Allocation(101)), Err(ChargeError::MemoryBudgetExhausted));
         assert_eq!(cx.charge(Operation::Allocation(u64::MAX)), Err(ChargeError::MemoryBudgetExhausted));
-        cx.charge(Operation::Allocation(60)).unwrap();
+        let (one, rest) = (cx.hold_memory(1).unwrap(), cx.hold_memory(59).unwrap());
         assert_eq!(cx.charge(Operation::Allocation(41)), Err(ChargeError::MemoryBudgetExhausted));
-        cx.credit_memory(1);
-        cx.charge(Operation::Allocation(41)).unwrap();
+        drop(one);
+        let last = cx.hold_memory(41).unwrap();
         cx.charge(Operation::Spawn).unwrap();
         assert_eq!(cx.charge(Operation::Spawn), Err(ChargeError::SpawnBudgetExhausted));
-        cx.credit_memory(100);
+        drop((rest, last));
         let spawned = cx.nursery(|n| n.spawn(|_| ()).map(drop)).unwrap();
         assert_eq!(spawned, Err(SpawnError::SpawnBudgetExhausted));
         cx.budget()

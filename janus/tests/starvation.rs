@@ -205,7 +205,10 @@ fn a_join_finds_an_exact_budget_spent_in_a_default_nursery() {
             ends
         });
         let ends = end.unwrap();
-        assert!(ends.iter().all(|end| end.as_ref().is_err_and(|text| text.contains("budget is spent"))), "{ends:?}");
+        assert!(
+            ends.iter().all(|end| end.as_ref().is_err_and(|text| text.contains("budget is spent"))),
+            "{ends:?}"
+        );
     }
 }
 

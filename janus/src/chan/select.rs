@@ -8,7 +8,7 @@ use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender}
 use crate::cx::Cx;
 use crate::error::Cancelled;
 use crate::task::Wait;
-use crate::waiter::Waiter;
+use crate::waiter::{Waiter, Wakeup};
 use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -31,6 +31,9 @@ mod sealed {
     /// What a select does with an arm. All under the channel's lock, but `address`.
     pub trait Operation {
         fn address(&self) -> usize;
+        /// Drops what an earlier select left: the user's code, which may panic or use the channel, so before anything is
+        /// locked or joined.
+        fn forget(&mut self);
         fn lock(&self);
         /// # Safety
         /// The lock is held.
@@ -39,7 +42,7 @@ mod sealed {
         ///
         /// # Safety
         /// The lock is held.
-        unsafe fn attempt(&mut self) -> Option<Option<Waiter>>;
+        unsafe fn attempt(&mut self) -> Option<Option<Wakeup>>;
         /// # Safety
         /// The lock is held, and the arm stays where it is until `leave`.
         unsafe fn join(&mut self, waiter: Waiter, choice: *const AtomicUsize, arm: usize);
@@ -89,6 +92,10 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
         std::ptr::from_ref(&*self.receiver.channel).addr()
     }
 
+    fn forget(&mut self) {
+        drop(self.result.take());
+    }
+
     fn lock(&self) {
         self.receiver.channel.state.take();
     }
@@ -98,7 +105,7 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
         unsafe { self.receiver.channel.state.give() };
     }
 
-    unsafe fn attempt(&mut self) -> Option<Option<Waiter>> {
+    unsafe fn attempt(&mut self) -> Option<Option<Wakeup>> {
         // SAFETY: the caller holds the lock.
         match unsafe { self.receiver.channel.state.held() }.receive() {
             Attempt::Taken(message, waiter) => {
@@ -143,6 +150,8 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
         std::ptr::from_ref(&*self.sender.channel).addr()
     }
 
+    fn forget(&mut self) {}
+
     fn lock(&self) {
         self.sender.channel.state.take();
     }
@@ -152,7 +161,9 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
         unsafe { self.sender.channel.state.give() };
     }
 
-    unsafe fn attempt(&mut self) -> Option<Option<Waiter>> {
+    unsafe fn attempt(&mut self) -> Option<Option<Wakeup>> {
+        // It has sent already: there is nothing to choose.
+        self.message.as_ref()?;
         // SAFETY: the caller holds the lock.
         match unsafe { self.sender.channel.state.held() }.send(&mut self.message) {
             Attempt::Done(waiter) => Some(waiter),
@@ -165,7 +176,8 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
     }
 
     unsafe fn join(&mut self, waiter: Waiter, choice: *const AtomicUsize, arm: usize) {
-        let node = self.node.insert(Node::new(waiter, self.message.take(), choice, arm));
+        let Some(message) = self.message.take() else { return };
+        let node = self.node.insert(Node::new(waiter, Some(message), choice, arm));
         // SAFETY: the caller holds the lock, and the node stays until `leave`.
         unsafe { self.sender.channel.state.held().senders.push(node) };
     }
@@ -190,7 +202,8 @@ impl<T: Send> Arm for SendArm<'_, T> {}
 
 impl Cx {
     /// Waits for the first of several channel operations, or until `timeout` is over (`None`: for ever), and does exactly
-    /// that one. It costs one channel operation. Of several that are ready, any may be chosen.
+    /// that one. It costs one channel operation. Of several that are ready, any may be chosen. An arm that has sent its
+    /// message is never chosen again; one that has received drops what it got and receives anew.
     ///
     /// # Panics
     /// If there are more than 64 arms.
@@ -203,6 +216,9 @@ impl Cx {
         assert!(arms.len() <= MOST, "a select has at most {MOST} arms");
         let at = Location::caller();
         super::charge(self, at)?;
+        for arm in arms.iter_mut() {
+            arm.forget();
+        }
         let choice = AtomicUsize::new(OPEN);
         if let Some(ready) = self.attempt_or_join(arms, &choice, timeout == Some(Duration::ZERO)) {
             return Ok(ready);

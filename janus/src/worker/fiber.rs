@@ -5,6 +5,7 @@ use crate::budget::Resource;
 use crate::context::switch;
 use crate::error::TaskError;
 use crate::nursery::Nursery;
+use crate::panics::contain;
 use crate::state::{Event, TaskState};
 use crate::task::{Outcome, Task, TaskRef, flag};
 use std::ptr::NonNull;
@@ -25,11 +26,12 @@ pub(super) unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
         Outcome::StackOverflow => (Event::Fail, Some(TaskError::StackOverflow)),
         Outcome::WorkerPanic => (Event::Fail, Some(TaskError::WorkerPanic)),
         Outcome::Budget(resource) => (Event::Fail, Some(TaskError::BudgetExceeded(*resource))),
-        // The nursery gets it, and the handle too.
-        Outcome::Error(error) => {
-            let event = if matches!(**error, TaskError::Code(_)) { Event::Return } else { Event::Fail };
-            (event, Some((**error).clone()))
-        }
+        Outcome::Error(error) => match &**error {
+            TaskError::Code(code) => (Event::Return, Some(TaskError::Code(*code))),
+            // The nursery has it already: this only says that there was one.
+            TaskError::Failed(_) => (Event::Fail, Some(TaskError::Code(-1))),
+            other => (Event::Fail, Some(other.clone())),
+        },
         Outcome::Pending => unreachable!("a task ends with an outcome"),
     }
 }
@@ -41,8 +43,11 @@ pub(super) unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
 pub(crate) unsafe fn drop_result(task: TaskRef) {
     // SAFETY: the caller's.
     unsafe {
-        if let Outcome::Value = std::mem::replace(&mut *task.outcome.get(), Outcome::Pending) {
-            (task.vtable.get().expect("a task has a vtable").drop_value)(task);
+        match std::mem::replace(&mut *task.outcome.get(), Outcome::Pending) {
+            Outcome::Value => (task.vtable.get().expect("a task has a vtable").drop_value)(task),
+            // Its drop is the user's code.
+            Outcome::Error(error) => contain(|| drop(error)),
+            _ => {}
         }
     }
 }
@@ -120,6 +125,7 @@ fn run(task: TaskRef) {
             *task.outcome.get() = Outcome::Cancelled;
         } else {
             (vtable.run)(task);
+            pass_on_error(task);
             if task.overflowed.load(Ordering::Acquire) || task.has(flag::SPENT | flag::OVERDRAWN) {
                 overrule(task);
             }
@@ -131,6 +137,26 @@ fn run(task: TaskRef) {
                     *task.outcome.get() = Outcome::StackOverflow;
                 }
             }
+        }
+    }
+}
+
+/// The user's own error goes to the nursery, which keeps the first, and stays for the handle, if there is one. What nobody
+/// wants is dropped here, while the task still is one, with a stack and a guard: its destructor is the user's code.
+#[inline]
+pub(super) fn pass_on_error(task: TaskRef) {
+    // SAFETY: the task is ours, and has not ended, so its nursery is there.
+    let (outcome, nursery) = unsafe { (&mut *task.outcome.get(), task.nursery.get().as_ref()) };
+    if let (Outcome::Error(error), Some(nursery)) = (outcome, nursery)
+        && matches!(**error, TaskError::Failed(_))
+        && !task.overflowed.load(Ordering::Acquire)
+        && !task.has(flag::OVERDRAWN)
+    {
+        let surplus = nursery.keep_error((**error).clone());
+        contain(|| drop(surplus));
+        if task.join.is_detached() {
+            let unwanted = std::mem::replace(&mut **error, TaskError::Code(-1));
+            contain(|| drop(unwanted));
         }
     }
 }
