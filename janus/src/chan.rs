@@ -14,6 +14,7 @@ use crate::alloc::Quiet;
 use crate::cx::{Cx, ensure_stack, ensure_stack_here};
 use crate::error::Cancelled;
 use crate::lock::SpinLock;
+use crate::runtime::Shared;
 use crate::task::Wait;
 use crate::waiter::{Parker, Waiter, Wakeup};
 use crate::worker::{Worker, current_worker};
@@ -73,8 +74,9 @@ impl<T> Node<T> {
     }
 
     /// Invariant 2.
-    fn mark(&self, state: u8) -> Wakeup {
-        let waiter = Wakeup::new(self.waiter);
+    #[inline]
+    fn mark(&self, state: u8, mine: *const Shared) -> Wakeup {
+        let waiter = Wakeup::new(self.waiter, mine);
         self.state.store(state, Ordering::Release);
         waiter
     }
@@ -168,7 +170,8 @@ enum Attempt<T> {
 
 impl<T> State<T> {
     /// Sends what is in `message`, if that needs no wait.
-    fn send(&mut self, message: &mut Option<T>) -> Attempt<T> {
+    #[inline]
+    fn send(&mut self, message: &mut Option<T>, mine: *const Shared) -> Attempt<T> {
         if self.closed {
             return Attempt::Closed;
         }
@@ -176,7 +179,7 @@ impl<T> State<T> {
         if let Some(receiver) = unsafe { self.receivers.pop() } {
             // SAFETY: we serve it (invariant 2).
             unsafe { *receiver.message.get() = message.take() };
-            return Attempt::Done(Some(receiver.mark(SERVED)));
+            return Attempt::Done(Some(receiver.mark(SERVED, mine)));
         }
         if self.messages.len() < self.capacity {
             // Grows under the lock, where a task may not be stopped.
@@ -187,14 +190,15 @@ impl<T> State<T> {
         Attempt::Wait
     }
 
-    fn receive(&mut self) -> Attempt<T> {
+    #[inline]
+    fn receive(&mut self, mine: *const Shared) -> Attempt<T> {
         if let Some(message) = self.messages.pop_front() {
             // There is room now for the first sender that waits.
             // SAFETY: we have the state, so the lock is held.
             let waiter = unsafe { self.senders.pop() }.map(|sender| {
                 // SAFETY: we serve it (invariant 2).
                 self.messages.extend(unsafe { (*sender.message.get()).take() });
-                sender.mark(SERVED)
+                sender.mark(SERVED, mine)
             });
             return Attempt::Taken(message, waiter);
         }
@@ -202,7 +206,7 @@ impl<T> State<T> {
         if let Some(sender) = unsafe { self.senders.pop() } {
             // SAFETY: we serve it (invariant 2); a waiting sender has its message.
             let message = unsafe { (*sender.message.get()).take() }.expect("a sender has a message");
-            return Attempt::Taken(message, Some(sender.mark(SERVED)));
+            return Attempt::Taken(message, Some(sender.mark(SERVED, mine)));
         }
         if self.closed { Attempt::Closed } else { Attempt::Wait }
     }
@@ -224,7 +228,7 @@ impl<T> Channel<T> {
             // SAFETY: the lock is held.
             let node = unsafe { state.senders.pop().or_else(|| state.receivers.pop()) };
             let Some(node) = node else { return };
-            let waiter = node.mark(CLOSED);
+            let waiter = node.mark(CLOSED, here.map_or(ptr::null(), |worker| worker.shared));
             drop(state);
             waiter.wake(here);
         }
@@ -337,6 +341,7 @@ impl fmt::Display for RecvError {
 
 impl Error for RecvError {}
 
+#[inline]
 fn wake(waiter: Option<Wakeup>, here: Option<&Worker>) {
     if let Some(waiter) = waiter {
         waiter.wake(here);
@@ -354,7 +359,7 @@ impl<T: Send> Sender<T> {
         }
         let mut message = Some(message);
         let mut state = self.channel.state.lock();
-        match state.send(&mut message) {
+        match state.send(&mut message, cx.shared()) {
             Attempt::Done(waiter) => {
                 drop(state);
                 wake(waiter, Some(cx.worker()));
@@ -401,7 +406,7 @@ impl<T: Send> Sender<T> {
             return Err(SendError::Cancelled(message));
         }
         let mut message = Some(message);
-        let attempt = self.channel.state.lock().send(&mut message);
+        let attempt = self.channel.state.lock().send(&mut message, cx.shared());
         match (attempt, message) {
             (Attempt::Done(waiter), _) => {
                 wake(waiter, Some(cx.worker()));
@@ -418,7 +423,7 @@ impl<T: Send> Sender<T> {
     pub fn send_blocking(&self, message: T) -> Result<(), SendError<T>> {
         let mut message = Some(message);
         let mut state = self.channel.state.lock();
-        match state.send(&mut message) {
+        match state.send(&mut message, ptr::null()) {
             Attempt::Done(waiter) => {
                 drop(state);
                 wake(waiter, None);
@@ -494,7 +499,7 @@ impl<T: Send> Receiver<T> {
     ) -> Result<T, RecvError> {
         charge(cx, at).map_err(|Cancelled| RecvError::Cancelled)?;
         let mut state = self.channel.state.lock();
-        match state.receive() {
+        match state.receive(cx.shared()) {
             Attempt::Taken(message, waiter) => {
                 drop(state);
                 wake(waiter, Some(cx.worker()));
@@ -534,7 +539,7 @@ impl<T: Send> Receiver<T> {
     #[track_caller]
     pub fn try_recv(&self, cx: &Cx) -> Result<T, RecvError> {
         charge(cx, Location::caller()).map_err(|Cancelled| RecvError::Cancelled)?;
-        let attempt = self.channel.state.lock().receive();
+        let attempt = self.channel.state.lock().receive(cx.shared());
         match attempt {
             Attempt::Taken(message, waiter) => {
                 wake(waiter, Some(cx.worker()));
@@ -549,7 +554,7 @@ impl<T: Send> Receiver<T> {
     /// [`Receiver::recv`] there.
     pub fn recv_blocking(&self) -> Result<T, RecvError> {
         let mut state = self.channel.state.lock();
-        match state.receive() {
+        match state.receive(ptr::null()) {
             Attempt::Taken(message, waiter) => {
                 drop(state);
                 wake(waiter, None);

@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Everything that the workers of one runtime share.
-pub(crate) struct Shared {
+pub struct Shared {
     pub(crate) config: Config,
     /// Those of the configuration, then the spares.
     pub(crate) workers: Box<[Worker]>,

@@ -20,6 +20,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often a task looks whether a child of another runtime has ended.
+const FOREIGN_LOOK: Duration = Duration::from_micros(200);
 
 /// An open nursery: see [`Cx::nursery`].
 ///
@@ -468,6 +472,12 @@ impl<T> Handle<'_, T> {
     pub fn join(self, cx: &Cx) -> Result<T, TaskError> {
         let at = Location::caller();
         ensure_stack(cx.task);
+        if !std::ptr::eq(cx.task.shared, self.nursery.shared) {
+            // A task of another runtime may be gone, runtime and all, when this child wakes it: it looks by itself.
+            while !self.task.join.is_done() {
+                cx.sleep(FOREIGN_LOOK).map_err(|Cancelled| TaskError::Cancelled)?;
+            }
+        }
         while !self.task.join.is_done() {
             if self.task.join.wait(cx.waiter().bits()) {
                 // Who waits for a child that cannot go on learns it, as one who waits for all of them does. Where the pool

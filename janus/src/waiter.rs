@@ -57,16 +57,16 @@ impl Waiter {
 }
 
 /// A waiter to be woken, from a moment on at which it still waits: if it is a task of another runtime than the caller's, that
-/// runtime does not end before the wake is done. Under the lock that keeps the waiter there.
+/// runtime does not end before the wake is done. Under the lock that keeps the waiter there. `mine`: the caller's own
+/// runtime, null if it is no task's.
 #[must_use = "the waiter sleeps until it is woken"]
 pub struct Wakeup(Waiter, Option<&'static Shared>);
 
 impl Wakeup {
     #[inline]
-    pub(crate) fn new(waiter: Waiter) -> Wakeup {
+    pub(crate) fn new(waiter: Waiter, mine: *const Shared) -> Wakeup {
         let guest_of = |task: TaskRef| {
-            let own = crate::worker::current_worker()
-                .is_some_and(|worker| std::ptr::eq(worker.shared, task.shared));
+            let own = std::ptr::eq(mine, task.shared);
             // SAFETY: the task waits, so its runtime is there; until `wake` it is held.
             (!own).then(|| unsafe { &*task.shared })
         };

@@ -7,6 +7,7 @@
 use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender};
 use crate::cx::Cx;
 use crate::error::Cancelled;
+use crate::runtime::Shared;
 use crate::task::Wait;
 use crate::waiter::{Waiter, Wakeup};
 use std::panic::Location;
@@ -42,7 +43,7 @@ mod sealed {
         ///
         /// # Safety
         /// The lock is held.
-        unsafe fn attempt(&mut self) -> Option<Option<Wakeup>>;
+        unsafe fn attempt(&mut self, mine: *const Shared) -> Option<Option<Wakeup>>;
         /// # Safety
         /// The lock is held, and the arm stays where it is until `leave`.
         unsafe fn join(&mut self, waiter: Waiter, choice: *const AtomicUsize, arm: usize);
@@ -105,9 +106,9 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
         unsafe { self.receiver.channel.state.give() };
     }
 
-    unsafe fn attempt(&mut self) -> Option<Option<Wakeup>> {
+    unsafe fn attempt(&mut self, mine: *const Shared) -> Option<Option<Wakeup>> {
         // SAFETY: the caller holds the lock.
-        match unsafe { self.receiver.channel.state.held() }.receive() {
+        match unsafe { self.receiver.channel.state.held() }.receive(mine) {
             Attempt::Taken(message, waiter) => {
                 self.result = Some(Ok(message));
                 Some(waiter)
@@ -161,11 +162,11 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
         unsafe { self.sender.channel.state.give() };
     }
 
-    unsafe fn attempt(&mut self) -> Option<Option<Wakeup>> {
+    unsafe fn attempt(&mut self, mine: *const Shared) -> Option<Option<Wakeup>> {
         // It has sent already: there is nothing to choose.
         self.message.as_ref()?;
         // SAFETY: the caller holds the lock.
-        match unsafe { self.sender.channel.state.held() }.send(&mut self.message) {
+        match unsafe { self.sender.channel.state.held() }.send(&mut self.message, mine) {
             Attempt::Done(waiter) => Some(waiter),
             Attempt::Closed => {
                 self.closed = true;
@@ -276,7 +277,7 @@ impl Cx {
         for turn in 0..arms.len() {
             let index = (start + turn) % arms.len();
             // SAFETY: all locks are held.
-            if let Some(waiter) = unsafe { arms[index].attempt() } {
+            if let Some(waiter) = unsafe { arms[index].attempt(self.shared()) } {
                 found = Some((index, waiter));
                 break;
             }
