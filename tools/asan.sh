@@ -19,7 +19,11 @@ suites=("$@")
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/asan
 export RUSTFLAGS="-Zsanitizer=address"
 export ASAN_OPTIONS="detect_stack_use_after_return=0:detect_leaks=0:abort_on_error=0:allow_user_segv_handler=1"
-host=$(rustc +nightly -vV | sed -n 's/^host: //p')
+# The sanitizer comes with nightly only. A machine without it runs every other group.
+if ! host=$(rustc +nightly -vV 2>/dev/null | sed -n 's/^host: //p') || [ -z "$host" ]; then
+  echo "asan: SKIPPED: no nightly toolchain here; rustup toolchain install nightly brings one"
+  exit 0
+fi
 logs=$CARGO_TARGET_DIR/logs
 mkdir -p "$logs" || exit 2
 
