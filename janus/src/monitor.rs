@@ -122,27 +122,23 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
                 continue;
             }
             // One that is free and not stuck itself, or another one; if there is none, again at the next look.
-            let spare = match free.iter().position(|&spare| seen[spare].spare.is_none()) {
-                Some(at) => Some(free.swap_remove(at)),
-                None => call_spare(shared),
-            };
-            seen[index].spare = spare;
-            if worker.hogged.swap(epoch, Ordering::Relaxed) == epoch {
-                continue;
+            let at = free.iter().position(|&spare| seen[spare].spare.is_none());
+            let rested = || shared.workers.iter().position(|w| w.spare && w.retired.load(Ordering::Acquire));
+            // Named first: a spare may be quicker than the line that says so.
+            if worker.hogged.swap(epoch, Ordering::Relaxed) != epoch {
+                let task = task.expect("an id comes with a task");
+                let relieved = at.is_some() || rested().is_some();
+                let (name, spawned_at) = (task.name(id), Task::location(&task.spawned_at));
+                report(
+                    shared,
+                    worker,
+                    Hog { task: TaskId(id), name, spawned_at, worker: worker.index, held, relieved },
+                );
             }
-            let task = task.expect("an id comes with a task");
-            report(
-                shared,
-                worker,
-                Hog {
-                    task: TaskId(id),
-                    name: task.name(id),
-                    spawned_at: Task::location(&task.spawned_at),
-                    worker: worker.index,
-                    held,
-                    relieved: spare.is_some(),
-                },
-            );
+            seen[index].spare = match at {
+                Some(at) => Some(free.swap_remove(at)),
+                None => rested().and_then(|index| call_spare(shared, index)),
+            };
         }
     }
 }
@@ -163,10 +159,8 @@ fn report(shared: &Shared, worker: &Worker, hog: Hog) {
     hogs.push(hog);
 }
 
-/// Puts a spare on duty, if one is left.
-fn call_spare(shared: &Arc<Shared>) -> Option<usize> {
-    let index =
-        shared.workers.iter().position(|worker| worker.spare && worker.retired.load(Ordering::Acquire))?;
+/// Puts this spare on duty; None: the system refused a thread.
+fn call_spare(shared: &Arc<Shared>, index: usize) -> Option<usize> {
     let spare = &shared.workers[index];
     let known = spare.thread.lock().unwrap_or_else(PoisonError::into_inner).is_some();
     spare.retired.store(false, Ordering::Release);

@@ -233,14 +233,24 @@ impl Shared {
     pub(crate) fn release_time(&self, keeper: bool) {
         if keeper {
             self.keeper.store(u16::MAX, Ordering::Release);
+            self.find_keeper();
+        }
+    }
+
+    /// Nobody watches the clock, and there are timers. Who runs looks at them between tasks, but may get into one that never
+    /// ends: somebody who sleeps is woken, finds nothing, and keeps the time from then on.
+    fn find_keeper(&self) {
+        if self.timers.first() != NEVER && self.active_workers() > 1 && !self.is_deterministic() {
+            self.notify();
         }
     }
 
     /// A timer was armed that comes before all others: whoever watches the clock looks again.
     pub(crate) fn earlier_timer(&self) {
         let keeper = self.keeper.load(Ordering::Acquire);
-        if let Some(worker) = self.workers.get(usize::from(keeper)) {
-            self.unpark(worker);
+        match self.workers.get(usize::from(keeper)) {
+            Some(worker) => self.unpark(worker),
+            None => self.find_keeper(),
         }
     }
 

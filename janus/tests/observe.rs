@@ -1,7 +1,7 @@
 //! J-18: a dump says who is there, in which state, where and with what; statistics count; a trace can be believed.
 
 use janus::{Budget, Config, Cx, Dump, NurseryOptions, Recharge, Runtime, TaskState, Wait, channel};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn trusting(config: Config) -> Config {
@@ -56,7 +56,9 @@ fn a_dump_shows_everybody() {
     std::thread::scope(|scope| {
         let main = scope.spawn(|| rt.run(|cx| in_every_state(cx, &stop)));
         let dump = dump_until(&rt, |dump| {
-            dump.tasks.len() == 6 && dump.tasks.iter().any(|t| t.name == Some("ready"))
+            // A dump is blurred: one that saw the main task between two turns is taken again.
+            let is = |name, state| dump.tasks.iter().any(|t| t.name == Some(name) && t.state == state);
+            dump.tasks.len() == 6 && is("ready", TaskState::Ready) && is("main", TaskState::Running)
         });
         stop.store(true, Ordering::Release);
         main.join().expect("a thread").expect("the main task");
@@ -108,18 +110,23 @@ fn a_dump_shows_everybody() {
 #[test]
 fn a_dump_of_a_busy_runtime_harms_nobody() {
     let rt = Runtime::new(trusting(Config::new().workers(2))).expect("a runtime");
-    let stop = AtomicBool::new(false);
+    let (stop, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let looker = scope.spawn(|| {
             let mut most = 0;
             while !stop.load(Ordering::Relaxed) {
                 let dump = rt.dump();
                 most = most.max(dump.tasks.len());
+                seen.store(most, Ordering::Relaxed);
                 assert!(dump.to_string().lines().count() > dump.tasks.len());
             }
             most
         });
-        for _ in 0..30 {
+        // On a busy machine the looker may get no turn for a while.
+        for round in 0..3000 {
+            if round >= 30 && seen.load(Ordering::Relaxed) > 1 {
+                break;
+            }
             let result = rt.run(|cx| {
                 cx.nursery(|n| {
                     for _ in 0..500 {
