@@ -194,8 +194,9 @@ impl Nursery {
         let taken = self.take_from_pool(&with_child);
         let short = Resource::ALL.into_iter().find(|&r| {
             let (want, got) = (with_child.get(r), taken.get(r));
-            // The right to spawn is never cut; the rest may be, unless all was asked for or nothing is there.
-            got < want && (whole || r == Resource::Spawn || (r == Resource::Memory && got == 0))
+            // The right to spawn is never cut; the rest may be, unless all was asked for or no memory is there at all.
+            let none = r == Resource::Memory && got == 0 && wanted.memory > 0;
+            none || (got < want && (whole || r == Resource::Spawn))
         });
         if let Some(short) = short {
             self.put_into_pool(&taken);

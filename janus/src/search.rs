@@ -2,7 +2,7 @@
 //! [SCHED:7.3.1] "Victim Selection", [SCHED:7.4.1] and [SCHED:7.4.2] "Steal Bounds".
 //!
 //! All of this runs on the thread's own stack. A worker searches for a while, then backs off in naps of 1 µs to 1 ms, then
-//! sleeps until it is woken; naps are sleeps too, so nobody waits for a napping worker.
+//! sleeps until it is woken. A nap can be ended like any sleep; only who wakes a single task leaves a napper alone.
 
 use crate::config::Strategy;
 use crate::det::scramble;
@@ -99,8 +99,11 @@ impl Worker {
         let mut pauses = PAUSES;
         let start = Instant::now();
         for round in 1.. {
-            if round % ROUNDS == 0 && start.elapsed() > SEARCH {
-                break;
+            if round % ROUNDS == 0 {
+                if start.elapsed() > SEARCH {
+                    break;
+                }
+                shared.fire_timers(Some(self));
             }
             if let Some(task) = self.pick() {
                 return Some(task);
@@ -111,7 +114,7 @@ impl Worker {
                 // Somebody makes tasks and runs them. Looking costs that worker a cache miss each time.
                 Look::Busy => pauses = (pauses * 2).min(PAUSES_MOST),
             }
-            if shared.stopping() || shared.timers.first() != NEVER {
+            if shared.stopping() {
                 return None;
             }
             for _ in 0..pauses {

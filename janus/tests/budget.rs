@@ -269,6 +269,15 @@ fn a_task_recharges_itself_up_to_the_limit_of_its_capability() {
     });
 }
 
+/// J-15: a parent without memory has none for a child either, and learns it at the spawn.
+#[test]
+fn a_spawn_without_memory_is_an_error() {
+    with_budget(PLENTY.with(Resource::Memory, 0), |cx| {
+        let spawned = cx.nursery(|n| n.spawn(|_| ()).map(drop)).unwrap();
+        assert_eq!(spawned, Err(SpawnError::MemoryBudgetExhausted));
+    });
+}
+
 #[test]
 fn spawn_and_memory_exhaustion_are_errors_and_stop_nobody() {
     let left = with_budget(PLENTY.with(Resource::Spawn, 1).with(Resource::Memory, 100), |cx| {
