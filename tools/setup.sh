@@ -66,6 +66,12 @@ step_valgrind() {
   has valgrind || install_package valgrind "make bench-sched counts instructions with it"
 }
 
+# The kernel boots in QEMU.
+step_qemu() {
+  has qemu-system-x86_64 || install_package qemu-system-x86 "the kernel boots in it"
+  has objcopy || install_package binutils "programs go into the boot image without their debug information"
+}
+
 step_fuzz() {
   has rustup || fail "cargo-fuzz needs a nightly toolchain, and rustup is missing; install it (https://rustup.rs)"
   if ! rustup run nightly rustc --version >/dev/null 2>&1; then
@@ -104,10 +110,10 @@ step_go() {
   fi
 }
 
-[ $# -gt 0 ] || fail "name the steps: rust, python, c, valgrind, fuzz, peers"
+[ $# -gt 0 ] || fail "name the steps: rust, python, c, valgrind, qemu, fuzz, peers"
 for step in "$@"; do
   case $step in
-    rust | python | c | valgrind | fuzz | peers) "step_$step" ;;
-    *) fail "no step '$step'; there are rust, python, c, valgrind, fuzz and peers" ;;
+    rust | python | c | valgrind | qemu | fuzz | peers) "step_$step" ;;
+    *) fail "no step '$step'; there are rust, python, c, valgrind, qemu, fuzz and peers" ;;
   esac
 done

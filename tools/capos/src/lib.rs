@@ -1,3 +1,38 @@
 //! The host tool of capOS, as a library: manifests become bytes, programs become boot images, images are booted in QEMU.
+//!
+//! A run goes through the modules in this order: [`guest`] builds kernel and programs, [`package`] makes the boot image out of
+//! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed.
 
+pub mod guest;
 pub mod manifest;
+pub mod package;
+pub mod place;
+pub mod proof;
+pub mod qemu;
+pub mod symbols;
+pub mod terminal;
+
+/// What went wrong, in words for the person at the terminal: what it was, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem(pub String);
+
+impl Problem {
+    /// From any text.
+    pub fn new(text: impl Into<String>) -> Problem {
+        Problem(text.into())
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl From<manifest::CompileError> for Problem {
+    fn from(error: manifest::CompileError) -> Problem {
+        Problem(error.to_string())
+    }
+}

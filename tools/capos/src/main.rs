@@ -1,3 +1,279 @@
 //! `capos`: builds the guest, makes its boot image, boots it in QEMU, and judges what it prints.
 
-fn main() {}
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use capos::guest::{self, Variant};
+use capos::place::Project;
+use capos::proof::{Report, Run, Show, say};
+use capos::qemu::{Guest, Machine, Medium, Outcome};
+use capos::terminal::{Farewell, converse};
+use capos::{Problem, package};
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "capos", about = "Builds capOS, makes boot images, boots them in QEMU", version)]
+struct Line {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Build kernel and programs
+    Build(Build),
+    /// Make the boot image of a manifest out of what was built
+    Image {
+        /// The manifest: a name (manifests/NAME.toml) or a path
+        manifest: String,
+        /// Where the image goes
+        #[arg(short, long)]
+        output: PathBuf,
+        #[command(flatten)]
+        build: Build,
+    },
+    /// Check a manifest, and make nothing of it
+    Check {
+        /// The manifests: names (manifests/NAME.toml) or paths
+        #[arg(required = true)]
+        manifests: Vec<String>,
+    },
+    /// Build, make the image, boot it, and show what it says
+    Run(Boot),
+    /// Build, make the image, boot it, and judge: ends with `proof NAME: ok` or `proof NAME: FAILED <why>`
+    Proof {
+        /// The proof: manifests/NAME.toml
+        name: String,
+        #[command(flatten)]
+        boot: ProofBoot,
+    },
+}
+
+#[derive(Args, Clone)]
+struct Build {
+    /// Optimised as far as it goes, without debug assertions
+    #[arg(long)]
+    bench: bool,
+    /// With this bug planted in the kernel
+    #[arg(long, value_name = "NAME")]
+    planted: Option<String>,
+}
+
+impl Build {
+    fn variant(&self) -> Variant {
+        Variant { bench: self.bench, planted: self.planted.clone() }
+    }
+}
+
+#[derive(Args, Clone)]
+struct MachineOptions {
+    /// Memory in MiB
+    #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=65536))]
+    mem: u32,
+    /// Count instructions instead of time, 2^SHIFT ns each: the same run again is the same
+    #[arg(long, value_name = "SHIFT", num_args = 0..=1, default_missing_value = "0",
+        value_parser = clap::value_parser!(u8).range(0..=10))]
+    icount: Option<u8>,
+    /// The model of CPU
+    #[arg(long, value_name = "MODEL", default_value = "max")]
+    cpu: String,
+    /// Boot options for the kernel
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    append: String,
+    /// Further arguments of QEMU, as they are (`-s -S` waits for gdb)
+    #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
+    qemu_args: String,
+    /// Take what was built before as it is
+    #[arg(long)]
+    no_build: bool,
+    /// Where the log goes (default: target/logs/NAME.log)
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    #[command(flatten)]
+    build: Build,
+}
+
+impl MachineOptions {
+    fn machine(&self, cpus: u32) -> Machine {
+        let (cpu, append) = (self.cpu.clone(), self.append.clone());
+        let extra = self.qemu_args.split_whitespace().map(str::to_owned).collect();
+        Machine { cpus, mem_mib: self.mem, icount: self.icount, cpu, append, extra, ..Machine::default() }
+    }
+}
+
+#[derive(Args)]
+struct Boot {
+    /// The manifest: a name (manifests/NAME.toml) or a path
+    #[arg(long)]
+    manifest: String,
+    /// CPUs
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
+    cpus: u32,
+    /// Time limit in seconds (default: 60, none when interactive)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// Connect this terminal with the serial line; Ctrl-A x leaves
+    #[arg(long)]
+    interactive: bool,
+    /// A text that must be in the output; again for more
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    expect: Vec<String>,
+    #[command(flatten)]
+    options: MachineOptions,
+}
+
+#[derive(Args)]
+struct ProofBoot {
+    /// CPUs; several numbers with commas make several runs
+    #[arg(long, value_delimiter = ',', default_value = "4", value_parser = clap::value_parser!(u32).range(1..=255))]
+    cpus: Vec<u32>,
+    /// Time limit of each run in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    #[command(flatten)]
+    options: MachineOptions,
+}
+
+fn main() -> ExitCode {
+    let line = Line::parse();
+    let result = Project::find().and_then(|project| match &line.command {
+        Action::Build(build) => guest::build(&project, &build.variant()).map(|()| ExitCode::SUCCESS),
+        Action::Image { manifest, output, build } => {
+            package::make(&project, &build.variant(), &project.manifest(manifest), output)
+                .map(|()| ExitCode::SUCCESS)
+        }
+        Action::Check { manifests } => check(&project, manifests),
+        Action::Run(boot) => run(&project, boot),
+        Action::Proof { name, boot } => Ok(proof(&project, name, boot)),
+    });
+    result.unwrap_or_else(|problem| {
+        eprintln!("capos: {problem}");
+        ExitCode::from(2)
+    })
+}
+
+fn check(project: &Project, manifests: &[String]) -> Result<ExitCode, Problem> {
+    let mut code = ExitCode::SUCCESS;
+    for name in manifests {
+        match package::compile_manifest(&project.manifest(name)) {
+            Ok(bytes) => say(&format!("{name}: ok, {} bytes", bytes.len())),
+            Err(problem) => {
+                say(&problem.to_string());
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// The name of a manifest's runs: its file without folder and ending.
+fn name_of(manifest: &Path) -> String {
+    manifest.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Builds what the options ask for, and makes the image.
+fn prepare(project: &Project, options: &MachineOptions, manifest: &Path) -> Result<Medium, Problem> {
+    // A bad manifest is said at once, not after the build.
+    package::compile_manifest(manifest)?;
+    let variant = options.build.variant();
+    if !options.no_build {
+        guest::build(project, &variant)?;
+    }
+    let image = project.output("images", &format!("{}{}.img", name_of(manifest), variant.suffix()))?;
+    package::make(project, &variant, manifest, &image)?;
+    Ok(Medium::Kernel { kernel: variant.built(project, "kernel"), image })
+}
+
+fn log_of(project: &Project, options: &MachineOptions, name: &str) -> Result<PathBuf, Problem> {
+    match &options.log {
+        Some(path) => Ok(path.clone()),
+        None => project.output("logs", &format!("{name}{}.log", options.build.variant().suffix())),
+    }
+}
+
+fn run(project: &Project, boot: &Boot) -> Result<ExitCode, Problem> {
+    let manifest = project.manifest(&boot.manifest);
+    let medium = prepare(project, &boot.options, &manifest)?;
+    let log = log_of(project, &boot.options, &name_of(&manifest))?;
+    let machine = boot.options.machine(boot.cpus);
+    let limit = boot.timeout.or((!boot.interactive).then_some(60)).map(Duration::from_secs);
+    if boot.interactive {
+        return interact(&machine, &medium, &log, limit);
+    }
+    let (expects, show) = (boot.expect.clone(), Show::Lines);
+    let report = Run { machine, medium, limit, expects, show, log: log.clone() }.watch()?;
+    let Some(why) = report.failure(limit) else { return Ok(ExitCode::SUCCESS) };
+    say(&format!("capos: {why}; {}", report.advice(&log)));
+    Ok(status_of(&report))
+}
+
+/// The guest's own status where it gave one.
+fn status_of(report: &Report) -> ExitCode {
+    match report.outcome {
+        Some(Outcome::Off(status)) if status > 0 => ExitCode::from(status),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn interact(
+    machine: &Machine,
+    medium: &Medium,
+    log: &Path,
+    limit: Option<Duration>,
+) -> Result<ExitCode, Problem> {
+    eprintln!("capos: Ctrl-A x leaves the machine");
+    let mut guest = Guest::start(machine, medium, log)?;
+    Ok(match converse(&mut guest, limit) {
+        Farewell::Ended(Outcome::Off(status)) => ExitCode::from(status),
+        Farewell::Ended(outcome) => {
+            eprintln!("capos: the machine ended: {outcome}\n{}the log: {}", guest.complaints, log.display());
+            ExitCode::FAILURE
+        }
+        Farewell::Left => {
+            eprintln!("\ncapos: left, and the machine is off; the log: {}", log.display());
+            ExitCode::SUCCESS
+        }
+        Farewell::TimeUp => {
+            eprintln!("\ncapos: the time is over, and the machine is off; the log: {}", log.display());
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Runs a proof on each number of CPUs and gives the one verdict.
+fn proof(project: &Project, name: &str, boot: &ProofBoot) -> ExitCode {
+    match prove(project, name, boot) {
+        Ok(()) => {
+            say(&format!("proof {name}: ok"));
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            let text = problem.to_string();
+            let mut lines = text.lines();
+            let first = lines.next().unwrap_or_default();
+            lines.for_each(say);
+            say(&format!("proof {name}: FAILED {first}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn prove(project: &Project, name: &str, boot: &ProofBoot) -> Result<(), Problem> {
+    let medium = prepare(project, &boot.options, &project.manifest(name))?;
+    let log = log_of(project, &boot.options, name)?;
+    for &cpus in &boot.cpus {
+        if boot.cpus.len() > 1 {
+            say(&format!("--- {name} on {cpus} CPUs"));
+        }
+        let limit = Some(Duration::from_secs(boot.timeout));
+        let show = Show::LinesOfProof(name.to_owned());
+        let (machine, medium, log) = (boot.options.machine(cpus), medium.clone(), log.clone());
+        let report = Run { machine, medium, limit, expects: Vec::new(), show, log: log.clone() }.watch()?;
+        if let Some(why) = report.proof_failure(name, limit) {
+            let on = if boot.cpus.len() > 1 { format!(" (on {cpus} CPUs)") } else { String::new() };
+            return Err(Problem(format!("{why}{on}\ncapos: {}", report.advice(&log))));
+        }
+    }
+    Ok(())
+}

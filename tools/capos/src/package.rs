@@ -1,0 +1,76 @@
+//! Makes boot images: all programs, the compiled manifest, the kernel's symbols.
+
+use std::path::Path;
+use std::process::Command;
+
+use image::{Manifest, write_archive};
+
+use crate::guest::{self, Variant};
+use crate::place::{Project, cannot, write_file};
+use crate::{Problem, manifest, symbols};
+
+/// The manifest's name in the image.
+pub const MANIFEST: &str = "manifest";
+/// The symbols' name in the image.
+pub const SYMBOLS: &str = "kernel.sym";
+
+/// Compiles the manifest in `path`.
+///
+/// # Errors
+/// When it cannot be read, or is bad.
+pub fn compile_manifest(path: &Path) -> Result<Vec<u8>, Problem> {
+    let text = std::fs::read_to_string(path).map_err(|error| cannot("read the manifest", path, &error))?;
+    let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(manifest::compile(&file, &text)?)
+}
+
+/// Makes the image of the manifest in `path`, out of what was built, and writes it to `output`.
+///
+/// # Errors
+/// When the manifest is bad, names a program that does not exist, or something is not built.
+pub fn make(project: &Project, variant: &Variant, path: &Path, output: &Path) -> Result<(), Problem> {
+    let compiled = compile_manifest(path)?;
+    let names = guest::programs(project)?;
+    let checked = Manifest::parse(&compiled).map_err(|error| Problem(error.to_string()))?;
+    checked
+        .check_programs(|name| names.iter().any(|known| known == name))
+        .map_err(|error| Problem(format!("{error}\nthere are {}", names.join(", "))))?;
+    let mut files = vec![(MANIFEST.to_owned(), compiled)];
+    let kernel = variant.built(project, "kernel");
+    let kernel = std::fs::read(&kernel).map_err(|error| not_built(&cannot("read", &kernel, &error)))?;
+    files.push((SYMBOLS.to_owned(), symbols::table(&kernel)?));
+    for name in names {
+        let stripped = strip(&variant.built(project, &name))?;
+        files.push((name, stripped));
+    }
+    files.sort();
+    let list: Vec<(&str, &[u8])> = files.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+    let mut image = Vec::new();
+    write_archive(&list, |piece| image.extend_from_slice(piece)).map_err(|error| {
+        Problem(format!("{error}; rename a program: `{MANIFEST}` and `{SYMBOLS}` are taken"))
+    })?;
+    write_file(output, &image)
+}
+
+fn not_built(problem: &Problem) -> Problem {
+    Problem(format!("{problem}; build the guest first: capos build"))
+}
+
+/// A program without its debug information.
+fn strip(program: &Path) -> Result<Vec<u8>, Problem> {
+    if let Err(error) = std::fs::metadata(program) {
+        return Err(not_built(&cannot("read", program, &error)));
+    }
+    let mut stripped = program.as_os_str().to_owned();
+    stripped.push(format!(".stripped.{}", std::process::id()));
+    let stripped = Path::new(&stripped);
+    let output = Command::new("objcopy").arg("--strip-debug").arg(program).arg(stripped).output();
+    let output = output.map_err(|error| Problem(format!("cannot run objcopy: {error}; install binutils")))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Problem(format!("objcopy cannot strip {}: {said}", program.display())));
+    }
+    let bytes = std::fs::read(stripped).map_err(|error| cannot("read", stripped, &error));
+    let _ = std::fs::remove_file(stripped);
+    bytes
+}

@@ -1,0 +1,374 @@
+//! One virtual machine: its command line, its serial line, its end.
+//!
+//! The machine is a child of this process and of nobody else: it is stopped when the [`Guest`] is dropped, and dies with us.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Problem;
+use crate::place::{cannot, make_folder};
+
+/// Names another program than `qemu-system-x86_64`.
+pub const QEMU_VARIABLE: &str = "CAPOS_QEMU";
+/// The port through which the kernel powers off: writing `v` ends QEMU with `(v << 1) | 1`.
+const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
+/// What the kernel adds to the status that it powers off with, to be told from QEMU's own failures.
+const OFF_MARK: i32 = 0x10;
+/// How long QEMU may take to end after its serial line is closed.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the machine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory, in MiB.
+    pub mem_mib: u32,
+    /// Count instructions instead of time: one instruction is `2^n` ns. The same run again is the same, to the byte.
+    pub icount: Option<u8>,
+    /// The model of CPU.
+    pub cpu: String,
+    /// Boot options.
+    pub append: String,
+    /// Further arguments of QEMU, as they are.
+    pub extra: Vec<String>,
+    /// The program that is the machine.
+    pub qemu: PathBuf,
+}
+
+impl Default for Machine {
+    fn default() -> Machine {
+        let qemu = std::env::var_os(QEMU_VARIABLE).unwrap_or_else(|| "qemu-system-x86_64".into()).into();
+        let (cpu, append, extra) = ("max".to_owned(), String::new(), Vec::new());
+        Machine { cpus: 4, mem_mib: 256, icount: None, cpu, append, extra, qemu }
+    }
+}
+
+/// What it boots from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// The kernel itself, by PVH, with the boot image as its module.
+    Kernel {
+        /// The kernel's ELF file.
+        kernel: PathBuf,
+        /// The boot image.
+        image: PathBuf,
+    },
+}
+
+impl Machine {
+    /// QEMU's arguments.
+    #[must_use]
+    pub fn arguments(&self, medium: &Medium) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        match self.icount {
+            None => words.extend(["-accel", "tcg,thread=multi"].map(OsString::from)),
+            Some(shift) => {
+                words.extend(["-accel", "tcg", "-icount"].map(OsString::from));
+                words.push(format!("shift={shift},sleep=off").into());
+            }
+        }
+        words.extend(["-M", "q35", "-cpu"].map(OsString::from));
+        words.push(self.cpu.clone().into());
+        words.extend([
+            "-m".into(),
+            self.mem_mib.to_string().into(),
+            "-smp".into(),
+            self.cpus.to_string().into(),
+        ]);
+        match medium {
+            Medium::Kernel { kernel, image } => {
+                words.extend(["-kernel".into(), kernel.into(), "-initrd".into(), image.into()]);
+                if !self.append.is_empty() {
+                    words.extend(["-append".into(), self.append.clone().into()]);
+                }
+            }
+        }
+        words.extend(
+            [
+                "-display",
+                "none",
+                "-serial",
+                "stdio",
+                "-monitor",
+                "none",
+                "-nodefaults",
+                "-no-reboot",
+                "-device",
+            ]
+            .map(OsString::from),
+        );
+        words.push(EXIT_DEVICE.into());
+        words.extend(self.extra.iter().map(OsString::from));
+        words
+    }
+}
+
+/// How a machine ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The kernel powered it off with this status; 0 is good.
+    Off(u8),
+    /// It was reset or shut down in another way.
+    Reset,
+    /// QEMU itself failed.
+    Failed(String),
+}
+
+impl Outcome {
+    /// From QEMU's exit status.
+    #[must_use]
+    pub fn of(status: ExitStatus) -> Outcome {
+        match status.code() {
+            Some(0) => Outcome::Reset,
+            Some(code) if code & 1 == 1 && code >> 1 & OFF_MARK != 0 => {
+                Outcome::Off((code >> 1 & !OFF_MARK) as u8)
+            }
+            Some(code) => Outcome::Failed(format!("QEMU ended with status {code}")),
+            None => Outcome::Failed(format!("QEMU was ended by a signal ({status})")),
+        }
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Outcome::Off(0) => f.write_str("powered off, all well"),
+            Outcome::Off(status) => write!(f, "powered off with status {status}"),
+            Outcome::Reset => f.write_str("reset itself (a triple fault?)"),
+            Outcome::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+/// What happens on the serial line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The machine said something.
+    Said(Vec<u8>),
+    /// The machine ended.
+    Ended(Outcome),
+    /// The person at the terminal wants to leave.
+    Quit,
+    /// The time is over, and the machine goes on.
+    TimeUp,
+}
+
+enum Message {
+    Said(Vec<u8>),
+    Complained(Vec<u8>),
+    Closed,
+    Quit,
+}
+
+/// The way to the machine's serial input.
+#[derive(Clone)]
+pub struct Keys {
+    input: Arc<Mutex<ChildStdin>>,
+    messages: Sender<Message>,
+}
+
+impl Keys {
+    /// Types `bytes`; what an ended machine does not take is lost.
+    pub fn send(&self, bytes: &[u8]) {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = input.write_all(bytes).and_then(|()| input.flush());
+    }
+    /// Makes [`Guest::next`] return [`Event::Quit`].
+    pub fn quit(&self) {
+        let _ = self.messages.send(Message::Quit);
+    }
+}
+
+/// A machine that runs.
+pub struct Guest {
+    child: Child,
+    keys: Keys,
+    events: Receiver<Message>,
+    log: File,
+    /// Where the log is.
+    pub log_path: PathBuf,
+    /// What QEMU itself said.
+    pub complaints: String,
+}
+
+impl Guest {
+    /// Starts the machine; everything that it says goes to the file `log`.
+    ///
+    /// # Errors
+    /// When there is no QEMU, or the log cannot be written.
+    pub fn start(machine: &Machine, medium: &Medium, log: &Path) -> Result<Guest, Problem> {
+        if let Some(folder) = log.parent() {
+            make_folder(folder)?;
+        }
+        let file = File::create(log).map_err(|error| cannot("write the log", log, &error))?;
+        let qemu = &machine.qemu;
+        if !is_program(qemu) {
+            return Err(Problem(format!(
+                "{} is not installed; install it with: tools/setup.sh qemu",
+                qemu.display()
+            )));
+        }
+        let words = machine.arguments(medium);
+        let start = |mut command: Command| {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        };
+        // Whatever ends us ends the machine too.
+        let mut guarded = Command::new("setpriv");
+        guarded.args(["--pdeathsig", "KILL", "--"]).arg(qemu).args(&words);
+        let mut child = start(guarded)
+            .or_else(|_| {
+                let mut plain = Command::new(qemu);
+                plain.args(&words);
+                start(plain)
+            })
+            .map_err(|error| cannot("start", qemu, &error))?;
+        let (messages, events) = channel();
+        if let Some(output) = child.stdout.take() {
+            read_on(output, messages.clone(), Message::Said, Some(Message::Closed));
+        }
+        if let Some(output) = child.stderr.take() {
+            read_on(output, messages.clone(), Message::Complained, None);
+        }
+        let Some(input) = child.stdin.take() else { return Err(Problem::new("QEMU has no input")) };
+        let keys = Keys { input: Arc::new(Mutex::new(input)), messages };
+        let log_path = log.to_path_buf();
+        Ok(Guest { child, keys, events, log: file, log_path, complaints: String::new() })
+    }
+
+    /// The way to its serial input.
+    #[must_use]
+    pub fn keys(&self) -> Keys {
+        self.keys.clone()
+    }
+
+    /// What happens next, until `deadline`.
+    pub fn next(&mut self, deadline: Option<Instant>) -> Event {
+        loop {
+            let message = match deadline {
+                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(deadline) => {
+                    self.events.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                }
+            };
+            match message {
+                Ok(Message::Said(bytes)) => {
+                    let _ = self.log.write_all(&bytes);
+                    return Event::Said(bytes);
+                }
+                Ok(Message::Complained(bytes)) => self.complain(&bytes),
+                Ok(Message::Quit) => return Event::Quit,
+                Ok(Message::Closed) | Err(RecvTimeoutError::Disconnected) => {
+                    return Event::Ended(self.wait());
+                }
+                Err(RecvTimeoutError::Timeout) => return Event::TimeUp,
+            }
+        }
+    }
+
+    fn complain(&mut self, bytes: &[u8]) {
+        let text = String::from_utf8_lossy(bytes);
+        let _ = write!(self.log, "[qemu] {text}");
+        self.complaints.push_str(&text);
+    }
+
+    /// Waits for the end of a machine whose serial line is closed.
+    fn wait(&mut self) -> Outcome {
+        let limit = Instant::now() + END_LIMIT;
+        let outcome = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Outcome::of(status),
+                Ok(None) if Instant::now() < limit => thread::sleep(Duration::from_millis(2)),
+                Ok(None) => break Outcome::Failed("QEMU closed its serial line and did not end".to_owned()),
+                Err(error) => break Outcome::Failed(format!("QEMU cannot be waited for: {error}")),
+            }
+        };
+        while let Ok(message) = self.events.recv_timeout(Duration::from_millis(20)) {
+            if let Message::Complained(bytes) = message {
+                self.complain(&bytes);
+            }
+        }
+        outcome
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether there is such a program: at that path, or in `PATH`.
+fn is_program(program: &Path) -> bool {
+    if program.components().count() > 1 {
+        return program.is_file();
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
+}
+
+/// Reads `output` in a thread of its own, until it is closed.
+fn read_on(
+    mut output: impl Read + Send + 'static,
+    messages: Sender<Message>,
+    make: fn(Vec<u8>) -> Message,
+    last: Option<Message>,
+) {
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = output.read(&mut buffer) {
+            if messages.send(make(buffer[..count].to_vec())).is_err() {
+                return;
+            }
+        }
+        if let Some(last) = last {
+            let _ = messages.send(last);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    fn words(machine: &Machine) -> String {
+        let medium = Medium::Kernel { kernel: "K".into(), image: "I".into() };
+        let words: Vec<String> =
+            machine.arguments(&medium).iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        words.join(" ")
+    }
+
+    #[test]
+    fn the_command_line_is_the_one_that_was_tried() {
+        assert_eq!(
+            words(&Machine::default()),
+            "-accel tcg,thread=multi -M q35 -cpu max -m 256 -smp 4 -kernel K -initrd I -display none -serial stdio \
+             -monitor none -nodefaults -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=0x04"
+        );
+        let counted = Machine { icount: Some(0), append: "a b".to_owned(), ..Machine::default() };
+        let line = words(&counted);
+        assert!(line.starts_with("-accel tcg -icount shift=0,sleep=off -M q35"), "{line}");
+        assert!(line.contains("-initrd I -append a b -display"), "{line}");
+    }
+
+    #[test]
+    fn the_exit_status_says_how_it_ended() {
+        let of = |code: i32| Outcome::of(ExitStatus::from_raw(code << 8));
+        assert_eq!(of(33), Outcome::Off(0));
+        assert_eq!(of(35), Outcome::Off(1));
+        assert_eq!(of((0x1f << 1) | 1), Outcome::Off(15));
+        assert_eq!(of(0), Outcome::Reset);
+        assert_eq!(of(1), Outcome::Failed("QEMU ended with status 1".to_owned()));
+        assert!(matches!(Outcome::of(ExitStatus::from_raw(9)), Outcome::Failed(_)));
+    }
+}
