@@ -1,0 +1,105 @@
+//! Reads CPUs and interrupt routing from the ACPI tables: RSDP, RSDT or XSDT, MADT. Nothing else is needed.
+
+use crate::mm::paging::phys;
+use alloc::vec::Vec;
+
+/// What the tables say.
+#[derive(Debug, Default)]
+pub struct Platform {
+    /// APIC numbers of usable CPUs.
+    pub cpus: Vec<u32>,
+    /// Physical address and first interrupt of the IO APIC.
+    pub io_apic: Option<(u64, u32)>,
+    /// (ISA line, global interrupt, flags).
+    pub overrides: Vec<(u8, u32, u16)>,
+}
+
+/// Tables larger than this are not believed.
+const MAX_TABLE_BYTES: u32 = 1 << 20;
+
+fn bytes(address: u64, length: usize) -> Option<&'static [u8]> {
+    phys::bytes(address, length)
+}
+
+fn word(table: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(table.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn long(table: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(table.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn sums_to_zero(table: &[u8]) -> bool {
+    table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)) == 0
+}
+
+fn table(address: u64) -> Option<&'static [u8]> {
+    let length = word(bytes(address, 8)?, 4)?;
+    if !(36..=MAX_TABLE_BYTES).contains(&length) {
+        return None;
+    }
+    bytes(address, length as usize).filter(|table| sums_to_zero(table))
+}
+
+/// Finds the root pointer where BIOSes put it.
+pub fn search_rsdp() -> Option<u64> {
+    let ebda = u64::from(u16::from_le_bytes(bytes(0x40e, 2)?.try_into().ok()?)) << 4;
+    let in_range = |start: u64, end: u64| {
+        (start..end).step_by(16).find(|at| {
+            bytes(*at, 20).is_some_and(|found| found.starts_with(b"RSD PTR ") && sums_to_zero(found))
+        })
+    };
+    in_range(ebda & !15, (ebda & !15) + 1024).or_else(|| in_range(0xe_0000, 0x10_0000))
+}
+
+/// Reads what the kernel needs. `None` if a table is missing or broken; the kernel then runs on one CPU.
+pub fn read(rsdp: u64) -> Option<Platform> {
+    let root = bytes(rsdp, 20)?;
+    if !root.starts_with(b"RSD PTR ") {
+        return None;
+    }
+    let (directory, entry_bytes) = match root[15] {
+        2.. => match long(bytes(rsdp, 36)?, 24).filter(|at| *at != 0) {
+            Some(xsdt) => (xsdt, 8),
+            None => (u64::from(word(root, 16)?), 4),
+        },
+        _ => (u64::from(word(root, 16)?), 4),
+    };
+    let entries = &table(directory)?[36..];
+    entries.chunks_exact(entry_bytes).find_map(|entry| {
+        let at = if entry_bytes == 8 { long(entry, 0)? } else { u64::from(word(entry, 0)?) };
+        table(at).filter(|found| found.starts_with(b"APIC")).map(madt)
+    })
+}
+
+fn madt(table: &[u8]) -> Platform {
+    let mut platform = Platform::default();
+    let mut rest = table.get(44..).unwrap_or(&[]);
+    while let [kind, length, ..] = *rest {
+        let Some(entry) = rest.get(..length as usize).filter(|entry| entry.len() >= 2) else { break };
+        rest = &rest[length as usize..];
+        match kind {
+            0 if entry.len() >= 8 && entry[4] & 3 != 0 => platform.cpus.push(u32::from(entry[3])),
+            1 if entry.len() >= 12 && platform.io_apic.is_none() => {
+                if let (Some(address), Some(base)) = (word(entry, 4), word(entry, 8)) {
+                    platform.io_apic = Some((u64::from(address), base));
+                }
+            }
+            2 if entry.len() >= 10 => {
+                if let Some(gsi) = word(entry, 4) {
+                    platform.overrides.push((entry[3], gsi, u16::from_le_bytes([entry[8], entry[9]])));
+                }
+            }
+            9 if entry.len() >= 16 => {
+                if let (Some(id), Some(flags)) = (word(entry, 4), word(entry, 8))
+                    && flags & 3 != 0
+                    && !platform.cpus.contains(&id)
+                {
+                    platform.cpus.push(id);
+                }
+            }
+            _ => {}
+        }
+    }
+    platform
+}

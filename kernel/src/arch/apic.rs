@@ -1,0 +1,160 @@
+//! Local APIC (xAPIC by memory, x2APIC by registers where offered) and IO APIC.
+
+use super::cpu;
+use crate::mm::paging;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const MSR_APIC_BASE: u32 = 0x1b;
+const MSR_X2APIC: u32 = 0x800;
+
+const ID: u32 = 0x20;
+const EOI: u32 = 0xb0;
+const SPURIOUS: u32 = 0xf0;
+const ICR_LOW: u32 = 0x300;
+const ICR_HIGH: u32 = 0x310;
+const LVT_TIMER: u32 = 0x320;
+const LVT_LINT0: u32 = 0x350;
+const LVT_ERROR: u32 = 0x370;
+const TIMER_INITIAL: u32 = 0x380;
+const TIMER_CURRENT: u32 = 0x390;
+const TIMER_DIVIDE: u32 = 0x3e0;
+
+static X2: AtomicBool = AtomicBool::new(false);
+static BASE: AtomicU64 = AtomicU64::new(0);
+
+fn read(register: u32) -> u32 {
+    if X2.load(Ordering::Relaxed) {
+        return cpu::rdmsr(MSR_X2APIC + register / 16) as u32;
+    }
+    let address = BASE.load(Ordering::Relaxed) + u64::from(register);
+    // SAFETY: `init` mapped the page; these are device registers, read with their side effects.
+    unsafe { (address as *const u32).read_volatile() }
+}
+
+fn write(register: u32, value: u32) {
+    if X2.load(Ordering::Relaxed) {
+        // SAFETY: an APIC register; what is written changes interrupt delivery only.
+        return unsafe { cpu::wrmsr(MSR_X2APIC + register / 16, u64::from(value)) };
+    }
+    let address = BASE.load(Ordering::Relaxed) + u64::from(register);
+    // SAFETY: as `read`.
+    unsafe { (address as *mut u32).write_volatile(value) }
+}
+
+/// Is there a local APIC?
+pub fn exists() -> bool {
+    cpu::cpuid(1, 0)[3] & 1 << 9 != 0
+}
+
+/// How the APIC is reached, for the boot log.
+pub fn mode() -> &'static str {
+    if X2.load(Ordering::Relaxed) { "x2apic" } else { "xapic" }
+}
+
+/// Switches this CPU's APIC on. The first caller chooses the mode and maps the registers.
+pub fn init() {
+    let x2 = cpu::cpuid(1, 0)[2] & 1 << 21 != 0;
+    let base = cpu::rdmsr(MSR_APIC_BASE);
+    let mode = if x2 { 1 << 10 | 1 << 11 } else { 1 << 11 };
+    // SAFETY: enables the APIC where the firmware put it.
+    unsafe { cpu::wrmsr(MSR_APIC_BASE, base | mode) };
+    X2.store(x2, Ordering::Relaxed);
+    if !x2 && BASE.load(Ordering::Relaxed) == 0 {
+        BASE.store(paging::map_device(base & 0xf_ffff_f000, 4096), Ordering::Relaxed);
+    }
+    write(LVT_LINT0, 1 << 16);
+    write(LVT_ERROR, 1 << 16);
+    write(LVT_TIMER, 1 << 16);
+    write(SPURIOUS, 0x100 | super::entry::VECTOR_SPURIOUS as u32);
+}
+
+/// This CPU's APIC number.
+pub fn id() -> u32 {
+    if X2.load(Ordering::Relaxed) { read(ID) } else { read(ID) >> 24 }
+}
+
+/// The interrupt was taken.
+#[inline]
+pub fn end_of_interrupt() {
+    write(EOI, 0);
+}
+
+fn send(target: u32, command: u32) {
+    if X2.load(Ordering::Relaxed) {
+        // SAFETY: sends an interrupt.
+        unsafe { cpu::wrmsr(MSR_X2APIC + ICR_LOW / 16, u64::from(target) << 32 | u64::from(command)) };
+        return;
+    }
+    write(ICR_HIGH, target << 24);
+    write(ICR_LOW, command);
+    while read(ICR_LOW) & 1 << 12 != 0 {
+        cpu::pause();
+    }
+}
+
+/// Interrupts another CPU with `vector`.
+pub fn send_ipi(target: u32, vector: usize) {
+    send(target, 0x4000 | vector as u32);
+}
+
+/// Resets another CPU.
+pub fn send_init(target: u32) {
+    send(target, 0x4500);
+}
+
+/// Starts another CPU at `page`.
+pub fn send_startup(target: u32, page: u8) {
+    send(target, 0x4600 | u32::from(page));
+}
+
+/// Counts down from `count`, by 16th of the bus clock; then interrupts.
+#[inline]
+pub fn timer_oneshot(count: u32) {
+    write(TIMER_INITIAL, count);
+}
+
+/// Sets the timer up: one interrupt a count.
+pub fn timer_setup_oneshot() {
+    write(TIMER_DIVIDE, 3);
+    write(LVT_TIMER, super::entry::VECTOR_TIMER as u32);
+    write(TIMER_INITIAL, 0);
+}
+
+/// Sets the timer up: an interrupt every `count`.
+pub fn timer_setup_periodic(count: u32) {
+    write(TIMER_DIVIDE, 3);
+    write(LVT_TIMER, 1 << 17 | super::entry::VECTOR_TIMER as u32);
+    write(TIMER_INITIAL, count);
+}
+
+/// Counts down without interrupts, for calibration.
+pub fn timer_setup_masked() {
+    write(TIMER_DIVIDE, 3);
+    write(LVT_TIMER, 1 << 16);
+    write(TIMER_INITIAL, u32::MAX);
+}
+
+/// What is left of the count.
+pub fn timer_current() -> u32 {
+    read(TIMER_CURRENT)
+}
+
+/// The timer stays quiet.
+pub fn timer_stop() {
+    write(TIMER_INITIAL, 0);
+}
+
+/// Routes `gsi` of the IO APIC at physical address `io_apic` (whose first is `gsi_base`) to `vector` on the CPU `target`.
+pub fn route(io_apic: u64, gsi_base: u32, gsi: u32, vector: usize, target: u32, level: bool, low: bool) {
+    let base = paging::map_device(io_apic, 4096);
+    let write = |register: u32, value: u32| {
+        // SAFETY: the page was just mapped; IOREGSEL and IOWIN.
+        unsafe {
+            (base as *mut u32).write_volatile(register);
+            ((base + 16) as *mut u32).write_volatile(value);
+        }
+    };
+    let entry = 0x10 + (gsi - gsi_base) * 2;
+    write(entry + 1, target << 24);
+    write(entry, vector as u32 | u32::from(low) << 13 | u32::from(level) << 15);
+}

@@ -1,0 +1,205 @@
+//! From the boot loader's 32-bit mode to Rust in the higher half; and for the other CPUs from real mode.
+//!
+//! Two ways in, one kernel: the PVH note (QEMU `-kernel`) and a Multiboot2 header (GRUB, BIOS and UEFI). Both arrive in flat 32-bit
+//! mode with paging off and a pointer in EBX. The tables made here map the first GiB at 0, the first 4 GiB at the physical
+//! map, and the image; `paging` replaces them with ones that know what may be written and what executed.
+
+use core::arch::global_asm;
+
+/// How the kernel was started.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loader {
+    /// PVH: EBX was a `hvm_start_info`.
+    Pvh = 1,
+    /// Multiboot2: EBX was its information structure.
+    Multiboot2 = 2,
+}
+
+global_asm!(
+    r#"
+    .section .note.pvh, "a", @note
+    .align 4
+    .long 4, 8, 18
+    .asciz "Xen"
+    .quad pvh_start
+
+    .section .multiboot2, "a", @progbits
+    .align 8
+mb2_header:
+    .long 0xe85250d6, 0, mb2_end - mb2_header, -(0xe85250d6 + (mb2_end - mb2_header))
+    # where to enter
+    .short 3, 0
+    .long 12, mb2_start
+    .align 8
+    # modules on page boundaries
+    .short 6, 0
+    .long 8
+    .short 0, 0
+    .long 8
+mb2_end:
+
+    .section .boot, "awx", @progbits
+    .code32
+    .global pvh_start
+pvh_start:
+    mov esi, 1
+    jmp 2f
+    .global mb2_start
+mb2_start:
+    mov esi, 2
+2:  cli
+    cld
+    mov esp, offset boot_stack_top
+    mov edi, ebx
+
+    # 4 page directories of 2 MiB pages: the first 4 GiB.
+    mov ebx, offset boot_pd
+    mov eax, 0x83
+    xor ecx, ecx
+3:  mov [ebx + ecx*8], eax
+    mov edx, ecx
+    shr edx, 11
+    mov [ebx + ecx*8 + 4], edx
+    add eax, 0x200000
+    inc ecx
+    cmp ecx, 2048
+    jb 3b
+    # PDPT entries 0..3 for both the identity map and the physical map; 510 for the image.
+    mov ebx, offset boot_pdpt
+    mov eax, offset boot_pd
+    or eax, 3
+    xor ecx, ecx
+4:  mov [ebx + ecx*8], eax
+    add eax, 4096
+    inc ecx
+    cmp ecx, 4
+    jb 4b
+    mov ebx, offset boot_pdpt_high
+    mov eax, offset boot_pd
+    or eax, 3
+    mov [ebx + 510*8], eax
+    mov ebx, offset boot_pml4
+    mov eax, offset boot_pdpt
+    or eax, 3
+    mov [ebx], eax
+    mov [ebx + 256*8], eax
+    mov eax, offset boot_pdpt_high
+    or eax, 3
+    mov [ebx + 511*8], eax
+
+    mov eax, offset boot_pml4
+    mov cr3, eax
+    mov eax, cr4
+    or eax, 0x620          # PAE, OSFXSR, OSXMMEXCPT
+    mov cr4, eax
+    mov ecx, 0xc0000080
+    rdmsr
+    or eax, 0x901          # SCE, LME, NXE
+    wrmsr
+    mov eax, 0x80010033    # PG, WP, NE, ET, MP, PE
+    mov cr0, eax
+    lgdt [boot_gdt_pointer]
+    .byte 0xea
+    .long boot_long
+    .short 8
+    .code64
+boot_long:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    xor eax, eax
+    mov fs, ax
+    mov gs, ax
+    lea rsp, [rip + boot_stack_top]
+    movabs rax, 0xffffffff80000000
+    add rsp, rax
+    xor ebp, ebp
+    # edi = pointer, esi = loader
+    movabs rax, offset {main}
+    call rax
+    ud2
+
+    # ---- the other CPUs: copied to 0x8000, started there in real mode ----
+    .global ap_trampoline, ap_trampoline_end, ap_cr3, ap_stack, ap_entry
+ap_trampoline:
+    .code16
+    cli
+    cld
+    xor ax, ax
+    mov ds, ax
+    lgdt [ap_gdt_pointer - ap_trampoline + 0x8000]
+    mov eax, 0x11
+    mov cr0, eax
+    .byte 0x66, 0xea
+    .long ap32 - ap_trampoline + 0x8000
+    .short 24
+    .code32
+ap32:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    mov eax, [ap_cr3 - ap_trampoline + 0x8000]
+    mov cr3, eax
+    mov eax, 0x620
+    mov cr4, eax
+    mov ecx, 0xc0000080
+    rdmsr
+    or eax, 0x901
+    wrmsr
+    mov eax, 0x80010033
+    mov cr0, eax
+    .byte 0xea
+    .long ap64 - ap_trampoline + 0x8000
+    .short 8
+    .code64
+ap64:
+    xor eax, eax
+    mov fs, ax
+    mov gs, ax
+    mov rsp, [ap_stack - ap_trampoline + 0x8000]
+    xor ebp, ebp
+    mov rax, [ap_entry - ap_trampoline + 0x8000]
+    call rax
+    ud2
+    .align 8
+ap_cr3: .quad 0
+ap_stack: .quad 0
+ap_entry: .quad 0
+    .align 8
+ap_gdt:
+    .quad 0
+    .quad 0x00af9a000000ffff
+    .quad 0x00cf92000000ffff
+    .quad 0x00cf9a000000ffff
+ap_gdt_pointer:
+    .short 31
+    .long ap_gdt - ap_trampoline + 0x8000
+ap_trampoline_end:
+
+    .align 8
+boot_gdt:
+    .quad 0
+    .quad 0x00af9a000000ffff
+    .quad 0x00cf92000000ffff
+boot_gdt_pointer:
+    .short 23
+    .long boot_gdt
+
+    .section .boot_bss, "aw", @nobits
+    .align 4096
+    .global boot_pml4
+boot_pml4: .skip 4096
+boot_pdpt: .skip 4096
+boot_pdpt_high: .skip 4096
+boot_pd: .skip 16384
+boot_stack: .skip 65536
+    .global boot_stack_top
+boot_stack_top:
+    .text
+    .code64
+"#,
+    main = sym crate::start_bsp,
+);

@@ -1,0 +1,154 @@
+//! Single instructions that Rust has no words for.
+
+use core::arch::asm;
+
+/// Writes a byte to an I/O port.
+pub fn outb(port: u16, value: u8) {
+    // SAFETY: port I/O does not touch memory that Rust knows of; which ports are written is the drivers' business.
+    unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
+}
+
+/// Writes four bytes to an I/O port.
+pub fn outl(port: u16, value: u32) {
+    // SAFETY: as `outb`.
+    unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) }
+}
+
+/// Writes two bytes to an I/O port.
+pub fn outw(port: u16, value: u16) {
+    // SAFETY: as `outb`.
+    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) }
+}
+
+/// Reads a byte from an I/O port.
+pub fn inb(port: u16) -> u8 {
+    let value;
+    // SAFETY: as `outb`.
+    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// The time-stamp counter.
+#[inline(always)]
+pub fn rdtsc() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: reads a counter.
+    unsafe { asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Reads a model-specific register.
+pub fn rdmsr(msr: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: the callers name registers that exist on every x86_64 CPU or that CPUID promised.
+    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Writes a model-specific register.
+///
+/// # Safety
+/// The value must keep the kernel's assumptions: entry points, bases and features.
+#[inline(always)]
+pub unsafe fn wrmsr(msr: u32, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags));
+    }
+}
+
+/// What CPUID says.
+pub fn cpuid(leaf: u32, sub: u32) -> [u32; 4] {
+    let r = core::arch::x86_64::__cpuid_count(leaf, sub);
+    [r.eax, r.ebx, r.ecx, r.edx]
+}
+
+/// The page-table root.
+pub fn cr3() -> u64 {
+    let value;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cr3", out(reg) value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// Changes the page-table root, which also flushes what is not global.
+///
+/// # Safety
+/// The tables must map the running kernel as it is mapped now.
+#[inline(always)]
+pub unsafe fn set_cr3(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack, preserves_flags)) }
+}
+
+/// The address of the last page fault.
+pub fn cr2() -> u64 {
+    let value;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cr2", out(reg) value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// CR4.
+pub fn cr4() -> u64 {
+    let value;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cr4", out(reg) value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// Sets CR4.
+///
+/// # Safety
+/// Only features that the CPU has and the kernel is written for.
+pub unsafe fn set_cr4(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("mov cr4, {}", in(reg) value, options(nostack, preserves_flags)) }
+}
+
+/// Forgets the translation of one page on this CPU.
+#[inline(always)]
+pub fn invlpg(address: u64) {
+    // SAFETY: forgetting a translation is always sound; it is read again from the tables.
+    unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) }
+}
+
+/// Forgets every translation that is not global.
+#[inline(always)]
+pub fn flush_tlb() {
+    // SAFETY: the same tables again.
+    unsafe { set_cr3(cr3()) }
+}
+
+/// Forgets every translation, the kernel's global ones too.
+pub fn flush_tlb_global() {
+    const PGE: u64 = 1 << 7;
+    let old = cr4();
+    // SAFETY: toggling PGE flushes everything and comes back to what was set.
+    unsafe {
+        set_cr4(old & !PGE);
+        set_cr4(old);
+    }
+}
+
+/// Lets the sibling or the emulator go on.
+#[inline(always)]
+pub fn pause() {
+    core::hint::spin_loop();
+}
+
+/// Stops this CPU for ever.
+pub fn halt() -> ! {
+    loop {
+        // SAFETY: nothing is expected of this CPU any more.
+        unsafe { asm!("cli; hlt", options(nomem, nostack)) }
+    }
+}
+
+/// Waits for an interrupt, takes it, and comes back with interrupts off. `sti` takes effect after the next instruction, so none
+/// can slip in between.
+pub fn wait_for_interrupt() {
+    // SAFETY: only the idle loop calls this, with no lock held; the handlers leave everything as it was. The red zone is clear: the
+    // kernel is compiled without one, and nothing else is live here.
+    unsafe { asm!("sti; hlt; cli", options(nostack)) }
+}

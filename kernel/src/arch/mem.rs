@@ -1,0 +1,153 @@
+//! The memory functions that compiled code calls. `rep movsq`/`stosq` would count every word as an instruction under icount and is slow in
+//! TCG; loops of 16 bytes are fast everywhere. Sizes are mostly small.
+
+use core::arch::global_asm;
+
+global_asm!(
+    r#"
+    .text
+    .global memcpy, memmove, memset, memcmp, bcmp
+    .align 16
+memmove:
+    mov rax, rdi
+    sub rax, rsi
+    cmp rax, rdx
+    jb 20f                 # the destination begins inside the source: from the end
+memcpy:
+    mov rax, rdi
+    cmp rdx, 16
+    jb 10f
+    movups xmm1, [rsi + rdx - 16]
+    lea r8, [rdi + rdx - 16]
+    cmp rdx, 64
+    jb 2f
+1:  movups xmm0, [rsi]
+    movups xmm2, [rsi + 16]
+    movups xmm3, [rsi + 32]
+    movups xmm4, [rsi + 48]
+    movups [rdi], xmm0
+    movups [rdi + 16], xmm2
+    movups [rdi + 32], xmm3
+    movups [rdi + 48], xmm4
+    add rsi, 64
+    add rdi, 64
+    sub rdx, 64
+    cmp rdx, 64
+    jae 1b
+2:  cmp rdx, 16
+    jbe 3f
+    movups xmm0, [rsi]
+    movups [rdi], xmm0
+    add rsi, 16
+    add rdi, 16
+    sub rdx, 16
+    jmp 2b
+3:  movups [r8], xmm1
+    ret
+10: cmp rdx, 8
+    jb 11f
+    mov rcx, [rsi]
+    mov r8, [rsi + rdx - 8]
+    mov [rdi], rcx
+    mov [rdi + rdx - 8], r8
+    ret
+11: cmp rdx, 4
+    jb 12f
+    mov ecx, [rsi]
+    mov r8d, [rsi + rdx - 4]
+    mov [rdi], ecx
+    mov [rdi + rdx - 4], r8d
+    ret
+12: test rdx, rdx
+    jz 13f
+    movzx ecx, byte ptr [rsi]
+    mov [rdi], cl
+    inc rsi
+    inc rdi
+    dec rdx
+    jmp 12b
+13: ret
+20: mov rax, rdi
+    cmp rdi, rsi
+    je 13b
+21: cmp rdx, 16
+    jb 22f
+    movups xmm0, [rsi + rdx - 16]
+    movups [rdi + rdx - 16], xmm0
+    sub rdx, 16
+    jmp 21b
+22: test rdx, rdx
+    jz 13b
+    mov cl, [rsi + rdx - 1]
+    mov [rdi + rdx - 1], cl
+    dec rdx
+    jmp 22b
+
+    .align 16
+memset:
+    mov rax, rdi
+    movzx esi, sil
+    movabs rcx, 0x0101010101010101
+    imul rsi, rcx
+    cmp rdx, 16
+    jb 5f
+    movq xmm0, rsi
+    punpcklqdq xmm0, xmm0
+    movups [rdi + rdx - 16], xmm0
+    cmp rdx, 64
+    jb 2f
+1:  movups [rdi], xmm0
+    movups [rdi + 16], xmm0
+    movups [rdi + 32], xmm0
+    movups [rdi + 48], xmm0
+    add rdi, 64
+    sub rdx, 64
+    cmp rdx, 64
+    jae 1b
+2:  cmp rdx, 16
+    jb 4f
+    movups [rdi], xmm0
+    add rdi, 16
+    sub rdx, 16
+    jmp 2b
+4:  ret
+5:  test rdx, rdx
+    jz 4b
+    mov [rdi], sil
+    inc rdi
+    dec rdx
+    jmp 5b
+
+    .align 16
+bcmp:
+memcmp:
+    cmp rdx, 8
+    jb 2f
+    mov rax, [rdi]
+    mov rcx, [rsi]
+    cmp rax, rcx
+    jne 3f
+    add rdi, 8
+    add rsi, 8
+    sub rdx, 8
+    jmp memcmp
+2:  test rdx, rdx
+    jz 4f
+    movzx eax, byte ptr [rdi]
+    movzx ecx, byte ptr [rsi]
+    inc rdi
+    inc rsi
+    dec rdx
+    sub eax, ecx
+    jz 2b
+    ret
+3:  bswap rax
+    bswap rcx
+    cmp rax, rcx
+    sbb eax, eax
+    or eax, 1
+    ret
+4:  xor eax, eax
+    ret
+"#
+);

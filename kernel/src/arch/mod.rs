@@ -1,0 +1,16 @@
+//! The machine: everything here may be `unsafe`, and almost nothing elsewhere is.
+
+pub mod acpi;
+pub mod apic;
+pub mod boot;
+pub mod cpu;
+pub mod entry;
+pub mod features;
+pub mod fpu;
+pub mod mem;
+pub mod percpu;
+pub mod pit;
+pub mod segments;
+pub mod serial;
+pub mod smp;
+pub mod switch;

@@ -1,0 +1,71 @@
+//! The old timer and interrupt controller: the reference for calibration, and the fallback when no local timer works.
+
+use super::cpu::{inb, outb};
+
+/// The PIT's frequency.
+pub const HZ: u64 = 1_193_182;
+/// Longest time that one count can take.
+pub const MAX_NS: u64 = 0xffff * 1_000_000_000 / HZ;
+
+/// Masks everything at the PIC, after moving its vectors away from the exceptions.
+pub fn mask_pic() {
+    for (port, value) in
+        [(0x20, 0x11), (0xa0, 0x11), (0x21, 32), (0xa1, 40), (0x21, 4), (0xa1, 2), (0x21, 1), (0xa1, 1)]
+    {
+        outb(port, value);
+    }
+    outb(0x21, 0xff);
+    outb(0xa1, 0xff);
+}
+
+/// Lets interrupt line `line` (0 to 7) of the PIC through.
+pub fn unmask_pic(line: u8) {
+    outb(0x21, inb(0x21) & !(1 << line));
+}
+
+/// Tells the PIC that its interrupt was taken.
+pub fn end_of_interrupt() {
+    outb(0x20, 0x20);
+}
+
+/// Channel 0 interrupts once after `ns`, or as near as it can.
+pub fn oneshot(ns: u64) {
+    let count = (ns.clamp(1_000, MAX_NS) * HZ / 1_000_000_000).clamp(1, 0xffff) as u16;
+    outb(0x43, 0x30);
+    outb(0x40, count as u8);
+    outb(0x40, (count >> 8) as u8);
+}
+
+/// Channel 0 interrupts every `ns`.
+pub fn periodic(ns: u64) {
+    let count = (ns.clamp(1_000, MAX_NS) * HZ / 1_000_000_000).clamp(1, 0xffff) as u16;
+    outb(0x43, 0x34);
+    outb(0x40, count as u8);
+    outb(0x40, (count >> 8) as u8);
+}
+
+/// Channel 0 stays quiet.
+pub fn stop() {
+    outb(0x43, 0x30);
+}
+
+/// Runs `sample` at the begin and at the end of an interval of about `ns` on channel 2; gives both samples and the interval's length, or
+/// `None` if the channel does not count.
+pub fn interval<T>(ns: u64, mut sample: impl FnMut() -> T) -> Option<(T, T, u64)> {
+    let count = (ns * HZ / 1_000_000_000).clamp(2, 0xffff) as u16;
+    outb(0x61, inb(0x61) & !2 | 1);
+    outb(0x43, 0xb0);
+    outb(0x42, count as u8);
+    outb(0x42, (count >> 8) as u8);
+    // Gate low, gate high: starts.
+    outb(0x61, inb(0x61) & !1);
+    outb(0x61, inb(0x61) | 1);
+    let first = sample();
+    for _ in 0..50_000_000u32 {
+        if inb(0x61) & 0x20 != 0 {
+            return Some((first, sample(), u64::from(count) * 1_000_000_000 / HZ));
+        }
+        super::cpu::pause();
+    }
+    None
+}

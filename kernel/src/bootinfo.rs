@@ -1,0 +1,184 @@
+//! What the boot loader says: memory, the boot image, the command line, ACPI. From PVH or Multiboot2, as one structure.
+
+use crate::arch::boot::Loader;
+use crate::mm::paging::{self, phys};
+
+const MAX_RANGES: usize = 64;
+const PAGE: u64 = 4096;
+/// Everything below is left alone: firmware data, and the start-up code of other CPUs.
+const LOW_MEMORY: u64 = 1 << 20;
+
+/// Memory that is free at boot, in whole pages.
+pub struct MemoryMap {
+    ranges: [(u64, u64); MAX_RANGES],
+    count: usize,
+}
+
+impl MemoryMap {
+    /// Free ranges: (start, end).
+    pub fn free(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges[..self.count].iter().copied()
+    }
+
+    fn add(&mut self, start: u64, end: u64) {
+        let (start, end) = (start.next_multiple_of(PAGE).max(LOW_MEMORY), end / PAGE * PAGE);
+        // Memory above 512 GiB is outside the physical map.
+        let end = end.min(512 << 30);
+        if start < end && self.count < MAX_RANGES {
+            self.ranges[self.count] = (start, end);
+            self.count += 1;
+        }
+    }
+
+    fn remove(&mut self, start: u64, end: u64) {
+        let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
+        for i in 0..self.count {
+            let (from, to) = self.ranges[i];
+            if to <= start || end <= from {
+                continue;
+            }
+            self.ranges[i] = (from, start.clamp(from, to));
+            if end < to && self.count < MAX_RANGES {
+                self.ranges[self.count] = (end.max(from), to);
+                self.count += 1;
+            }
+        }
+    }
+}
+
+/// The structure.
+pub struct BootInfo {
+    /// Free memory.
+    pub memory: MemoryMap,
+    /// Highest address of memory.
+    pub top: u64,
+    /// The boot image: (start, bytes).
+    pub module: Option<(u64, u64)>,
+    /// Boot options.
+    pub options: Options,
+    /// ACPI's root pointer, if the loader knows.
+    pub rsdp: Option<u64>,
+}
+
+/// Boot options: words of the command line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// `pit`: as if no local timer calibrated.
+    pub pit: bool,
+    /// `nocalib`: as if nothing calibrated.
+    pub no_calibration: bool,
+    /// `maxcpus=n`.
+    pub max_cpus: Option<usize>,
+    /// `quiet`: no boot log.
+    pub quiet: bool,
+    /// `panic`: fail on purpose, for the test of the report.
+    pub panic: bool,
+}
+
+impl Options {
+    fn parse(line: &[u8]) -> Options {
+        let mut options = Options::default();
+        let line = core::str::from_utf8(line).unwrap_or("");
+        for word in line.split_ascii_whitespace() {
+            match word {
+                "pit" => options.pit = true,
+                "nocalib" => options.no_calibration = true,
+                "quiet" => options.quiet = true,
+                "panic" => options.panic = true,
+                _ => match word.strip_prefix("maxcpus=").and_then(|n| n.parse().ok()) {
+                    Some(n) => options.max_cpus = Some(n),
+                    None => crate::println!("boot: option `{word}` is not known; known are pit nocalib quiet panic maxcpus=n"),
+                },
+            }
+        }
+        options
+    }
+}
+
+fn read<T: Copy>(address: u64) -> T {
+    // SAFETY: addresses from the boot loader's own structures, inside the physical map.
+    unsafe { phys::pointer::<T>(address).read_unaligned() }
+}
+
+fn text(address: u64) -> &'static [u8] {
+    if address == 0 {
+        return &[];
+    }
+    let length = (0..1024).find(|i| read::<u8>(address + i) == 0).unwrap_or(1024);
+    phys::bytes(address, length as usize).unwrap_or(&[])
+}
+
+/// Reads what `loader` left at `address`.
+pub fn parse(loader: Loader, address: u64) -> BootInfo {
+    let memory = MemoryMap { ranges: [(0, 0); MAX_RANGES], count: 0 };
+    let mut info = BootInfo { memory, top: 0, module: None, options: Options::default(), rsdp: None };
+    match loader {
+        Loader::Pvh => pvh(&mut info, address),
+        Loader::Multiboot2 => multiboot2(&mut info, address),
+    }
+    info.top = info.memory.free().map(|(_, end)| end).max().unwrap_or(0);
+    info.memory.remove(LOW_MEMORY, paging::image_end());
+    if let Some((start, bytes)) = info.module {
+        info.memory.remove(start, start + bytes);
+    }
+    info
+}
+
+fn pvh(info: &mut BootInfo, at: u64) {
+    assert_eq!(read::<u32>(at), 0x336e_c578, "the loader's structure is not PVH's");
+    let (modules, module_list) = (read::<u32>(at + 12), read::<u64>(at + 16));
+    let (map, entries) = (read::<u64>(at + 40), read::<u32>(at + 48));
+    info.options = Options::parse(text(read(at + 24)));
+    info.rsdp = Some(read::<u64>(at + 32)).filter(|rsdp| *rsdp != 0);
+    for i in 0..u64::from(entries.min(MAX_RANGES as u32)) {
+        let (start, bytes, kind) = (read::<u64>(map + i * 24), read::<u64>(map + i * 24 + 8), read::<u32>(map + i * 24 + 16));
+        if kind == 1 {
+            info.memory.add(start, start.saturating_add(bytes));
+        }
+    }
+    if modules > 0 {
+        info.module = Some((read(module_list), read(module_list + 8)));
+    }
+}
+
+fn multiboot2(info: &mut BootInfo, at: u64) {
+    let total = u64::from(read::<u32>(at));
+    let mut tag = at + 8;
+    while tag + 8 <= at + total {
+        let (kind, size) = (read::<u32>(tag), u64::from(read::<u32>(tag + 4)));
+        match kind {
+            0 => break,
+            1 => info.options = Options::parse(text(tag + 8)),
+            3 if info.module.is_none() => {
+                let (start, end) = (u64::from(read::<u32>(tag + 8)), u64::from(read::<u32>(tag + 12)));
+                info.module = Some((start, end - start));
+            }
+            6 => {
+                let entry_bytes = u64::from(read::<u32>(tag + 8)).max(24);
+                let mut entry = tag + 16;
+                while entry + entry_bytes <= tag + size {
+                    if read::<u32>(entry + 16) == 1 {
+                        let start = read::<u64>(entry);
+                        info.memory.add(start, start.saturating_add(read(entry + 8)));
+                    }
+                    entry += entry_bytes;
+                }
+            }
+            14 | 15 => info.rsdp = Some(rsdp_copy(tag + 8, size - 8)),
+            _ => {}
+        }
+        tag += size.max(8).next_multiple_of(8);
+    }
+    // GRUB's structure lies somewhere in free memory: we are done with it except for what was copied.
+}
+
+/// The loader's copy of ACPI's root pointer lies in memory that will be used otherwise; page 0 will not.
+fn rsdp_copy(from: u64, bytes: u64) -> u64 {
+    const TO: u64 = 0x7000;
+    for i in 0..bytes.min(64) {
+        let byte: u8 = read(from + i);
+        // SAFETY: low memory that nothing else uses.
+        unsafe { phys::pointer::<u8>(TO + i).write_volatile(byte) };
+    }
+    TO
+}

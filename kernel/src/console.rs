@@ -1,0 +1,187 @@
+//! The console: what the kernel prints, what programs write, and what arrives on the serial line.
+//!
+//! Bytes that arrive are put into a ring by the interrupt handler; giving them to a reader needs its memory, and is done after the handler.
+
+use crate::arch::serial;
+use crate::lock::{Rank, SpinLock};
+use crate::object::Waitable;
+use crate::process::Process;
+use crate::ring::{self, Completion, Waiter};
+use crate::thread::Thread;
+use abi::{MAX_IO_BYTES, TransportError};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const INPUT_BYTES: usize = 1024;
+const MAX_READERS: usize = 16;
+
+/// The port.
+pub struct Port(());
+static PORT: SpinLock<Port> = SpinLock::new(Rank::Console, Port(()));
+
+impl Write for Port {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            if byte == b'\n' {
+                serial::send(b'\r');
+            }
+            serial::send(byte);
+        }
+        Ok(())
+    }
+}
+
+/// Prints a line of the kernel.
+#[macro_export]
+macro_rules! println {
+    ($($arg:tt)*) => { $crate::console::print(format_args!("{}\n", format_args!($($arg)*))) };
+}
+
+/// Prints. Not under scheduler locks, not in interrupt handlers (K-18).
+pub fn print(text: fmt::Arguments<'_>) {
+    if cfg!(debug_assertions) && crate::CHECKS.load(Ordering::Relaxed) {
+        let cpu = crate::arch::percpu::this();
+        assert!(!cpu.held.forbids_allocation(), "K-18: printing under a scheduler lock");
+    }
+    let _ = PORT.lock().write_fmt(text);
+}
+
+/// Prints whatever happens: for panics.
+pub fn print_forced(text: fmt::Arguments<'_>) {
+    let _ = Port(()).write_fmt(text);
+}
+
+/// A program writes. Programs say `\n`; terminals want `\r\n`.
+pub fn write(thread: &Thread, address: u64, length: u32) -> Completion {
+    if length as usize > MAX_IO_BYTES {
+        return Completion::error(TransportError::TooLong);
+    }
+    let process = &thread.body().process;
+    let mut chunk = [0; 256];
+    let mut done = 0;
+    while done < length as usize {
+        let count = (length as usize - done).min(chunk.len());
+        if process.space.read(address.wrapping_add(done as u64), &mut chunk[..count]).is_err() {
+            return Completion { value: done as u64, ..Completion::error(TransportError::BadAddress) };
+        }
+        let _port = PORT.lock();
+        for byte in &chunk[..count] {
+            if *byte == b'\n' {
+                serial::send(b'\r');
+            }
+            serial::send(*byte);
+        }
+        done += count;
+    }
+    Completion::value(u64::from(length))
+}
+
+struct Input {
+    bytes: [u8; INPUT_BYTES],
+    first: usize,
+    count: usize,
+}
+
+static INPUT: SpinLock<Input> =
+    SpinLock::new(Rank::Console, Input { bytes: [0; INPUT_BYTES], first: 0, count: 0 });
+static ARRIVED: AtomicBool = AtomicBool::new(false);
+/// Bytes that arrived when the ring was full.
+pub static LOST: AtomicU64 = AtomicU64::new(0);
+
+struct Reader {
+    waiter: Waiter,
+    process: Arc<Process>,
+    address: u64,
+    length: u32,
+}
+
+static READERS: SpinLock<VecDeque<Reader>> = SpinLock::new(Rank::Object, VecDeque::new());
+
+/// The serial line interrupts: takes what has arrived.
+pub fn interrupt() {
+    let mut input = INPUT.lock();
+    for _ in 0..64 {
+        let Some(byte) = serial::receive() else { break };
+        if input.count == INPUT_BYTES {
+            LOST.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
+        let at = (input.first + input.count) % INPUT_BYTES;
+        input.bytes[at] = byte;
+        input.count += 1;
+        ARRIVED.store(true, Ordering::Relaxed);
+    }
+}
+
+fn take(to: &mut [u8]) -> usize {
+    let mut input = INPUT.lock();
+    let count = to.len().min(input.count);
+    for slot in &mut to[..count] {
+        *slot = input.bytes[input.first];
+        input.first = (input.first + 1) % INPUT_BYTES;
+        input.count -= 1;
+    }
+    count
+}
+
+/// Gives what has arrived to those who wait for it.
+#[inline]
+pub fn service() {
+    if ARRIVED.load(Ordering::Relaxed) {
+        serve();
+    }
+}
+
+#[cold]
+fn serve() {
+    ARRIVED.store(false, Ordering::Relaxed);
+    while INPUT.lock().count > 0 {
+        let Some(reader) = READERS.lock().pop_front() else { return };
+        let completion = give(&reader.process, reader.address, reader.length);
+        ring::complete(&reader.waiter, &completion, false);
+    }
+}
+
+fn give(process: &Process, address: u64, length: u32) -> Completion {
+    let mut chunk = [0; 64];
+    if process.space.check_writable(address, length.min(64) as usize).is_err() {
+        return Completion::error(TransportError::BadAddress);
+    }
+    let count = take(&mut chunk[..length.min(64) as usize]);
+    match process.space.write(address, &chunk[..count]) {
+        Ok(()) => Completion::value(count as u64),
+        Err(_) => Completion::error(TransportError::BadAddress),
+    }
+}
+
+/// A program reads; `None`: it waits.
+pub fn read(thread: &'static Thread, user_data: u64, address: u64, length: u32) -> Option<Completion> {
+    if length == 0 || length as usize > MAX_IO_BYTES {
+        return Some(Completion::error(TransportError::TooLong));
+    }
+    let process = thread.body().process.clone();
+    let mut readers = READERS.lock();
+    if readers.is_empty() && INPUT.lock().count > 0 {
+        drop(readers);
+        return Some(give(&process, address, length));
+    }
+    if readers.len() >= MAX_READERS || readers.try_reserve(1).is_err() {
+        return Some(Completion::error(TransportError::NoSpace));
+    }
+    let Some(waiter) = ring::accept(thread, user_data, Waitable::Read) else {
+        return Some(Completion::error(TransportError::NoSpace));
+    };
+    readers.push_back(Reader { waiter, process, address, length });
+    None
+}
+
+/// Withdraws a reader.
+pub fn withdraw(waiter: &Waiter) -> bool {
+    let mut readers = READERS.lock();
+    let found = readers.iter().position(|r| r.waiter.thread == waiter.thread && r.waiter.op == waiter.op);
+    let reader = found.and_then(|at| readers.remove(at));
+    drop(readers);
+    reader.is_some()
+}

@@ -1,0 +1,74 @@
+//! The boot image: programs, manifest, the kernel's own symbols.
+
+use crate::lock::{Rank, SpinLock};
+use crate::mm::frames::Frame;
+use crate::mm::paging::phys;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use image::{Archive, Manifest, Symbol, Symbols};
+
+static START: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+static SYMBOLS: SpinLock<Option<Symbols<'static>>> = SpinLock::new(Rank::Console, None);
+
+/// Remembers where the loader put the image, and checks it.
+pub fn init(module: Option<(u64, u64)>) {
+    let Some((start, bytes)) = module else {
+        crate::println!("boot: no boot image; start QEMU with -initrd, or GRUB with module2");
+        crate::power::off(1)
+    };
+    START.store(phys::pointer(start), Ordering::Relaxed);
+    BYTES.store(bytes as usize, Ordering::Relaxed);
+    let archive = match Archive::parse(bytes_of()) {
+        Ok(archive) => archive,
+        Err(error) => {
+            crate::println!("boot: {error}");
+            crate::power::off(1)
+        }
+    };
+    let symbols = archive.find("kernel.sym").and_then(|entry| Symbols::parse(entry.data).ok());
+    *SYMBOLS.lock() = symbols;
+}
+
+fn bytes_of() -> &'static [u8] {
+    phys::bytes(phys::address(START.load(Ordering::Relaxed) as u64), BYTES.load(Ordering::Relaxed)).unwrap_or(&[])
+}
+
+/// The archive.
+pub fn archive() -> Option<Archive<'static>> {
+    Archive::parse(bytes_of()).ok()
+}
+
+/// A program: its bytes, and the frame in which they begin.
+pub fn program(name: &str) -> Option<(&'static [u8], Frame)> {
+    let entry = archive()?.find(name).filter(|entry| is_program(entry.name))?;
+    Some((entry.data, Frame(phys::address(entry.data.as_ptr() as u64))))
+}
+
+/// Is it one, by its name?
+pub fn is_program(name: &str) -> bool {
+    name != "manifest" && name != "kernel.sym"
+}
+
+/// The compiled manifest.
+pub fn manifest_bytes() -> &'static [u8] {
+    archive().and_then(|archive| archive.find("manifest")).map_or(&[], |entry| entry.data)
+}
+
+/// The manifest, checked again; a bad one stops the boot with the line that is wrong (K-19).
+pub fn manifest() -> Manifest<'static> {
+    let checked = Manifest::parse(manifest_bytes())
+        .and_then(|manifest| manifest.check_programs(|name| program(name).is_some()).map(|()| manifest));
+    match checked {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            crate::println!("boot: {error}");
+            crate::power::off(1)
+        }
+    }
+}
+
+/// The function that `address` lies in.
+pub fn symbol(address: u64) -> Option<Symbol<'static>> {
+    // A try: a panic may come from anywhere.
+    SYMBOLS.try_lock()?.as_ref()?.lookup(address)
+}

@@ -1,0 +1,143 @@
+//! The capOS kernel. `docs/kernel.md` is the map; start reading here, then `syscall`, `ring`, `ops` for what programs ask, `sched` for who runs.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod arch;
+mod bootinfo;
+mod console;
+mod endpoint;
+mod image;
+mod interrupt;
+mod lock;
+mod methods;
+mod mm;
+mod object;
+mod ops;
+mod panic;
+mod park;
+mod power;
+mod process;
+mod ring;
+mod sched;
+mod selftest;
+mod spawn;
+mod syscall;
+mod sysinfo;
+mod thread;
+mod time;
+
+use alloc::vec;
+use arch::boot::Loader;
+use arch::{acpi, apic, features, percpu, pit, segments, serial, smp};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use mm::stacks::Stack;
+use mm::{frames, paging};
+
+/// Lock ranks and the allocation guard are checked from here on: the CPU's record is there.
+pub static CHECKS: AtomicBool = AtomicBool::new(false);
+static INIT_PID: AtomicU32 = AtomicU32::new(0);
+
+/// The first Rust code of the boot CPU, on the boot stack.
+extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
+    serial::init();
+    pit::mask_pic();
+    let loader = if loader == Loader::Pvh as u32 { Loader::Pvh } else { Loader::Multiboot2 };
+    let boot = bootinfo::parse(loader, info.into());
+    println!("capOS {} boots ({loader:?})", env!("CARGO_PKG_VERSION"));
+    frames::init(&boot.memory);
+    paging::init(boot.top);
+    let idle_stack = Stack::allocate().expect("memory for the first stack");
+    // The APIC's number is known when it is on; the first record is made before that.
+    let apic_id = arch::cpu::cpuid(1, 0)[1] >> 24;
+    let me = percpu::make(0, apic_id, idle_stack);
+    // SAFETY: once, on the boot CPU, with its own record.
+    unsafe {
+        percpu::install(me);
+        segments::fill_idt();
+        segments::load(me);
+    }
+    CHECKS.store(true, Ordering::Relaxed);
+    let protection = features::enable();
+    println!(
+        "cpu: smep={} smap={} umip={} nx=true w^x=true xsave={} avx={}",
+        protection.smep,
+        protection.smap,
+        protection.umip,
+        features::HAS_XSAVE.load(Ordering::Relaxed),
+        features::HAS_AVX.load(Ordering::Relaxed),
+    );
+    image::init(boot.module);
+    if boot.options.panic {
+        panic!("asked for on the command line");
+    }
+    start_machine(&boot);
+    let manifest = image::manifest();
+    println!("boot: manifest {} ({})", manifest.name(), manifest.source());
+    match spawn::boot(&manifest) {
+        Ok(init) => INIT_PID.store(init.pid, Ordering::Relaxed),
+        Err(why) => {
+            println!("boot: init does not start: {why}");
+            power::off(1)
+        }
+    }
+    println!("sched: idle cpu=0 idle_path=cooperative-cpl0");
+    sched::enter_idle(me)
+}
+
+/// Clock, interrupts, the other CPUs.
+fn start_machine(boot: &bootinfo::BootInfo) {
+    let rsdp = boot.rsdp.or_else(acpi::search_rsdp);
+    let platform = rsdp.and_then(acpi::read).unwrap_or_default();
+    let with_apic = apic::exists();
+    if with_apic {
+        apic::init();
+    }
+    let calibration = time::calibrate(boot.options.pit, boot.options.no_calibration);
+    println!(
+        "time: tsc {} kHz, events by {:?} ({}), {} MiB of memory, {} frames free",
+        calibration.tsc_hz / 1000,
+        time::source(),
+        calibration.apic_hz.map_or(0, |hz| hz / 1000),
+        boot.top >> 20,
+        frames::free_count(),
+    );
+    let me = percpu::this();
+    me.online.store(true, Ordering::Release);
+    time::start_events();
+    selftest::clock_events();
+    serial::enable_receive_interrupt();
+    route_serial(&platform, with_apic);
+    let limit = boot.options.max_cpus.unwrap_or(::sched::MAX_CPUS).max(1);
+    let mut ids = platform.cpus;
+    ids.truncate(limit);
+    let started = if with_apic { smp::start_others(&ids) } else { 0 };
+    let count = percpu::count();
+    let ids = vec![::sched::CpuIds::default(); 0];
+    drop(ids);
+    let topology = ::sched::Topology::flat(count).unwrap_or_else(|error| panic!("topology: {error:?}"));
+    sched::set_topology(topology);
+    println!("smp: {count} CPUs online ({started} started), {}", apic::mode());
+}
+
+/// Serial input interrupts the boot CPU: by the IO APIC where there is one, by the PIC otherwise.
+fn route_serial(platform: &acpi::Platform, with_apic: bool) {
+    const LINE: u8 = 4;
+    let Some((io_apic, base)) = platform.io_apic.filter(|_| with_apic && time::source() == time::Source::Apic) else {
+        // The PIT's tick polls the line.
+        return;
+    };
+    let found = platform.overrides.iter().find(|(line, ..)| *line == LINE);
+    let (gsi, flags) = found.map_or((u32::from(LINE), 0), |(_, gsi, flags)| (*gsi, *flags));
+    let (low, level) = (flags & 3 == 3, flags >> 2 & 3 == 3);
+    apic::route(io_apic, base, gsi, arch::entry::VECTOR_SERIAL, percpu::this().apic_id, level, low);
+}
+
+/// A process has ended. When it is init, the run is over.
+fn boot_process_ended(pid: u32, code: i64) {
+    if pid == INIT_PID.load(Ordering::Relaxed) {
+        println!("boot: init ended with {code}; powering off");
+        power::off(u8::try_from(code).unwrap_or(1));
+    }
+}

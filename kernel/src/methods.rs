@@ -1,0 +1,443 @@
+//! The methods of kernel objects: Cap'n Proto in, Cap'n Proto out.
+//!
+//! Each reads its parameters, checks them, and only then acts. What it refuses it refuses with an exception and a text.
+
+use crate::endpoint::Endpoint;
+use crate::mm::space::{Access, SpaceError};
+use crate::object::{Cap, MAX_OBJECT_PAGES, MemoryObject, Object, Session, ThreadExit, Waitable};
+use crate::ops::Reply;
+use crate::process::{MakeError, Name, Process, Reason};
+use crate::ring::{self, Completion, Waiter};
+use crate::spawn;
+use crate::sysinfo;
+use crate::thread::{Start, Thread};
+use crate::{image, power, time};
+use abi::{CapId, Exception, MAX_MESSAGE_BYTES, Sqe, TransportError, USER_END_VADDR, rights};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use schema::messages_capnp as m;
+
+/// Parameters that fit on the stack.
+const SMALL_BYTES: usize = 256;
+
+/// Why a method did not do what it was asked.
+pub enum Refusal {
+    /// Before it began.
+    Transport(TransportError),
+    /// With a reason.
+    Exception(Exception, &'static str),
+}
+
+impl From<TransportError> for Refusal {
+    fn from(error: TransportError) -> Refusal {
+        Refusal::Transport(error)
+    }
+}
+
+impl From<(Exception, &'static str)> for Refusal {
+    fn from((kind, why): (Exception, &'static str)) -> Refusal {
+        Refusal::Exception(kind, why)
+    }
+}
+
+impl From<schema::Error> for Refusal {
+    fn from(_: schema::Error) -> Refusal {
+        Refusal::Transport(TransportError::BadMessage)
+    }
+}
+
+impl From<core::str::Utf8Error> for Refusal {
+    fn from(_: core::str::Utf8Error) -> Refusal {
+        Refusal::Transport(TransportError::BadMessage)
+    }
+}
+
+impl From<SpaceError> for Refusal {
+    fn from(error: SpaceError) -> Refusal {
+        let kind = match error {
+            SpaceError::OutOfMemory | SpaceError::TooManyRegions => Exception::Overloaded,
+            _ => Exception::InvalidArgument,
+        };
+        Refusal::Exception(kind, error.message())
+    }
+}
+
+impl From<MakeError> for Refusal {
+    fn from(error: MakeError) -> Refusal {
+        Refusal::Exception(Exception::Overloaded, error.message())
+    }
+}
+
+/// What a method gives.
+pub type Outcome = Result<Reply, Refusal>;
+
+/// One call: who, and with what.
+pub struct Context<'a> {
+    /// The caller.
+    pub thread: &'static Thread,
+    /// Its process.
+    pub process: &'a Arc<Process>,
+    /// The entry.
+    pub sqe: &'a Sqe,
+    /// Rights of the capability.
+    pub rights: u16,
+}
+
+impl Context<'_> {
+    /// Writes a result message for the caller.
+    pub fn reply<T>(&self, more_words: usize, fill: impl FnOnce(T::Builder<'_>)) -> Outcome
+    where
+        T: capnp_traits::Owned,
+        for<'b> T::Builder<'b>: capnp_traits::HasStructSize + capnp_traits::FromPointerBuilder<'b>,
+    {
+        let mut buffer = [0; SMALL_BYTES];
+        let length = schema::encode::<T>(&mut buffer, more_words, fill).map_err(|_| TransportError::TooLong)?;
+        self.deliver(&buffer[..length])
+    }
+
+    /// The same for long messages.
+    pub fn reply_long<T>(&self, more_words: usize, fill: impl FnOnce(T::Builder<'_>)) -> Outcome
+    where
+        T: capnp_traits::Owned,
+        for<'b> T::Builder<'b>: capnp_traits::HasStructSize + capnp_traits::FromPointerBuilder<'b>,
+    {
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(MAX_MESSAGE_BYTES).map_err(|_| TransportError::NoSpace)?;
+        buffer.resize(MAX_MESSAGE_BYTES, 0);
+        let length = schema::encode::<T>(&mut buffer, more_words, fill).map_err(|_| TransportError::TooLong)?;
+        self.deliver(&buffer[..length])
+    }
+
+    fn deliver(&self, bytes: &[u8]) -> Outcome {
+        if bytes.len() > self.sqe.result_len as usize {
+            return Err(TransportError::TooLong.into());
+        }
+        let written = self.process.space.write(self.sqe.result_addr, bytes);
+        written.map_err(|_| TransportError::BadAddress)?;
+        Ok(Completion::value(bytes.len() as u64).into())
+    }
+
+    /// How many bytes of result the caller takes.
+    pub fn room(&self) -> usize {
+        (self.sqe.result_len as usize).min(MAX_MESSAGE_BYTES)
+    }
+
+    /// Gives the caller a capability.
+    fn give(&self, object: Object, rights: u16) -> Outcome {
+        match self.process.insert_cap(Cap::new(object, rights, 0)) {
+            Ok(id) => Ok(Completion { cap: id.0, ..Completion::OK }.into()),
+            Err(_) => Err(MakeError::Caps.into()),
+        }
+    }
+
+    /// Registers the caller's operation.
+    fn register(&self, on: Waitable) -> Option<Waiter> {
+        ring::accept(self.thread, self.sqe.user_data, on)
+    }
+}
+
+/// Names that signatures need.
+mod capnp_traits {
+    pub(super) use schema::traits::{FromPointerBuilder, HasStructSize, Owned};
+}
+
+/// Calls a method of `object` for the current thread.
+pub fn call(
+    thread: &'static Thread,
+    process: &Arc<Process>,
+    object: &Object,
+    rights: u16,
+    sqe: &Sqe,
+) -> Result<Reply, TransportError> {
+    let length = sqe.len as usize;
+    if length > MAX_MESSAGE_BYTES || sqe.result_len as usize > MAX_MESSAGE_BYTES {
+        return Err(TransportError::TooLong);
+    }
+    let context = Context { thread, process, sqe, rights };
+    let outcome = if length <= SMALL_BYTES {
+        let mut small = [0u64; SMALL_BYTES / 8];
+        // SAFETY: bytes of an array of words.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(small.as_mut_ptr().cast::<u8>(), length) };
+        process.space.read(sqe.addr, bytes).map_err(|_| TransportError::BadAddress)?;
+        dispatch(&context, object, bytes)
+    } else {
+        let mut large = Vec::new();
+        large.try_reserve_exact(length).map_err(|_| TransportError::NoSpace)?;
+        large.resize(length, 0);
+        process.space.read(sqe.addr, &mut large).map_err(|_| TransportError::BadAddress)?;
+        dispatch(&context, object, &large)
+    };
+    match outcome {
+        Ok(reply) => Ok(reply),
+        Err(Refusal::Transport(error)) => Err(error),
+        Err(Refusal::Exception(kind, why)) => {
+            let text = &why.as_bytes()[..why.len().min(sqe.result_len as usize)];
+            let written = process.space.write(sqe.result_addr, text).is_ok();
+            let value = if written { text.len() as u64 } else { 0 };
+            Ok(Completion { status: kind as i32, value, ..Completion::OK }.into())
+        }
+    }
+}
+
+fn dispatch(c: &Context<'_>, object: &Object, params: &[u8]) -> Outcome {
+    match (object, c.sqe.method) {
+        (Object::Timer, 0) => c.reply::<m::timer_now_results::Owned>(0, |mut r| r.set_ns(time::now_ns())),
+        (Object::ThreadSpawner, 0) => create_thread(c, params),
+        (Object::ThreadHandle(exit), 0) => join(c, exit),
+        (Object::ThreadHandle(exit), 1) => {
+            let code = exit.code();
+            c.reply::<m::thread_handle_exit_code_results::Owned>(0, |mut r| {
+                r.set_exited(code.is_some());
+                r.set_exit_code(code.unwrap_or(0));
+            })
+        }
+        (Object::ThreadControl, 0..=2) => control(c, params),
+        (Object::ProcessSpawner, 0) => spawn::spawn(c, params),
+        (Object::ProcessSpawner, 1) => sysinfo::programs(c, params),
+        (Object::ProcessHandle(process), 0..=3) => handle(c, process),
+        (Object::VirtualMemory, 0..=2) => memory(c, params),
+        (Object::MemoryObject(object), 0..=3) => object_memory(c, object, params),
+        (Object::UserSession(session), 0..=1) => user_session(c, session),
+        (Object::SystemInfo, 0..=4) => sysinfo::call(c, params),
+        (Object::Factory, 0..=2) => factory(c, params),
+        (Object::Power, 0) => {
+            let message = schema::decode(params)?;
+            power::off(message.root::<m::power_off_params::Reader<'_>>()?.get_status())
+        }
+        (Object::BootManifest, 0) => read_manifest(c, params),
+        _ => Err((Exception::Unimplemented, "the capability has no such method").into()),
+    }
+}
+
+fn canonical(address: u64) -> bool {
+    address < USER_END_VADDR
+}
+
+fn create_thread(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let message = schema::decode(params)?;
+    let p = message.root::<m::thread_spawner_create_params::Reader<'_>>()?;
+    let (entry, stack, fs_base) = (p.get_entry(), p.get_stack_top(), p.get_fs_base());
+    if !canonical(entry) || !canonical(stack) || !canonical(fs_base) {
+        return Err((Exception::Failed, "entry, stack or FS base is not a user address").into());
+    }
+    if !stack.is_multiple_of(16) || stack == 0 {
+        return Err((Exception::Failed, "the stack is not aligned to 16 bytes").into());
+    }
+    if p.get_flags() != 0 {
+        return Err((Exception::Failed, "reserved flags are set").into());
+    }
+    // The slot for the handle first: nothing is made that could not be given.
+    let slot = c.process.caps.lock().reserve().map_err(|_| MakeError::Caps)?;
+    let start = Start { entry, stack, argument: p.get_arg() };
+    match c.process.make_thread(start, fs_base, None, false) {
+        Ok(new) => {
+            let handle = Cap::new(Object::ThreadHandle(new.exit.clone()), rights::CALL, 0);
+            let id = c.process.caps.lock().commit(slot, handle);
+            new.start();
+            Ok(Completion { cap: id.0, ..Completion::OK }.into())
+        }
+        Err(error) => {
+            c.process.caps.lock().abort(slot);
+            Err(error.into())
+        }
+    }
+}
+
+fn join(c: &Context<'_>, exit: &Arc<ThreadExit>) -> Outcome {
+    if exit.target() == c.thread.reference() {
+        return Err((Exception::Failed, "a thread cannot join itself").into());
+    }
+    match exit.join(|| c.register(Waitable::Join(exit.clone())))? {
+        Some(code) => Ok(Completion { w: [code as u64, 0], ..Completion::OK }.into()),
+        None => Ok(Reply::Later),
+    }
+}
+
+/// A join or a wait completes from another context, which does not touch the waiter's memory: the code is in the completion itself.
+pub fn complete_join(waiter: &Waiter, code: i64) {
+    let completion = Completion { w: [code as u64, 0], ..Completion::OK };
+    ring::complete(waiter, &completion, false);
+}
+
+/// As [`complete_join`], for processes; the second word is the reason.
+pub fn complete_wait(waiter: &Waiter, code: i64, reason: Reason) {
+    let completion = Completion { w: [code as u64, reason as u64], ..Completion::OK };
+    ring::complete(waiter, &completion, false);
+}
+
+fn control(c: &Context<'_>, params: &[u8]) -> Outcome {
+    match c.sqe.method {
+        0 => {
+            let base = c.thread.fs_base.get();
+            c.reply::<m::thread_control_get_fs_base_results::Owned>(0, |mut r| r.set_fs_base(base))
+        }
+        1 => {
+            let message = schema::decode(params)?;
+            let base = message.root::<m::thread_control_set_fs_base_params::Reader<'_>>()?.get_fs_base();
+            if !canonical(base) {
+                return Err((Exception::Failed, "the FS base is not a user address").into());
+            }
+            c.thread.fs_base.set(base);
+            crate::arch::features::set_fs_base(base);
+            Ok(Completion::OK.into())
+        }
+        _ => {
+            let message = schema::decode(params)?;
+            Ok(Reply::Exit(message.root::<m::thread_control_exit_thread_params::Reader<'_>>()?.get_code()))
+        }
+    }
+}
+
+/// The schema's word for a reason.
+pub fn reason_word(reason: Reason) -> m::ExitReason {
+    match reason {
+        Reason::Exited => m::ExitReason::Exited,
+        Reason::Killed => m::ExitReason::Killed,
+        Reason::Faulted => m::ExitReason::Faulted,
+    }
+}
+
+fn handle(c: &Context<'_>, process: &Arc<Process>) -> Outcome {
+    match c.sqe.method {
+        0 => match process.wait(|| c.register(Waitable::Exit(process.clone()))) {
+            Ok(Some((code, reason))) => {
+                Ok(Completion { w: [code as u64, reason as u64], ..Completion::OK }.into())
+            }
+            Ok(None) => Ok(Reply::Later),
+            Err(why) => Err((Exception::Overloaded, why).into()),
+        },
+        1 => {
+            if process.ended().is_some() {
+                return Err((Exception::Failed, "the process has ended").into());
+            }
+            process.kill(-9, Reason::Killed);
+            Ok(Completion::OK.into())
+        }
+        2 => sysinfo::process(c, process),
+        _ => {
+            let ended = process.ended();
+            c.reply::<m::process_handle_exit_code_results::Owned>(0, |mut r| {
+                r.set_exited(ended.is_some());
+                if let Some((code, reason)) = ended {
+                    r.set_exit_code(code);
+                    r.set_reason(reason_word(reason));
+                }
+            })
+        }
+    }
+}
+
+fn memory(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let message = schema::decode(params)?;
+    let space = &c.process.space;
+    match c.sqe.method {
+        0 => {
+            let p = message.root::<m::virtual_memory_map_params::Reader<'_>>()?;
+            let access = Access { writable: p.get_writable(), executable: p.get_executable() };
+            let address = space.map_anonymous(p.get_addr(), p.get_bytes(), access)?;
+            c.reply::<m::virtual_memory_map_results::Owned>(0, |mut r| r.set_addr(address))
+        }
+        1 => {
+            let p = message.root::<m::virtual_memory_unmap_params::Reader<'_>>()?;
+            space.unmap(p.get_addr(), p.get_bytes(), None)?;
+            Ok(Completion::OK.into())
+        }
+        _ => {
+            let p = message.root::<m::virtual_memory_protect_params::Reader<'_>>()?;
+            let access = Access { writable: p.get_writable(), executable: p.get_executable() };
+            space.protect(p.get_addr(), p.get_bytes(), access, None)?;
+            Ok(Completion::OK.into())
+        }
+    }
+}
+
+fn object_memory(c: &Context<'_>, object: &Arc<MemoryObject>, params: &[u8]) -> Outcome {
+    let space = &c.process.space;
+    let access = |writable: bool| {
+        if writable && c.rights & rights::WRITE == 0 {
+            Err(SpaceError::ReadOnly)
+        } else {
+            Ok(Access { writable, executable: false })
+        }
+    };
+    if c.sqe.method == 3 {
+        let bytes = object.frames().len() as u64 * 4096;
+        return c.reply::<m::memory_object_info_results::Owned>(0, |mut r| r.set_bytes(bytes));
+    }
+    let message = schema::decode(params)?;
+    match c.sqe.method {
+        0 => {
+            let p = message.root::<m::memory_object_map_params::Reader<'_>>()?;
+            let access = access(p.get_writable())?;
+            let address = space.map_object(p.get_addr(), object, p.get_offset(), p.get_bytes(), access)?;
+            c.reply::<m::memory_object_map_results::Owned>(0, |mut r| r.set_addr(address))
+        }
+        1 => {
+            let p = message.root::<m::memory_object_unmap_params::Reader<'_>>()?;
+            space.unmap(p.get_addr(), p.get_bytes(), Some(object))?;
+            Ok(Completion::OK.into())
+        }
+        _ => {
+            let p = message.root::<m::memory_object_protect_params::Reader<'_>>()?;
+            space.protect(p.get_addr(), p.get_bytes(), access(p.get_writable())?, Some(object))?;
+            Ok(Completion::OK.into())
+        }
+    }
+}
+
+fn user_session(c: &Context<'_>, session: &Arc<Session>) -> Outcome {
+    if c.sqe.method == 1 {
+        let result =
+            if session.logout() { m::OperationResult::Ok } else { m::OperationResult::AlreadyRevoked };
+        return c.reply::<m::user_session_logout_results::Owned>(0, |mut r| r.set_result(result));
+    }
+    let name = session.name.as_str();
+    c.reply::<m::user_session_info_results::Owned>(schema::words::text(name.len()), |mut r| {
+        r.set_id(session.id);
+        r.set_name(name);
+        r.set_live(session.live.load(Ordering::Relaxed));
+    })
+}
+
+fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
+    match c.sqe.method {
+        0 => c.give(Object::Endpoint(Arc::new(Endpoint::new())), rights::ALL),
+        1 => {
+            let message = schema::decode(params)?;
+            let bytes = message.root::<m::factory_create_memory_object_params::Reader<'_>>()?.get_bytes();
+            let pages = bytes / 4096;
+            if bytes == 0 || !bytes.is_multiple_of(4096) || pages > MAX_OBJECT_PAGES {
+                return Err((Exception::InvalidArgument, "a memory object has 1 to 16384 whole pages").into());
+            }
+            let object = MemoryObject::new(pages).ok_or(SpaceError::OutOfMemory)?;
+            c.give(Object::MemoryObject(Arc::new(object)), rights::ALL)
+        }
+        _ => {
+            let message = schema::decode(params)?;
+            let name = message.root::<m::factory_create_session_params::Reader<'_>>()?.get_name()?.to_str()?;
+            let name =
+                Name::new(name).ok_or((Exception::InvalidArgument, "a session has a name of 1 to 24 bytes"))?;
+            c.give(Object::UserSession(Arc::new(Session::new(name))), rights::ALL)
+        }
+    }
+}
+
+fn read_manifest(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let message = schema::decode(params)?;
+    let offset = message.root::<m::boot_manifest_read_params::Reader<'_>>()?.get_offset();
+    let all = image::manifest_bytes();
+    let rest = usize::try_from(offset).ok().and_then(|offset| all.get(offset..));
+    let rest = rest.ok_or((Exception::InvalidArgument, "the offset is behind the manifest's end"))?;
+    let overhead = (schema::words::message::<m::boot_manifest_read_results::Owned>() + 1) * 8;
+    let piece = &rest[..rest.len().min(c.room().saturating_sub(overhead))];
+    c.reply_long::<m::boot_manifest_read_results::Owned>(schema::words::data(piece.len()), |mut r| {
+        r.set_total(all.len() as u64);
+        r.set_bytes(piece);
+    })
+}
+
+/// The capability's number, for messages.
+pub fn cap_id(raw: u32) -> CapId {
+    CapId(raw)
+}

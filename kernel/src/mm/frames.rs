@@ -1,0 +1,102 @@
+//! Physical frames.
+
+use super::paging::phys;
+use crate::bootinfo::MemoryMap;
+use crate::lock::{Rank, SpinLock};
+use core::sync::atomic::{AtomicU64, Ordering};
+use kcore::buddy::{Buddy, FrameMeta};
+
+/// Bytes of a frame.
+pub const FRAME_BYTES: u64 = 4096;
+
+static FRAMES: SpinLock<Option<Buddy<'static>>> = SpinLock::new(Rank::Frames, None);
+/// Frames that the allocator was given.
+static TOTAL: AtomicU64 = AtomicU64::new(0);
+
+/// A physical frame's address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame(pub u64);
+
+impl Frame {
+    /// Where the kernel can reach it.
+    pub fn pointer<T>(self) -> *mut T {
+        phys::pointer(self.0)
+    }
+
+    /// Fills it with zeros.
+    pub fn zero(self) {
+        // SAFETY: the caller has just got the frame, or holds the lock of its owner: nobody else uses it.
+        unsafe { core::ptr::write_bytes(self.pointer::<u8>(), 0, FRAME_BYTES as usize) }
+    }
+}
+
+/// Hands the free memory of the map to the allocator. Its own records go to the first region that holds them.
+pub fn init(map: &MemoryMap) {
+    let end = map.free().map(|(_, end)| end).max().unwrap_or(0);
+    let count = (end / FRAME_BYTES) as usize;
+    let bytes = (count * size_of::<FrameMeta>()) as u64;
+    let home = map.free().find(|(start, end)| end - start >= bytes + FRAME_BYTES);
+    let Some((home, _)) = home else { panic!("no region of memory holds {bytes} bytes of frame records") };
+    // SAFETY: free memory by the map, used by nobody before this line, and taken out of what is handed out below.
+    let meta = unsafe {
+        let pointer = phys::pointer::<FrameMeta>(home);
+        for i in 0..count {
+            pointer.add(i).write(FrameMeta::default());
+        }
+        core::slice::from_raw_parts_mut(pointer, count)
+    };
+    let taken_until = home + bytes.next_multiple_of(FRAME_BYTES);
+    let mut buddy = Buddy::new(meta, 0);
+    for (start, end) in map.free() {
+        let start = if start == home { taken_until } else { start };
+        if start < end {
+            buddy.add(start / FRAME_BYTES..end / FRAME_BYTES);
+        }
+    }
+    TOTAL.store(buddy.free_frames(), Ordering::Relaxed);
+    *FRAMES.lock() = Some(buddy);
+}
+
+/// A run of 2^`order` frames; its content is whatever it was.
+pub fn allocate_order(order: usize) -> Option<Frame> {
+    let take = || FRAMES.lock().as_mut()?.alloc(order).map(|frame| Frame(frame * FRAME_BYTES));
+    take().or_else(|| {
+        // What is kept for speed goes back before anybody hears that memory is short.
+        if super::stacks::trim() { take() } else { None }
+    })
+}
+
+/// One frame; its content is whatever it was.
+pub fn allocate() -> Option<Frame> {
+    allocate_order(0)
+}
+
+/// One frame of zeros.
+pub fn allocate_zeroed() -> Option<Frame> {
+    let frame = allocate()?;
+    frame.zero();
+    Some(frame)
+}
+
+/// Gives a run back.
+pub fn free_order(frame: Frame, order: usize) {
+    if let Some(buddy) = FRAMES.lock().as_mut() {
+        buddy.free(frame.0 / FRAME_BYTES, order);
+    }
+}
+
+/// Gives a frame back.
+pub fn free(frame: Frame) {
+    free_order(frame, 0);
+}
+
+/// Frames that are in nobody's use: free, or kept for speed only.
+pub fn free_count() -> u64 {
+    let free = FRAMES.lock().as_ref().map_or(0, |buddy| buddy.free_frames());
+    free + super::stacks::cached_frames() + super::heap::cached_frames()
+}
+
+/// All frames that the kernel manages.
+pub fn total() -> u64 {
+    TOTAL.load(Ordering::Relaxed)
+}

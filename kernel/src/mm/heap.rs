@@ -1,0 +1,229 @@
+//! The kernel's heap: size classes in single pages, larger blocks straight from the frames.
+//!
+//! Allocating is forbidden under scheduler locks and in interrupt handlers (K-18); builds with debug assertions check.
+
+use super::frames::{self, FRAME_BYTES, Frame};
+use super::paging::phys;
+use crate::arch::percpu;
+use crate::lock::{Rank, SpinLock};
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Block sizes. Each page of a class begins with a [`Page`] header of 64 bytes.
+const CLASSES: [usize; 12] = [32, 64, 96, 128, 192, 256, 384, 512, 768, 1008, 1344, 2016];
+const HEADER_BYTES: usize = 64;
+/// Index: (bytes + 15) / 16.
+static CLASS_OF: [u8; 127] = class_table();
+
+const fn class_table() -> [u8; 127] {
+    let mut table = [0; 127];
+    let mut i = 0;
+    while i < 127 {
+        let mut class = 0;
+        while CLASSES[class] < i * 16 {
+            class += 1;
+        }
+        table[i] = class as u8;
+        i += 1;
+    }
+    table
+}
+
+/// The header of a page.
+struct Page {
+    next: *mut Page,
+    previous: *mut Page,
+    /// First free block; each holds a pointer to the next.
+    free: *mut u8,
+    used: u16,
+    class: u16,
+}
+
+/// Pages of one class that have a free block.
+struct Class {
+    partial: *mut Page,
+    /// Pages without a used block, one of which is kept.
+    empty: u32,
+}
+
+struct Heap {
+    classes: [Class; CLASSES.len()],
+}
+// SAFETY: the pointers lead to pages that only the heap touches, under its lock.
+unsafe impl Send for Heap {}
+
+static HEAP: SpinLock<Heap> = SpinLock::new(
+    Rank::Heap,
+    Heap { classes: [const { Class { partial: null_mut(), empty: 0 } }; CLASSES.len()] },
+);
+static CACHED: AtomicU64 = AtomicU64::new(0);
+
+/// Frames of pages without a used block.
+pub fn cached_frames() -> u64 {
+    CACHED.load(Ordering::Relaxed)
+}
+
+/// K-18: panics where allocation is forbidden.
+fn guard() {
+    if cfg!(debug_assertions) && crate::CHECKS.load(Ordering::Relaxed) {
+        let cpu = percpu::this();
+        assert!(!cpu.held.forbids_allocation(), "K-18: allocation under a scheduler lock");
+        assert!(!cpu.in_interrupt.get(), "K-18: allocation in interrupt context");
+    }
+}
+
+fn class_for(layout: &Layout) -> Option<usize> {
+    if layout.align() <= 16 {
+        let index = layout.size().div_ceil(16);
+        return CLASS_OF.get(index).map(|class| *class as usize);
+    }
+    if layout.align() > HEADER_BYTES {
+        return None;
+    }
+    (0..CLASSES.len()).find(|c| CLASSES[*c] >= layout.size() && CLASSES[*c].is_multiple_of(layout.align()))
+}
+
+fn order_for(layout: &Layout) -> usize {
+    let bytes = layout.size().max(layout.align()) as u64;
+    bytes.div_ceil(FRAME_BYTES).next_power_of_two().trailing_zeros() as usize
+}
+
+impl Heap {
+    /// # Safety
+    /// `page` is in no list.
+    unsafe fn link(&mut self, class: usize, page: *mut Page) {
+        // SAFETY: pages in lists are live and ours.
+        unsafe {
+            let first = self.classes[class].partial;
+            (*page).next = first;
+            (*page).previous = null_mut();
+            if !first.is_null() {
+                (*first).previous = page;
+            }
+        }
+        self.classes[class].partial = page;
+    }
+
+    /// # Safety
+    /// `page` is in the list of its class.
+    unsafe fn unlink(&mut self, class: usize, page: *mut Page) {
+        // SAFETY: as `link`.
+        unsafe {
+            let (next, previous) = ((*page).next, (*page).previous);
+            if previous.is_null() {
+                self.classes[class].partial = next;
+            } else {
+                (*previous).next = next;
+            }
+            if !next.is_null() {
+                (*next).previous = previous;
+            }
+        }
+    }
+
+    fn allocate(&mut self, class: usize) -> *mut u8 {
+        if self.classes[class].partial.is_null() && !self.grow(class) {
+            return null_mut();
+        }
+        let page = self.classes[class].partial;
+        // SAFETY: a page of the list has a free block; blocks are inside the page.
+        unsafe {
+            let block = (*page).free;
+            (*page).free = block.cast::<*mut u8>().read();
+            if (*page).used == 0 {
+                self.classes[class].empty -= 1;
+                CACHED.fetch_sub(1, Ordering::Relaxed);
+            }
+            (*page).used += 1;
+            if (*page).free.is_null() {
+                self.unlink(class, page);
+            }
+            block
+        }
+    }
+
+    fn grow(&mut self, class: usize) -> bool {
+        let Some(frame) = frames::allocate() else { return false };
+        let page = frame.pointer::<Page>();
+        let bytes = CLASSES[class];
+        let count = (FRAME_BYTES as usize - HEADER_BYTES) / bytes;
+        // SAFETY: a fresh frame; blocks are laid inside it.
+        unsafe {
+            let mut next = null_mut();
+            for i in (0..count).rev() {
+                let block = page.cast::<u8>().add(HEADER_BYTES + i * bytes);
+                block.cast::<*mut u8>().write(next);
+                next = block;
+            }
+            page.write(Page {
+                next: null_mut(),
+                previous: null_mut(),
+                free: next,
+                used: 0,
+                class: class as u16,
+            });
+            self.link(class, page);
+        }
+        self.classes[class].empty += 1;
+        CACHED.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// # Safety
+    /// `block` came from `allocate` and is not used any more. Returns a page to give back.
+    unsafe fn free(&mut self, block: *mut u8) -> Option<Frame> {
+        let page = (block as usize & !(FRAME_BYTES as usize - 1)) as *mut Page;
+        // SAFETY: blocks lie in their page, behind its header.
+        unsafe {
+            let class = (*page).class as usize;
+            let was_full = (*page).free.is_null();
+            block.cast::<*mut u8>().write((*page).free);
+            (*page).free = block;
+            (*page).used -= 1;
+            if was_full {
+                self.link(class, page);
+            }
+            if (*page).used > 0 {
+                return None;
+            }
+            if self.classes[class].empty > 0 {
+                self.unlink(class, page);
+                return Some(Frame(phys::address(page as u64)));
+            }
+            self.classes[class].empty += 1;
+            CACHED.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+}
+
+struct KernelAllocator;
+
+// SAFETY: blocks are disjoint, large and aligned enough for their layout, and live until they are freed.
+unsafe impl GlobalAlloc for KernelAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        guard();
+        match class_for(&layout) {
+            Some(class) => HEAP.lock().allocate(class),
+            None => frames::allocate_order(order_for(&layout)).map_or(null_mut(), |frame| frame.pointer()),
+        }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        guard();
+        match class_for(&layout) {
+            // SAFETY: the caller's promise.
+            Some(_) => {
+                let page = unsafe { HEAP.lock().free(pointer) };
+                if let Some(page) = page {
+                    frames::free(page);
+                }
+            }
+            None => frames::free_order(Frame(phys::address(pointer as u64)), order_for(&layout)),
+        }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: KernelAllocator = KernelAllocator;

@@ -1,0 +1,8 @@
+//! Memory: frames, the kernel's heap and stacks, address spaces, and keeping TLBs honest.
+
+pub mod frames;
+pub mod heap;
+pub mod paging;
+pub mod space;
+pub mod stacks;
+pub mod tlb;

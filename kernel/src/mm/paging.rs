@@ -1,0 +1,215 @@
+//! Page tables: the physical map, the kernel's own mappings, and entries.
+
+use super::frames::{self, FRAME_BYTES, Frame};
+use crate::arch::cpu;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Present.
+pub const PRESENT: u64 = 1;
+/// Writable.
+pub const WRITABLE: u64 = 1 << 1;
+/// Reachable from user mode.
+pub const USER: u64 = 1 << 2;
+/// Not cached: device registers.
+const UNCACHED: u64 = 1 << 3 | 1 << 4;
+/// A large page (in a directory).
+const LARGE: u64 = 1 << 7;
+/// Stays in the TLB over changes of the root.
+const GLOBAL: u64 = 1 << 8;
+/// Software: the frame belongs to the address space, and is freed with its mapping.
+pub const OWNED: u64 = 1 << 9;
+/// Not executable.
+pub const NO_EXECUTE: u64 = 1 << 63;
+/// The address in an entry.
+pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// The physical map.
+pub const PHYS_BASE: u64 = 0xffff_8000_0000_0000;
+/// Kernel stacks.
+pub const STACKS_BASE: u64 = 0xffff_8080_0000_0000;
+/// Thread records.
+pub const THREADS_BASE: u64 = 0xffff_8100_0000_0000;
+/// The image.
+pub const IMAGE_BASE: u64 = 0xffff_ffff_8000_0000;
+
+const LARGE_BYTES: u64 = 2 << 20;
+
+/// Physical memory, as the kernel reaches it.
+pub mod phys {
+    use super::*;
+
+    /// First physical address that the map does not cover.
+    static END: AtomicU64 = AtomicU64::new(4 << 30);
+
+    pub(super) fn set_end(end: u64) {
+        END.store(end, Ordering::Relaxed);
+    }
+
+    /// Where `address` is mapped.
+    pub fn pointer<T>(address: u64) -> *mut T {
+        debug_assert!(address < END.load(Ordering::Relaxed), "physical {address:#x} is not mapped");
+        (PHYS_BASE + address) as *mut T
+    }
+
+    /// What is mapped at `pointer`, an address in the map.
+    pub fn address(pointer: u64) -> u64 {
+        pointer - PHYS_BASE
+    }
+
+    /// Memory that nobody changes: firmware tables and boot modules.
+    pub fn bytes(address: u64, length: usize) -> Option<&'static [u8]> {
+        let end = address.checked_add(length as u64)?;
+        if end > END.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: mapped, as just checked; the callers name memory that the boot loader or firmware wrote and nobody writes again.
+        Some(unsafe { core::slice::from_raw_parts((PHYS_BASE + address) as *const u8, length) })
+    }
+}
+
+/// The kernel's root.
+static ROOT: AtomicU64 = AtomicU64::new(0);
+
+/// The kernel's root.
+pub fn kernel_root() -> u64 {
+    ROOT.load(Ordering::Relaxed)
+}
+
+/// A table of 512 entries in frame `frame`.
+///
+/// # Safety
+/// The frame holds a table, and the caller holds the lock of whatever it belongs to.
+pub unsafe fn table<'a>(frame: u64) -> &'a mut [u64; 512] {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *phys::pointer::<[u64; 512]>(frame & ADDRESS) }
+}
+
+/// The index of `address` in a table of `level` (3 is the root).
+pub const fn index(address: u64, level: u32) -> usize {
+    (address >> (12 + 9 * level)) as usize & 511
+}
+
+/// The entry for `address` at `level` (0: pages, 1: large pages), making the tables above with `flags`.
+///
+/// # Safety
+/// As [`table`], for the whole tree under `root`.
+pub unsafe fn entry<'a>(root: u64, address: u64, level: u32, flags: u64) -> Option<&'a mut u64> {
+    let mut frame = root;
+    for above in (level + 1..4).rev() {
+        // SAFETY: the caller's promise.
+        let slot = unsafe { &mut table(frame)[index(address, above)] };
+        if *slot & PRESENT == 0 {
+            *slot = frames::allocate_zeroed()?.0 | PRESENT | WRITABLE | flags;
+        }
+        frame = *slot & ADDRESS;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { &mut table(frame)[index(address, level)] })
+}
+
+/// The page entry for `address`, if the tables above it are there.
+///
+/// # Safety
+/// As [`entry`].
+#[inline]
+pub unsafe fn find<'a>(root: u64, address: u64) -> Option<&'a mut u64> {
+    let mut frame = root;
+    for above in [3, 2, 1] {
+        // SAFETY: the caller's promise.
+        let slot = unsafe { table(frame)[index(address, above)] };
+        if slot & PRESENT == 0 || slot & LARGE != 0 {
+            return None;
+        }
+        frame = slot & ADDRESS;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { &mut table(frame)[index(address, 0)] })
+}
+
+unsafe extern "C" {
+    static text_start: u8;
+    static text_end: u8;
+    static rodata_start: u8;
+    static rodata_end: u8;
+    static data_start: u8;
+    static kernel_end: u8;
+}
+
+/// First physical address behind the image.
+pub fn image_end() -> u64 {
+    &raw const kernel_end as u64 - IMAGE_BASE
+}
+
+/// Is `address` in the kernel's code?
+pub fn is_text(address: u64) -> bool {
+    (&raw const text_start as u64..&raw const text_end as u64).contains(&address)
+}
+
+/// Builds the kernel's final tables and loads them: W^X for the image, no execution elsewhere, nothing at 0.
+pub fn init(top: u64) {
+    let top = top.max(4 << 30).next_multiple_of(LARGE_BYTES);
+    let root = frames::allocate_zeroed().expect("memory for page tables").0;
+    let global = PRESENT | GLOBAL;
+    let mut address = 0;
+    // SAFETY (whole function): the tables are new, and only the boot CPU runs.
+    while address < top {
+        let slot = unsafe { entry(root, PHYS_BASE + address, 1, 0) }.expect("memory for page tables");
+        *slot = address | global | WRITABLE | NO_EXECUTE | LARGE;
+        address += LARGE_BYTES;
+    }
+    let bound = |symbol: &u8| symbol as *const u8 as u64;
+    // SAFETY: symbols of the linker script; only their addresses are used.
+    let parts = unsafe {
+        [
+            (bound(&text_start), bound(&text_end), 0),
+            (bound(&rodata_start), bound(&rodata_end), NO_EXECUTE),
+            (bound(&data_start), bound(&kernel_end), WRITABLE | NO_EXECUTE),
+        ]
+    };
+    for (start, end, flags) in parts {
+        for page in (start..end).step_by(FRAME_BYTES as usize) {
+            // SAFETY: see above.
+            let slot = unsafe { entry(root, page, 0, 0) }.expect("memory for page tables");
+            *slot = (page - IMAGE_BASE) | global | flags;
+        }
+    }
+    // The second level of the arenas exists from the start, so that every root can share it.
+    for base in [STACKS_BASE, THREADS_BASE] {
+        // SAFETY: see above.
+        unsafe { entry(root, base, 2, 0) }.expect("memory for page tables");
+    }
+    phys::set_end(top);
+    ROOT.store(root, Ordering::Relaxed);
+    // SAFETY: maps the running image, the stack (in the image) and the physical map as before.
+    unsafe { cpu::set_cr3(root) };
+}
+
+/// Maps device registers, uncached, and says where. Done at boot only: the large page of the physical map is replaced for all of it.
+pub fn map_device(address: u64, bytes: u64) -> u64 {
+    let first = address & !(LARGE_BYTES - 1);
+    let last = (address + bytes - 1) & !(LARGE_BYTES - 1);
+    for page in [first, last] {
+        // SAFETY: at boot only one CPU changes the kernel's tables; devices lie apart from memory.
+        let slot = unsafe { entry(kernel_root(), PHYS_BASE + page, 1, 0) }.expect("memory for page tables");
+        *slot = page | PRESENT | GLOBAL | WRITABLE | NO_EXECUTE | LARGE | UNCACHED;
+        cpu::invlpg(PHYS_BASE + page);
+    }
+    PHYS_BASE + address
+}
+
+/// Maps a kernel page that every root shares.
+pub fn map_kernel(address: u64, frame: Frame) -> Option<()> {
+    // SAFETY: the callers hold the lock of the arena that `address` is in.
+    let slot = unsafe { entry(kernel_root(), address, 0, 0) }?;
+    debug_assert!(*slot & PRESENT == 0, "{address:#x} is mapped already");
+    *slot = frame.0 | PRESENT | GLOBAL | WRITABLE | NO_EXECUTE;
+    Some(())
+}
+
+/// Unmaps a kernel page; the caller flushes TLBs before the address is used again.
+pub fn unmap_kernel(address: u64) -> Option<Frame> {
+    // SAFETY: as `map_kernel`.
+    let slot = unsafe { find(kernel_root(), address) }?;
+    let frame = Frame(*slot & ADDRESS);
+    (core::mem::take(slot) & PRESENT != 0).then_some(frame)
+}

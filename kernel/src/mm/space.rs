@@ -1,0 +1,586 @@
+//! One process's memory: its page tables, what is mapped where, and copying to and from it.
+//!
+//! User memory is reached by walking the tables under the space's lock and using the physical map, never through a user address: a
+//! mapping cannot change between the check and the use.
+
+use super::frames::{self, FRAME_BYTES, Frame};
+use super::paging::{self, ADDRESS, NO_EXECUTE, OWNED, PRESENT, USER, WRITABLE};
+use super::tlb::{self, AtomicMask};
+use crate::arch::cpu;
+use crate::lock::{Guard, Rank, SpinLock};
+use crate::object::MemoryObject;
+use abi::{MMAP_BASE_VADDR, USER_END_VADDR};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// Regions that a space can have.
+pub const MAX_REGIONS: usize = 8192;
+/// Frames that wait for a shootdown before they are freed.
+const BATCH: usize = 64;
+/// Addresses below are never mapped: null pointers fault.
+const USER_START: u64 = 0x1_0000;
+
+/// Why a change to a space was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpaceError {
+    /// The range is empty, not of whole pages, or outside user space.
+    BadRange,
+    /// Something is mapped there.
+    Occupied,
+    /// Nothing (that may be changed) is mapped somewhere in the range.
+    NotMapped,
+    /// Writable and executable at once.
+    WriteExecute,
+    /// The object may not be mapped writable.
+    ReadOnly,
+    /// No frames left, for the machine or for this process.
+    OutOfMemory,
+    /// Too many regions.
+    TooManyRegions,
+}
+
+impl SpaceError {
+    /// For the caller.
+    pub fn message(self) -> &'static str {
+        match self {
+            SpaceError::BadRange => "the range is empty, not of whole pages, or outside user space",
+            SpaceError::Occupied => "something is mapped in the range",
+            SpaceError::NotMapped => "part of the range is not mapped, or belongs to the program",
+            SpaceError::WriteExecute => "memory cannot be writable and executable",
+            SpaceError::ReadOnly => "the capability does not allow writing",
+            SpaceError::OutOfMemory => "no memory left",
+            SpaceError::TooManyRegions => "too many regions",
+        }
+    }
+}
+
+/// A buffer is not all there, or not accessible as asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadAddress;
+
+/// What may be done with a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// Stores.
+    pub writable: bool,
+    /// Instruction fetches.
+    pub executable: bool,
+}
+
+impl Access {
+    /// Loads only.
+    pub const READ: Access = Access { writable: false, executable: false };
+    /// Loads and stores.
+    pub const WRITE: Access = Access { writable: true, executable: false };
+
+    fn bits(self) -> u64 {
+        let mut bits = PRESENT | USER;
+        if self.writable {
+            bits |= WRITABLE;
+        }
+        if !self.executable {
+            bits |= NO_EXECUTE;
+        }
+        bits
+    }
+}
+
+enum Kind {
+    /// Program, stack, rings, boot information: the kernel's business.
+    Fixed,
+    Anonymous,
+    Object(Arc<MemoryObject>, u64),
+}
+
+struct Region {
+    start: u64,
+    end: u64,
+    kind: Kind,
+}
+
+/// The part under the lock.
+pub struct Tables {
+    root: u64,
+    regions: Vec<Region>,
+    /// Where the search for free addresses begins.
+    hint: u64,
+    /// Frames that belong to this space, tables excluded.
+    owned: u64,
+    limit: u64,
+}
+
+/// An address space.
+pub struct Space {
+    tables: SpinLock<Tables>,
+    /// CPUs that have it loaded.
+    pub resident: AtomicMask,
+    root: u64,
+    id: u64,
+}
+
+/// Where shared frames come from.
+pub enum Backing<'a> {
+    /// New zeroed frames, owned by the space.
+    Zero,
+    /// These frames, owned by somebody who outlives the space.
+    Borrowed(&'a [Frame]),
+    /// Consecutive frames from here, owned by the boot image.
+    Image(Frame),
+}
+
+fn check(start: u64, bytes: u64) -> Result<u64, SpaceError> {
+    let end = start.checked_add(bytes).ok_or(SpaceError::BadRange)?;
+    let whole = start.is_multiple_of(FRAME_BYTES) && bytes.is_multiple_of(FRAME_BYTES);
+    if bytes == 0 || !whole || start < USER_START || end > USER_END_VADDR {
+        return Err(SpaceError::BadRange);
+    }
+    Ok(end)
+}
+
+impl Space {
+    /// An empty space that may own `limit` frames.
+    pub fn new(limit: u64) -> Option<Space> {
+        let root = frames::allocate_zeroed()?.0;
+        // SAFETY: a new table; the kernel's upper half does not change after boot, and is shared.
+        unsafe {
+            let kernel = &paging::table(paging::kernel_root())[256..];
+            paging::table(root)[256..].copy_from_slice(kernel);
+        }
+        let tables = Tables { root, regions: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, limit };
+        Some(Space { tables: SpinLock::new(Rank::Space, tables), resident: AtomicMask::new(), root, id: crate::object::fresh_id() })
+    }
+
+    /// The root table.
+    #[inline]
+    pub fn root(&self) -> u64 {
+        self.root
+    }
+
+    fn lock(&self) -> Guard<'_, Tables> {
+        self.tables.lock()
+    }
+
+    /// Frames that belong to it.
+    pub fn owned_frames(&self) -> u64 {
+        self.lock().owned
+    }
+
+    /// Maps what the kernel gives a process: fixed regions.
+    pub fn map_fixed(&self, start: u64, bytes: u64, access: Access, backing: Backing<'_>) -> Result<(), SpaceError> {
+        self.lock().map(start, bytes, access, backing, Kind::Fixed)
+    }
+
+    /// Takes a fixed page away again, and gives its frame to the caller if the space owned it.
+    pub fn unmap_fixed(&self, start: u64, bytes: u64) {
+        let mut tables = self.lock();
+        if let Some(at) = tables.regions.iter().position(|r| r.start == start && r.end == start + bytes) {
+            tables.clear(start, start + bytes, &self.resident);
+            tables.regions.remove(at);
+        }
+    }
+
+    /// Maps zeroed memory, at `start` or (0) where there is room.
+    pub fn map_anonymous(&self, start: u64, bytes: u64, access: Access) -> Result<u64, SpaceError> {
+        let mut tables = self.lock();
+        let start = tables.choose(start, bytes)?;
+        tables.map(start, bytes, access, Backing::Zero, Kind::Anonymous)?;
+        Ok(start)
+    }
+
+    /// Maps part of a memory object.
+    pub fn map_object(
+        &self,
+        start: u64,
+        object: &Arc<MemoryObject>,
+        offset: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<u64, SpaceError> {
+        let all = object.frames();
+        let first = (offset / FRAME_BYTES) as usize;
+        let count = (bytes / FRAME_BYTES) as usize;
+        if !offset.is_multiple_of(FRAME_BYTES) {
+            return Err(SpaceError::BadRange);
+        }
+        let last = first.checked_add(count).ok_or(SpaceError::BadRange)?;
+        let part = all.get(first..last).ok_or(SpaceError::BadRange)?;
+        let mut tables = self.lock();
+        let start = tables.choose(start, bytes)?;
+        tables.map(start, bytes, access, Backing::Borrowed(part), Kind::Object(object.clone(), offset))?;
+        Ok(start)
+    }
+
+    /// Unmaps pages that `map_anonymous` or `map_object` mapped. `object` says whose, or anonymous.
+    pub fn unmap(&self, start: u64, bytes: u64, object: Option<&Arc<MemoryObject>>) -> Result<(), SpaceError> {
+        let end = check(start, bytes)?;
+        let mut dropped = Vec::new();
+        let mut tables = self.lock();
+        tables.covered(start, end, object)?;
+        tables.carve(start, end, &mut dropped)?;
+        tables.clear(start, end, &self.resident);
+        drop(tables);
+        // Objects may be freed here, without the lock.
+        drop(dropped);
+        Ok(())
+    }
+
+    /// Changes access to mapped pages.
+    pub fn protect(
+        &self,
+        start: u64,
+        bytes: u64,
+        access: Access,
+        object: Option<&Arc<MemoryObject>>,
+    ) -> Result<(), SpaceError> {
+        let end = check(start, bytes)?;
+        if access.writable && access.executable {
+            return Err(SpaceError::WriteExecute);
+        }
+        let tables = self.lock();
+        tables.covered(start, end, object)?;
+        for page in (start..end).step_by(FRAME_BYTES as usize) {
+            // SAFETY: the space's lock is held.
+            if let Some(slot) = unsafe { paging::find(tables.root, page) } {
+                *slot = *slot & (ADDRESS | OWNED) | access.bits();
+                cpu::invlpg(page);
+            }
+        }
+        tlb::shootdown(&self.resident);
+        Ok(())
+    }
+
+    /// Copies from user memory.
+    pub fn read(&self, address: u64, to: &mut [u8]) -> Result<(), BadAddress> {
+        let tables = self.lock();
+        let mut done = 0;
+        while done < to.len() {
+            let at = address.checked_add(done as u64).ok_or(BadAddress)?;
+            let (pointer, room) = tables.reach(at, false)?;
+            let count = room.min(to.len() - done);
+            // SAFETY: a mapped page of this space, whose frame cannot be freed while the lock is held. The program may write to it at the same
+            // time; bytes are bytes.
+            unsafe { core::ptr::copy_nonoverlapping(pointer, to[done..].as_mut_ptr(), count) };
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Copies to user memory.
+    pub fn write(&self, address: u64, from: &[u8]) -> Result<(), BadAddress> {
+        let tables = self.lock();
+        tables.write(address, from)
+    }
+
+    /// Writes into pages of a new process, whatever its own access to them.
+    pub fn fill(&self, address: u64, from: &[u8]) -> Result<(), BadAddress> {
+        let tables = self.lock();
+        let mut done = 0;
+        while done < from.len() {
+            let (pointer, room) = tables.reach(address + done as u64, false)?;
+            let count = room.min(from.len() - done);
+            // SAFETY: a mapped page that the space owns; the process does not run yet.
+            unsafe { core::ptr::copy_nonoverlapping(from[done..].as_ptr(), pointer, count) };
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Checks that a range can be written, without writing.
+    pub fn check_writable(&self, address: u64, bytes: usize) -> Result<(), BadAddress> {
+        let tables = self.lock();
+        let mut done = 0;
+        while done < bytes {
+            let at = address.checked_add(done as u64).ok_or(BadAddress)?;
+            done += tables.reach(at, true)?.1;
+        }
+        Ok(())
+    }
+
+    /// The word at `address` and its key for parking, with the lock held while `with` runs.
+    pub fn with_word<R>(&self, address: u64, with: impl FnOnce(u32, (u64, u64)) -> R) -> Result<R, BadAddress> {
+        if !address.is_multiple_of(4) {
+            return Err(BadAddress);
+        }
+        let tables = self.lock();
+        let (pointer, _) = tables.reach(address, false)?;
+        // SAFETY: as `read`; aligned, so the load is whole.
+        let value = unsafe { pointer.cast::<u32>().read_volatile() };
+        Ok(with(value, tables.key(self.id, address)))
+    }
+
+    /// The key for parking on `address`: private memory by space and address, shared memory by object and offset.
+    pub fn key_of(&self, address: u64) -> Result<(u64, u64), BadAddress> {
+        if !address.is_multiple_of(4) || address >= USER_END_VADDR {
+            return Err(BadAddress);
+        }
+        Ok(self.lock().key(self.id, address))
+    }
+
+    /// Frees everything. Nobody has the space loaded any more.
+    pub fn destroy(&self) {
+        let mut regions = Vec::new();
+        let mut tables = self.lock();
+        core::mem::swap(&mut regions, &mut tables.regions);
+        let root = core::mem::replace(&mut tables.root, 0);
+        tables.owned = 0;
+        drop(tables);
+        if root == 0 {
+            return;
+        }
+        // SAFETY: nobody has it loaded and nobody can reach it by `tables` any more.
+        unsafe { free_tree(root, 3) };
+        drop(regions);
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+/// # Safety
+/// Nobody uses the tables any more.
+unsafe fn free_tree(frame: u64, level: u32) {
+    let user = if level == 3 { 256 } else { 512 };
+    for index in 0..user {
+        // SAFETY: the caller's promise; levels above 0 hold tables.
+        let slot = unsafe { paging::table(frame)[index] };
+        if slot & PRESENT == 0 {
+            continue;
+        }
+        if level > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { free_tree(slot & ADDRESS, level - 1) };
+        } else if slot & OWNED != 0 {
+            frames::free(Frame(slot & ADDRESS));
+        }
+    }
+    frames::free(Frame(frame & ADDRESS));
+}
+
+impl Tables {
+    /// The place of the first region that ends above `address`.
+    fn search(&self, address: u64) -> usize {
+        self.regions.partition_point(|region| region.end <= address)
+    }
+
+    fn key(&self, id: u64, address: u64) -> (u64, u64) {
+        match self.regions.get(self.search(address)) {
+            Some(Region { start, kind: Kind::Object(object, offset), .. }) if *start <= address => {
+                (object.id(), offset + (address - start))
+            }
+            _ => (id, address),
+        }
+    }
+
+    fn is_free(&self, start: u64, end: u64) -> bool {
+        self.regions.get(self.search(start)).is_none_or(|region| region.start >= end)
+    }
+
+    fn choose(&mut self, start: u64, bytes: u64) -> Result<u64, SpaceError> {
+        if start != 0 {
+            return Ok(start);
+        }
+        if bytes == 0 || bytes > USER_END_VADDR {
+            return Err(SpaceError::BadRange);
+        }
+        // A page is left free between regions, so that running over an end faults.
+        let bytes_and_gap = bytes + FRAME_BYTES;
+        for from in [self.hint, MMAP_BASE_VADDR] {
+            let mut at = from;
+            let mut next = self.search(at);
+            loop {
+                let end = self.regions.get(next).map_or(abi::STACK_TOP_VADDR - (64 << 20), |region| region.start);
+                if at + bytes_and_gap <= end {
+                    self.hint = at + bytes_and_gap;
+                    return Ok(at + FRAME_BYTES);
+                }
+                let Some(region) = self.regions.get(next) else { break };
+                at = at.max(region.end);
+                next += 1;
+            }
+        }
+        Err(SpaceError::OutOfMemory)
+    }
+
+    fn map(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        access: Access,
+        backing: Backing<'_>,
+        kind: Kind,
+    ) -> Result<(), SpaceError> {
+        let end = check(start, bytes)?;
+        if access.writable && access.executable {
+            return Err(SpaceError::WriteExecute);
+        }
+        if !self.is_free(start, end) {
+            return Err(SpaceError::Occupied);
+        }
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(SpaceError::TooManyRegions);
+        }
+        let pages = bytes / FRAME_BYTES;
+        let owned = if matches!(backing, Backing::Zero) { pages } else { 0 };
+        if self.owned + owned > self.limit {
+            return Err(SpaceError::OutOfMemory);
+        }
+        self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
+        for page in 0..pages {
+            let address = start + page * FRAME_BYTES;
+            // SAFETY: the space's lock is held.
+            let slot = unsafe { paging::entry(self.root, address, 0, USER) };
+            let entry = slot.and_then(|slot| {
+                *slot = match &backing {
+                    Backing::Zero => frames::allocate_zeroed()?.0 | OWNED,
+                    Backing::Borrowed(frames) => frames[page as usize].0,
+                    Backing::Image(first) => first.0 + page * FRAME_BYTES,
+                } | access.bits();
+                Some(())
+            });
+            if entry.is_none() {
+                self.rollback(start, address);
+                return Err(SpaceError::OutOfMemory);
+            }
+        }
+        self.owned += owned;
+        let at = self.search(start);
+        self.regions.insert(at, Region { start, end, kind });
+        Ok(())
+    }
+
+    /// Undoes a `map` that nobody has seen yet: no CPU can have the pages in its TLB.
+    fn rollback(&mut self, start: u64, end: u64) {
+        for page in (start..end).step_by(FRAME_BYTES as usize) {
+            // SAFETY: the space's lock is held.
+            if let Some(slot) = unsafe { paging::find(self.root, page) } {
+                let entry = core::mem::take(slot);
+                cpu::invlpg(page);
+                if entry & OWNED != 0 {
+                    frames::free(Frame(entry & ADDRESS));
+                }
+            }
+        }
+    }
+
+    /// Is all of the range mapped by regions of this kind?
+    fn covered(&self, start: u64, end: u64, object: Option<&Arc<MemoryObject>>) -> Result<(), SpaceError> {
+        let mut at = start;
+        for region in &self.regions[self.search(start)..] {
+            if region.start > at {
+                break;
+            }
+            let same = match (&region.kind, object) {
+                (Kind::Anonymous, None) => true,
+                (Kind::Object(mapped, _), Some(object)) => Arc::ptr_eq(mapped, object),
+                _ => false,
+            };
+            if !same {
+                break;
+            }
+            at = region.end;
+            if at >= end {
+                return Ok(());
+            }
+        }
+        Err(SpaceError::NotMapped)
+    }
+
+    /// Takes the range out of the list of regions. What regions held goes to `dropped`.
+    fn carve(&mut self, start: u64, end: u64, dropped: &mut Vec<Kind>) -> Result<(), SpaceError> {
+        let first = self.search(start);
+        let last = self.regions.partition_point(|region| region.start < end);
+        dropped.try_reserve(last - first + 1).map_err(|_| SpaceError::OutOfMemory)?;
+        self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
+        // A hole in the middle of one region makes two.
+        if last - first == 1 && self.regions[first].start < start && self.regions[first].end > end {
+            if self.regions.len() >= MAX_REGIONS {
+                return Err(SpaceError::TooManyRegions);
+            }
+            let region = &mut self.regions[first];
+            let kind = match &region.kind {
+                Kind::Object(object, offset) => Kind::Object(object.clone(), offset + (end - region.start)),
+                Kind::Anonymous => Kind::Anonymous,
+                Kind::Fixed => Kind::Fixed,
+            };
+            let tail = Region { start: end, end: region.end, kind };
+            region.end = start;
+            self.regions.insert(first + 1, tail);
+            return Ok(());
+        }
+        let mut at = first;
+        while at < self.regions.len() && self.regions[at].start < end {
+            let region = &mut self.regions[at];
+            if region.start < start {
+                region.end = start;
+                at += 1;
+            } else if region.end > end {
+                if let Kind::Object(_, offset) = &mut region.kind {
+                    *offset += end - region.start;
+                }
+                region.start = end;
+                at += 1;
+            } else {
+                dropped.push(self.regions.remove(at).kind);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the mappings of a range, and frees the frames that the space owned after every CPU has forgotten them.
+    fn clear(&mut self, start: u64, end: u64, resident: &AtomicMask) {
+        let mut batch = [Frame(0); BATCH];
+        let mut page = start;
+        while page < end {
+            let mut count = 0;
+            while page < end && count < BATCH {
+                // SAFETY: the space's lock is held.
+                if let Some(slot) = unsafe { paging::find(self.root, page) } {
+                    let entry = core::mem::take(slot);
+                    cpu::invlpg(page);
+                    if entry & OWNED != 0 {
+                        batch[count] = Frame(entry & ADDRESS);
+                        count += 1;
+                    }
+                }
+                page += FRAME_BYTES;
+            }
+            tlb::shootdown(resident);
+            for frame in &batch[..count] {
+                frames::free(*frame);
+            }
+            self.owned -= count as u64;
+        }
+    }
+
+    /// Where the kernel reaches user `address`, and how many bytes from there are in the same page.
+    #[inline]
+    fn reach(&self, address: u64, write: bool) -> Result<(*mut u8, usize), BadAddress> {
+        if address >= USER_END_VADDR || self.root == 0 {
+            return Err(BadAddress);
+        }
+        // SAFETY: the space's lock is held.
+        let slot = unsafe { paging::find(self.root, address) }.ok_or(BadAddress)?;
+        let wanted = PRESENT | USER | if write { WRITABLE } else { 0 };
+        if *slot & wanted != wanted {
+            return Err(BadAddress);
+        }
+        let offset = address % FRAME_BYTES;
+        Ok((paging::phys::pointer((*slot & ADDRESS) + offset), (FRAME_BYTES - offset) as usize))
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), BadAddress> {
+        let mut done = 0;
+        while done < from.len() {
+            let at = address.checked_add(done as u64).ok_or(BadAddress)?;
+            let (pointer, room) = self.reach(at, true)?;
+            let count = room.min(from.len() - done);
+            // SAFETY: as `Space::read`.
+            unsafe { core::ptr::copy_nonoverlapping(from[done..].as_ptr(), pointer, count) };
+            done += count;
+        }
+        Ok(())
+    }
+}

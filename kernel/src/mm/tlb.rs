@@ -1,0 +1,107 @@
+//! Keeping the TLBs of other CPUs honest (K-02).
+//!
+//! Each CPU has two counters: flushes asked of it, and flushes done. Whoever makes a mapping weaker counts the first up on every CPU where
+//! the address space is loaded, interrupts it, and waits until the second has caught up. A request that comes while another is
+//! answered is a higher number, so it cannot be lost. Nothing is freed before the wait is over, so there is no queue to overflow.
+//!
+//! The waiting CPU has interrupts off, as have the others in the kernel: everybody who spins answers requests ([`poll`]).
+
+use crate::arch::percpu::{self, PerCpu};
+use crate::arch::{cpu, smp};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use sched::{CpuId, CpuMask, MAX_CPUS};
+
+/// Shootdowns so far.
+pub static SHOOTDOWNS: AtomicU64 = AtomicU64::new(0);
+
+/// A set of CPUs that changes under everybody's eyes.
+pub struct AtomicMask([AtomicU64; MAX_CPUS / 64]);
+
+impl AtomicMask {
+    /// The empty set.
+    pub const fn new() -> AtomicMask {
+        AtomicMask([const { AtomicU64::new(0) }; MAX_CPUS / 64])
+    }
+    /// Adds a CPU.
+    #[inline]
+    pub fn insert(&self, cpu: usize) {
+        self.0[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::SeqCst);
+    }
+    /// Removes a CPU.
+    #[inline]
+    pub fn remove(&self, cpu: usize) {
+        self.0[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::SeqCst);
+    }
+    /// Is it in the set?
+    #[inline]
+    pub fn contains(&self, cpu: usize) -> bool {
+        self.0[cpu / 64].load(Ordering::SeqCst) & 1 << (cpu % 64) != 0
+    }
+    /// The set, as it is word by word.
+    pub fn snapshot(&self) -> CpuMask {
+        let mut mask = CpuMask::EMPTY;
+        for cpu in (0..percpu::count()).filter(|cpu| self.contains(*cpu)) {
+            if let Some(cpu) = CpuId::new(cpu) {
+                mask.insert(cpu);
+            }
+        }
+        mask
+    }
+    fn any_but(&self, cpu: usize) -> bool {
+        self.0.iter().enumerate().any(|(i, word)| {
+            let mine = if cpu / 64 == i { 1 << (cpu % 64) } else { 0 };
+            word.load(Ordering::SeqCst) & !mine != 0
+        })
+    }
+}
+
+/// Answers the requests that this CPU has.
+#[inline]
+pub fn poll() {
+    answer(percpu::this());
+}
+
+#[inline]
+fn answer(me: &PerCpu) {
+    let asked = me.tlb_asked.load(Ordering::SeqCst);
+    if me.tlb_done.load(Ordering::Relaxed) != asked {
+        // Kernel mappings change too rarely to have a path of their own.
+        cpu::flush_tlb_global();
+        me.tlb_done.store(asked, Ordering::SeqCst);
+    }
+}
+
+/// Every CPU in `resident` but this one has forgotten what it knew of the space when this returns.
+pub fn shootdown(resident: &AtomicMask) {
+    // Table writes come before the look at who is resident; a CPU that enters later reads the new tables.
+    fence(Ordering::SeqCst);
+    if !resident.any_but(percpu::this().id) || cfg!(feature = "planted-tlb-no-ipi") {
+        return;
+    }
+    flush_others(|cpu| resident.contains(cpu));
+}
+
+/// Every other CPU has forgotten all it knew when this returns.
+pub fn shootdown_all() {
+    fence(Ordering::SeqCst);
+    flush_others(|_| true);
+}
+
+fn flush_others(wanted: impl Fn(usize) -> bool) {
+    SHOOTDOWNS.fetch_add(1, Ordering::Relaxed);
+    let me = percpu::this();
+    let others = || percpu::all().filter(|cpu| cpu.id != me.id && cpu.online.load(Ordering::Acquire));
+    let mut targets = CpuMask::EMPTY;
+    for cpu in others().filter(|cpu| wanted(cpu.id)) {
+        cpu.tlb_asked.fetch_add(1, Ordering::SeqCst);
+        smp::interrupt(cpu, smp::IPI_TLB);
+        targets.insert(CpuId::new(cpu.id).expect("a CPU number"));
+    }
+    for cpu in targets.iter().filter_map(|cpu| percpu::get(cpu.index())) {
+        let asked = cpu.tlb_asked.load(Ordering::SeqCst);
+        while cpu.tlb_done.load(Ordering::SeqCst) < asked {
+            cpu::pause();
+            answer(me);
+        }
+    }
+}

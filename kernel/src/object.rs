@@ -1,0 +1,412 @@
+//! Kernel objects, and capabilities to them.
+//!
+//! A capability is an object, the epoch of the object at which it was made, rights and a badge. Revoking moves the object's epoch on, which
+//! makes every capability of an earlier epoch worthless wherever it is (K-21).
+
+use crate::endpoint::Endpoint;
+use crate::lock::{Rank, SpinLock};
+use crate::mm::frames::{self, Frame};
+use crate::process::{Process, StackCharge};
+use crate::ring::{self, Completion, Waiter};
+use abi::{Exception, Interface, rights};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use kcore::generation::ThreadRef;
+
+/// What a capability names.
+#[derive(Clone)]
+pub enum Object {
+    /// The serial line.
+    Console,
+    /// The clock.
+    Timer,
+    /// Makes threads of the process that holds it.
+    ThreadSpawner,
+    /// A thread of the process that holds it.
+    ThreadHandle(Arc<ThreadExit>),
+    /// The calling thread.
+    ThreadControl,
+    /// Makes processes.
+    ProcessSpawner,
+    /// A process.
+    ProcessHandle(Arc<Process>),
+    /// A place to call.
+    Endpoint(Arc<Endpoint>),
+    /// Parking.
+    ParkSpace,
+    /// The caller's memory.
+    VirtualMemory,
+    /// Memory to share.
+    MemoryObject(Arc<MemoryObject>),
+    /// Whom the process works for.
+    UserSession(Arc<Session>),
+    /// Facts.
+    SystemInfo,
+    /// Makes objects.
+    Factory,
+    /// The switch.
+    Power,
+    /// The boot manifest.
+    BootManifest,
+}
+
+impl Object {
+    /// What it can be asked.
+    pub fn interface(&self) -> Interface {
+        match self {
+            Object::Console => Interface::Console,
+            Object::Timer => Interface::Timer,
+            Object::ThreadSpawner => Interface::ThreadSpawner,
+            Object::ThreadHandle(_) => Interface::ThreadHandle,
+            Object::ThreadControl => Interface::ThreadControl,
+            Object::ProcessSpawner => Interface::ProcessSpawner,
+            Object::ProcessHandle(_) => Interface::ProcessHandle,
+            Object::Endpoint(_) => Interface::Endpoint,
+            Object::ParkSpace => Interface::ParkSpace,
+            Object::VirtualMemory => Interface::VirtualMemory,
+            Object::MemoryObject(_) => Interface::MemoryObject,
+            Object::UserSession(_) => Interface::UserSession,
+            Object::SystemInfo => Interface::SystemInfo,
+            Object::Factory => Interface::Factory,
+            Object::Power => Interface::Power,
+            Object::BootManifest => Interface::BootManifest,
+        }
+    }
+
+    /// The object without state that `interface` names.
+    pub fn stateless(interface: Interface) -> Option<Object> {
+        Some(match interface {
+            Interface::Console => Object::Console,
+            Interface::Timer => Object::Timer,
+            Interface::ThreadSpawner => Object::ThreadSpawner,
+            Interface::ThreadControl => Object::ThreadControl,
+            Interface::ProcessSpawner => Object::ProcessSpawner,
+            Interface::ParkSpace => Object::ParkSpace,
+            Interface::VirtualMemory => Object::VirtualMemory,
+            Interface::SystemInfo => Object::SystemInfo,
+            Interface::Factory => Object::Factory,
+            Interface::Power => Object::Power,
+            Interface::BootManifest => Object::BootManifest,
+            Interface::ThreadHandle
+            | Interface::ProcessHandle
+            | Interface::Endpoint
+            | Interface::MemoryObject
+            | Interface::UserSession => return None,
+        })
+    }
+
+    /// The object's epoch, if it can be revoked.
+    fn epoch(&self) -> Option<&AtomicU32> {
+        match self {
+            Object::Endpoint(endpoint) => Some(&endpoint.epoch),
+            Object::MemoryObject(memory) => Some(&memory.epoch),
+            Object::ProcessHandle(process) => Some(&process.epoch),
+            Object::UserSession(session) => Some(&session.epoch),
+            _ => None,
+        }
+    }
+
+    /// May it be given to another process?
+    pub fn is_transferable(&self) -> bool {
+        !matches!(self, Object::ThreadHandle(_) | Object::ThreadSpawner | Object::ThreadControl)
+    }
+}
+
+/// A capability.
+pub struct Cap {
+    object: Object,
+    epoch: u32,
+    /// `abi::rights`.
+    pub rights: u16,
+    /// What a server sees of it.
+    pub badge: u32,
+}
+
+/// The object's epoch has moved on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Revoked;
+
+impl Cap {
+    /// A capability to `object` as it is now.
+    pub fn new(object: Object, rights: u16, badge: u32) -> Cap {
+        let epoch = object.epoch().map_or(0, |epoch| epoch.load(Ordering::Acquire));
+        Cap::with_epoch(object, epoch, rights, badge)
+    }
+
+    fn with_epoch(object: Object, epoch: u32, rights: u16, badge: u32) -> Cap {
+        if let Object::Endpoint(endpoint) = &object
+            && rights & rights::RECV != 0
+        {
+            endpoint.add_server();
+        }
+        Cap { object, epoch, rights, badge }
+    }
+
+    /// The object, if the capability was not revoked.
+    #[inline]
+    pub fn object(&self) -> Result<&Object, Revoked> {
+        match self.object.epoch() {
+            Some(epoch) if epoch.load(Ordering::Acquire) != self.epoch => Err(Revoked),
+            _ => Ok(&self.object),
+        }
+    }
+
+    /// The same with fewer rights and perhaps another badge; revoked together with it.
+    pub fn derive(&self, rights: u16, badge: u32) -> Cap {
+        let badge = if badge == 0 { self.badge } else { badge };
+        Cap::with_epoch(self.object.clone(), self.epoch, self.rights & rights, badge)
+    }
+
+    /// What it names, revoked or not.
+    pub fn interface(&self) -> Interface {
+        self.object.interface()
+    }
+
+    /// Makes every other capability to the object worthless.
+    pub fn revoke_others(&mut self) -> bool {
+        let Some(epoch) = self.object.epoch() else { return false };
+        self.epoch = epoch.fetch_add(1, Ordering::AcqRel) + 1;
+        true
+    }
+
+    /// The endpoint that it may receive from.
+    pub fn served(&self) -> Option<&Arc<Endpoint>> {
+        match &self.object {
+            Object::Endpoint(endpoint) if self.rights & rights::RECV != 0 => Some(endpoint),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Cap {
+    fn drop(&mut self) {
+        match &self.object {
+            Object::Endpoint(endpoint) if self.rights & rights::RECV != 0 => endpoint.drop_server(),
+            Object::ThreadHandle(exit) => exit.detach(),
+            _ => {}
+        }
+    }
+}
+
+/// What an operation under way waits on: enough to withdraw it.
+#[derive(Clone)]
+pub enum Waitable {
+    /// A timer.
+    Sleep,
+    /// A parking place.
+    Park,
+    /// An answer.
+    Call(Arc<Endpoint>),
+    /// A call.
+    Recv(Arc<Endpoint>),
+    /// A thread's end.
+    Join(Arc<ThreadExit>),
+    /// A process's end.
+    Exit(Arc<Process>),
+    /// Input.
+    Read,
+}
+
+// ---- threads ----------------------------------------------------------------------------------------------------------------
+
+struct Ending {
+    code: Option<i64>,
+    joined: bool,
+    /// Nobody holds a handle (any more).
+    detached: bool,
+    waiter: Option<Waiter>,
+    charge: Option<StackCharge>,
+}
+
+/// How a thread ends, and who wants to know.
+pub struct ThreadExit {
+    state: SpinLock<Ending>,
+    target: SpinLock<ThreadRef>,
+}
+
+impl ThreadExit {
+    /// Of a thread whose record is charged by `charge`. Without a handle it is detached from the start.
+    pub fn new(charge: StackCharge, detached: bool) -> ThreadExit {
+        ThreadExit {
+            state: SpinLock::new(
+                Rank::Object,
+                Ending { code: None, joined: false, detached, waiter: None, charge: Some(charge) },
+            ),
+            target: SpinLock::new(Rank::Object, ThreadRef::NONE),
+        }
+    }
+
+    /// Which thread it is.
+    pub fn set_target(&self, target: ThreadRef) {
+        *self.target.lock() = target;
+    }
+
+    /// Which thread it is.
+    pub fn target(&self) -> ThreadRef {
+        *self.target.lock()
+    }
+
+    /// The code, if the thread has ended. Does not consume the right to join.
+    pub fn code(&self) -> Option<i64> {
+        self.state.lock().code
+    }
+
+    /// Registers the one who joins, or gives the code at once.
+    pub fn join(&self, register: impl FnOnce() -> Option<Waiter>) -> Result<Option<i64>, (Exception, &'static str)> {
+        let mut state = self.state.lock();
+        if state.joined || state.waiter.is_some() {
+            return Err((Exception::Failed, "the thread was joined already, or somebody waits to join it"));
+        }
+        if let Some(code) = state.code {
+            state.joined = true;
+            let charge = state.charge.take();
+            drop(state);
+            drop(charge);
+            return Ok(Some(code));
+        }
+        let Some(waiter) = register() else { return Err((Exception::Overloaded, "no operation to spare")) };
+        state.waiter = Some(waiter);
+        Ok(None)
+    }
+
+    /// Withdraws the one who joins.
+    pub fn withdraw(&self, waiter: &Waiter) -> bool {
+        let mut state = self.state.lock();
+        let found = state.waiter.as_ref().is_some_and(|w| w.thread == waiter.thread && w.op == waiter.op);
+        if found {
+            state.waiter = None;
+        }
+        found
+    }
+
+    /// The thread ends with `code`.
+    pub fn ended(&self, code: i64) {
+        let mut state = self.state.lock();
+        state.code = Some(code);
+        let waiter = state.waiter.take();
+        if waiter.is_some() {
+            state.joined = true;
+        }
+        drop(state);
+        if let Some(waiter) = waiter {
+            crate::methods::complete_join(&waiter, code);
+        }
+    }
+
+    /// The thread is gone from its stack.
+    pub fn reaped(&self) {
+        let mut state = self.state.lock();
+        let charge = if state.joined || state.detached { state.charge.take() } else { None };
+        drop(state);
+        drop(charge);
+    }
+
+    /// The handle is released.
+    pub fn detach(&self) {
+        let mut state = self.state.lock();
+        state.detached = true;
+        // A live thread keeps its charge until it is reaped; a waiter pins it until then too.
+        let charge = if state.code.is_some() { state.charge.take() } else { None };
+        drop(state);
+        drop(charge);
+    }
+}
+
+// ---- memory -----------------------------------------------------------------------------------------------------------------
+
+/// Memory that can be mapped by several processes.
+pub struct MemoryObject {
+    frames: Box<[Frame]>,
+    epoch: AtomicU32,
+    id: u64,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A number that nothing else has.
+pub fn fresh_id() -> u64 {
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Largest memory object, in pages.
+pub const MAX_OBJECT_PAGES: u64 = 16384;
+
+impl MemoryObject {
+    /// Zeroed memory of `pages` pages.
+    pub fn new(pages: u64) -> Option<MemoryObject> {
+        let mut list = Vec::new();
+        list.try_reserve_exact(pages as usize).ok()?;
+        for _ in 0..pages {
+            match frames::allocate_zeroed() {
+                Some(frame) => list.push(frame),
+                None => {
+                    list.iter().for_each(|frame| frames::free(*frame));
+                    return None;
+                }
+            }
+        }
+        Some(MemoryObject { frames: list.into_boxed_slice(), epoch: AtomicU32::new(1), id: fresh_id() })
+    }
+
+    /// Its frames.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Drop for MemoryObject {
+    fn drop(&mut self) {
+        self.frames.iter().for_each(|frame| frames::free(*frame));
+    }
+}
+
+// ---- sessions ---------------------------------------------------------------------------------------------------------------
+
+/// Whom processes work for.
+pub struct Session {
+    /// Its number.
+    pub id: u64,
+    /// Its name.
+    pub name: crate::process::Name,
+    /// Not logged out.
+    pub live: AtomicBool,
+    epoch: AtomicU32,
+}
+
+impl Session {
+    /// A live session.
+    pub fn new(name: crate::process::Name) -> Session {
+        Session { id: fresh_id(), name, live: AtomicBool::new(true), epoch: AtomicU32::new(1) }
+    }
+
+    /// Ends it. Was it live?
+    pub fn logout(&self) -> bool {
+        self.live.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// Withdraws an operation from what it waits on; true if it will not be completed by anybody else.
+pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {
+    match on {
+        Waitable::Sleep => crate::thread::get(waiter.thread.tid)
+            .is_some_and(|thread| crate::time::cancel_timer(thread, waiter.op as usize)),
+        Waitable::Park => crate::park::withdraw(waiter),
+        Waitable::Call(endpoint) => endpoint.withdraw_call(waiter),
+        Waitable::Recv(endpoint) => endpoint.withdraw_recv(waiter),
+        Waitable::Join(exit) => exit.withdraw(waiter),
+        Waitable::Exit(process) => process.withdraw(waiter),
+        Waitable::Read => crate::console::withdraw(waiter),
+    }
+}
+
+/// Completes a withdrawn operation.
+pub fn cancelled(waiter: &Waiter) {
+    ring::complete(waiter, &Completion::error(abi::TransportError::Cancelled), false);
+}

@@ -1,0 +1,305 @@
+//! Ring operations: each is decoded (everything checked, nothing changed) and then done.
+
+use crate::endpoint::{Answer, Buffer, Call, Message};
+use crate::object::{Cap, Object, Waitable};
+use crate::process::Process;
+use crate::ring::{self, Completion};
+use crate::thread::Thread;
+use crate::{console, methods, park, sched, time};
+use abi::{CapId, Exception, MAX_MESSAGE_BYTES, Op, SQE_VERSION, Sqe, TransportError, flags, rights};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What came of a submission.
+pub enum Outcome {
+    /// It is answered, or will be.
+    Done,
+    /// The thread ends.
+    Exit(i64),
+}
+
+/// What a method or operation says.
+pub enum Reply {
+    /// Now.
+    Now(Completion),
+    /// Later, by a waiter that was registered.
+    Later,
+    /// Never: the thread ends.
+    Exit(i64),
+}
+
+impl From<Completion> for Reply {
+    fn from(completion: Completion) -> Reply {
+        Reply::Now(completion)
+    }
+}
+
+impl From<TransportError> for Reply {
+    fn from(error: TransportError) -> Reply {
+        Reply::Now(Completion::error(error))
+    }
+}
+
+impl From<Option<Completion>> for Reply {
+    fn from(completion: Option<Completion>) -> Reply {
+        completion.map_or(Reply::Later, Reply::Now)
+    }
+}
+
+/// Submissions so far, by operation; the last counts what is none.
+pub static SUBMITTED: [AtomicU64; Op::COUNT + 1] = [const { AtomicU64::new(0) }; Op::COUNT + 1];
+
+/// Does what `sqe` says for the current thread.
+pub fn submit(thread: &'static Thread, sqe: &Sqe, will_wait: bool) -> Outcome {
+    let reply = match Op::from_raw(sqe.op) {
+        _ if sqe.version != SQE_VERSION => TransportError::UnsupportedSqeVersion.into(),
+        None => TransportError::UnknownOp.into(),
+        Some(Op::Nop) => nop(sqe),
+        Some(op) => {
+            SUBMITTED[op as usize].fetch_add(1, Ordering::Relaxed);
+            perform(thread, op, sqe, will_wait).unwrap_or_else(Reply::from)
+        }
+    };
+    match reply {
+        Reply::Now(completion) => {
+            let quiet = sqe.flags & flags::QUIET != 0 && completion.status == 0;
+            if !quiet {
+                ring::post_now(thread, sqe.user_data, &completion);
+            }
+            Outcome::Done
+        }
+        Reply::Later => Outcome::Done,
+        Reply::Exit(code) => Outcome::Exit(code),
+    }
+}
+
+fn nop(sqe: &Sqe) -> Reply {
+    if sqe.flags & !flags::QUIET != 0 || sqe.cap != 0 {
+        return TransportError::BadFlags.into();
+    }
+    Completion::OK.into()
+}
+
+type Decoded<T> = Result<T, TransportError>;
+
+/// Which flags each operation has.
+fn allowed_flags(op: Op) -> u16 {
+    match op {
+        Op::Call => flags::INLINE | flags::MOVE,
+        Op::Return => flags::INLINE | flags::MOVE | flags::QUIET,
+        Op::Unpark | Op::Write | Op::Release | Op::Nop => flags::QUIET,
+        _ => 0,
+    }
+}
+
+fn perform(thread: &'static Thread, op: Op, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
+    if sqe.flags & !allowed_flags(op) != 0 {
+        return Err(TransportError::BadFlags);
+    }
+    let process = &thread.body().process;
+    match op {
+        Op::Nop => Ok(nop(sqe)),
+        Op::Yield => {
+            sched::yield_now();
+            Ok(Completion::OK.into())
+        }
+        Op::Cancel => Ok(cancel(thread, sqe.arg0).into()),
+        Op::Release => release(process, sqe),
+        Op::Copy => copy(process, sqe),
+        Op::Revoke => revoke(process, sqe),
+        Op::Call => call(thread, process, sqe, will_wait),
+        Op::Recv => recv(thread, process, sqe),
+        Op::Return => answer(thread, process, sqe, will_wait),
+        Op::Park | Op::Unpark | Op::Sleep | Op::Write | Op::Read => simple(thread, process, op, sqe),
+    }
+}
+
+/// The capability with number `id`, usable, with its rights and badge.
+fn resolve(process: &Process, id: u32) -> Decoded<(Object, u16, u32)> {
+    let caps = process.caps.lock();
+    let cap = caps.get(CapId(id)).ok_or(TransportError::BadCap)?;
+    let object = cap.object().map_err(|_| TransportError::Revoked)?;
+    Ok((object.clone(), cap.rights, cap.badge))
+}
+
+fn simple(thread: &'static Thread, process: &Arc<Process>, op: Op, sqe: &Sqe) -> Decoded<Reply> {
+    let object = resolve(process, sqe.cap)?.0;
+    match (op, object) {
+        (Op::Park, Object::ParkSpace) => {
+            let expected = u32::try_from(sqe.arg0).map_err(|_| TransportError::BadFlags)?;
+            Ok(park::park(thread, sqe.user_data, sqe.addr, expected, sqe.arg1).into())
+        }
+        (Op::Unpark, Object::ParkSpace) => Ok(park::unpark(thread, sqe.addr, sqe.arg0).into()),
+        (Op::Sleep, Object::Timer) => Ok(sleep(thread, process, sqe).into()),
+        (Op::Write, Object::Console) => Ok(console::write(thread, sqe.addr, sqe.len).into()),
+        (Op::Read, Object::Console) => {
+            Ok(console::read(thread, sqe.user_data, sqe.result_addr, sqe.result_len).into())
+        }
+        _ => Err(TransportError::NotPermitted),
+    }
+}
+
+fn sleep(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Option<Completion> {
+    if sqe.arg0 == 0 {
+        return Some(Completion::OK);
+    }
+    if !process.ledger.take_sleep() {
+        return Some(Completion::error(TransportError::NoSpace));
+    }
+    let Some(waiter) = ring::accept(thread, sqe.user_data, Waitable::Sleep) else {
+        process.ledger.release_sleeps(1);
+        return Some(Completion::error(TransportError::NoSpace));
+    };
+    time::set_timer(thread, waiter.op as usize, waiter.sequence, time::deadline(sqe.arg0));
+    None
+}
+
+fn cancel(thread: &'static Thread, user_data: u64) -> Completion {
+    let Some((waiter, on)) = ring::pending_on(thread, user_data) else { return Completion::value(0) };
+    if !crate::object::withdraw(&waiter, &on) {
+        return Completion::value(0);
+    }
+    crate::object::cancelled(&waiter);
+    Completion::value(1)
+}
+
+fn release(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
+    let cap = process.caps.lock().remove(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
+    drop(cap);
+    Ok(Completion::OK.into())
+}
+
+fn copy(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
+    let wanted = u16::try_from(sqe.arg0).map_err(|_| TransportError::BadFlags)?;
+    let badge = u32::try_from(sqe.arg1).map_err(|_| TransportError::BadFlags)?;
+    let mut caps = process.caps.lock();
+    let slot = caps.reserve().map_err(|_| TransportError::NoSpace)?;
+    match passable(caps.get(CapId(sqe.cap)), wanted, badge) {
+        Ok(cap) => {
+            let id = caps.commit(slot, cap);
+            Ok(Completion { cap: id.0, ..Completion::OK }.into())
+        }
+        Err(error) => {
+            caps.abort(slot);
+            Err(error)
+        }
+    }
+}
+
+/// A copy of `cap` with rights `wanted`, if its holder may pass it on.
+fn passable(cap: Option<&Cap>, wanted: u16, badge: u32) -> Decoded<Cap> {
+    let cap = cap.ok_or(TransportError::BadCap)?;
+    let object = cap.object().map_err(|_| TransportError::Revoked)?;
+    if wanted & !rights::ALL != 0 {
+        return Err(TransportError::BadFlags);
+    }
+    if cap.rights & rights::GRANT == 0 || wanted & !cap.rights != 0 || !object.is_transferable() {
+        return Err(TransportError::NotPermitted);
+    }
+    // A badge says who calls; whoever has one cannot take another's.
+    if badge != 0 && cap.badge != 0 && badge != cap.badge {
+        return Err(TransportError::NotPermitted);
+    }
+    Ok(cap.derive(wanted, badge))
+}
+
+fn revoke(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
+    let mut caps = process.caps.lock();
+    let cap = caps.get_mut(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
+    cap.object().map_err(|_| TransportError::Revoked)?;
+    if cap.rights & rights::REVOKE == 0 || !cap.revoke_others() {
+        return Err(TransportError::NotPermitted);
+    }
+    Ok(Completion::OK.into())
+}
+
+/// The message that an entry carries.
+fn message(process: &Process, sqe: &Sqe) -> Decoded<Message> {
+    if sqe.flags & flags::INLINE != 0 {
+        if sqe.addr != 0 || sqe.len != 0 {
+            return Err(TransportError::BadFlags);
+        }
+        return Ok(Message::Inline([sqe.arg0, sqe.arg1]));
+    }
+    let length = sqe.len as usize;
+    if length > MAX_MESSAGE_BYTES {
+        return Err(TransportError::TooLong);
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| TransportError::NoSpace)?;
+    bytes.resize(length, 0);
+    process.space.read(sqe.addr, &mut bytes).map_err(|_| TransportError::BadAddress)?;
+    Ok(Message::Bytes(bytes))
+}
+
+/// The capability that an entry passes along; moved out of the table only when the rest is known to be good.
+fn passenger(process: &Process, sqe: &Sqe) -> Decoded<Option<Cap>> {
+    if sqe.xfer == 0 {
+        return if sqe.flags & flags::MOVE != 0 { Err(TransportError::BadFlags) } else { Ok(None) };
+    }
+    let mut caps = process.caps.lock();
+    let id = CapId(sqe.xfer);
+    let held = caps.get(id).map_or(0, |cap| cap.rights);
+    let cap = passable(caps.get(id), held, 0)?;
+    let moved = if sqe.flags & flags::MOVE != 0 { caps.remove(id) } else { None };
+    drop(caps);
+    drop(moved);
+    Ok(Some(cap))
+}
+
+fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
+    let (object, held, badge) = resolve(process, sqe.cap)?;
+    if held & rights::CALL == 0 {
+        return Err(TransportError::NotPermitted);
+    }
+    let Object::Endpoint(endpoint) = object else {
+        if sqe.flags != 0 || sqe.xfer != 0 {
+            return Err(TransportError::BadFlags);
+        }
+        return methods::call(thread, process, &object, held, sqe);
+    };
+    let method = u16::try_from(sqe.method).map_err(|_| TransportError::BadFlags)?;
+    if sqe.result_len as usize > MAX_MESSAGE_BYTES {
+        return Err(TransportError::TooLong);
+    }
+    let message = message(process, sqe)?;
+    let cap = passenger(process, sqe)?;
+    let reply = Buffer { process: process.clone(), address: sqe.result_addr, length: sqe.result_len };
+    let caller =
+        ring::accept(thread, sqe.user_data, Waitable::Call(endpoint.clone())).ok_or(TransportError::NoSpace)?;
+    endpoint.call(Call { caller, reply, method, badge, message, cap }, will_wait);
+    Ok(Reply::Later)
+}
+
+fn recv(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe) -> Decoded<Reply> {
+    let (Object::Endpoint(endpoint), held, _) = resolve(process, sqe.cap)? else {
+        return Err(TransportError::NotPermitted);
+    };
+    if held & rights::RECV == 0 {
+        return Err(TransportError::NotPermitted);
+    }
+    if sqe.result_len as usize > MAX_MESSAGE_BYTES {
+        return Err(TransportError::TooLong);
+    }
+    let buffer = Buffer { process: process.clone(), address: sqe.result_addr, length: sqe.result_len };
+    Ok(endpoint.recv(thread, sqe.user_data, buffer).into())
+}
+
+fn answer(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
+    let (Object::Endpoint(endpoint), held, _) = resolve(process, sqe.cap)? else {
+        return Err(TransportError::NotPermitted);
+    };
+    if held & rights::RECV == 0 {
+        return Err(TransportError::NotPermitted);
+    }
+    let exception = match i32::try_from(sqe.method) {
+        Ok(0) => None,
+        Ok(raw) => Some(Exception::from_raw(raw).ok_or(TransportError::BadFlags)?),
+        Err(_) => return Err(TransportError::BadFlags),
+    };
+    let message = message(process, sqe)?;
+    let cap = passenger(process, sqe)?;
+    endpoint.reply(&thread.reference(), sqe.result_addr, Answer { exception, message, cap }, will_wait)?;
+    Ok(Completion::OK.into())
+}

@@ -1,0 +1,608 @@
+//! Processes: an address space, a table of capabilities, a ledger, and threads.
+
+use crate::arch::switch;
+use crate::arch::{fpu, segments};
+use crate::lock::{Rank, SpinLock};
+use crate::mm::frames;
+use crate::mm::space::{Access, Backing, Space, SpaceError};
+use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
+use crate::object::{Cap, Object, Session, ThreadExit, Waitable};
+use crate::ring::{self, Completion, Waiter};
+use crate::sched;
+use crate::thread::{self, Body, Start, Thread};
+use abi::{CapId, MAX_NAME_BYTES};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use kcore::captable::CapTable;
+
+/// Thread records that one process may use.
+pub const PROCESS_THREAD_LIMIT: u32 = 1024;
+/// Capabilities that one process may hold.
+pub const PROCESS_CAP_LIMIT: usize = 4096;
+/// Frames that one process may own: a quarter of the machine's, at least this.
+const PROCESS_FRAME_LIMIT_MIN: u64 = 4096;
+/// Sleeps that one process may have under way.
+pub const PROCESS_SLEEP_LIMIT: u32 = 256;
+/// Processes that the machine may have.
+pub const MAX_PROCESSES: usize = 4096;
+/// Those who wait for one process's end.
+const MAX_WAITERS: usize = 64;
+
+/// A short name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name(pub [u8; MAX_NAME_BYTES]);
+
+impl Name {
+    /// `None` if it is empty or too long.
+    pub fn new(text: &str) -> Option<Name> {
+        let mut bytes = [0; MAX_NAME_BYTES];
+        if text.is_empty() || text.len() > MAX_NAME_BYTES || text.bytes().any(|b| b < 0x20) {
+            return None;
+        }
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Some(Name(bytes))
+    }
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        let end = self.0.iter().position(|b| *b == 0).unwrap_or(MAX_NAME_BYTES);
+        core::str::from_utf8(&self.0[..end]).unwrap_or("?")
+    }
+}
+
+/// What a process uses of what is limited (K-07).
+#[derive(Default)]
+pub struct Ledger {
+    records: AtomicU32,
+    stack_pages: AtomicU32,
+    sleeps: AtomicU32,
+}
+
+fn take(counter: &AtomicU32, amount: u32, limit: u32) -> bool {
+    let take = |used: u32| used.checked_add(amount).filter(|sum| *sum <= limit);
+    counter.try_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+}
+
+impl Ledger {
+    /// (thread records, kernel-stack pages, sleeps) in use.
+    pub fn used(&self) -> (u32, u32, u32) {
+        let get = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
+        (get(&self.records), get(&self.stack_pages), get(&self.sleeps))
+    }
+    /// Gives the pages of one stack back.
+    pub fn release_stack(&self) {
+        self.stack_pages.fetch_sub(STACK_PAGES as u32, Ordering::Relaxed);
+    }
+    /// One more sleep, if the process may.
+    pub fn take_sleep(&self) -> bool {
+        take(&self.sleeps, 1, PROCESS_SLEEP_LIMIT)
+    }
+    /// That many fewer.
+    pub fn release_sleeps(&self, count: u32) {
+        self.sleeps.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+/// A thread record that is charged to a process until this is dropped.
+pub struct StackCharge(Arc<Process>);
+
+impl Drop for StackCharge {
+    fn drop(&mut self) {
+        self.0.ledger.records.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Why a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// Its last thread did.
+    Exited,
+    /// Somebody killed it.
+    Killed,
+    /// It did something that a program cannot do.
+    Faulted,
+}
+
+struct Inner {
+    threads: Vec<u32>,
+    /// Which pages of the ring arena are used.
+    rings: Vec<u64>,
+    ended: Option<(i64, Reason)>,
+    waiters: Vec<Waiter>,
+}
+
+/// A process.
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Generation of that number.
+    pub generation: u32,
+    /// Who made it.
+    pub parent: u32,
+    /// What it is called.
+    pub name: Name,
+    /// Its memory.
+    pub space: Space,
+    /// Its capabilities.
+    pub caps: SpinLock<CapTable<Cap>>,
+    /// What it uses.
+    pub ledger: Ledger,
+    /// Whom it works for.
+    pub session: Arc<Session>,
+    /// Moves on when handles are revoked.
+    pub epoch: AtomicU32,
+    inner: SpinLock<Inner>,
+    live_threads: AtomicU32,
+    ending: AtomicBool,
+    /// Code and reason, from the first who said so.
+    verdict: SpinLock<Option<(i64, Reason)>>,
+    /// Nanoseconds that its ended threads ran.
+    pub ended_runtime_ns: AtomicU64,
+}
+
+struct Table {
+    slots: Vec<(u32, Option<Arc<Process>>)>,
+}
+
+static TABLE: SpinLock<Table> = SpinLock::new(Rank::Processes, Table { slots: Vec::new() });
+
+/// Deepest use of a kernel stack so far.
+pub static STACK_DEPTH: AtomicU64 = AtomicU64::new(0);
+static IDLE_SEEN: AtomicBool = AtomicBool::new(false);
+
+/// Remembers how deep a stack was used.
+pub fn note_depth(depth: u64) {
+    STACK_DEPTH.fetch_max(depth, Ordering::Relaxed);
+}
+
+/// K-16: the steady-state idle loop was reached.
+pub fn note_idle(cpu: usize) {
+    if !IDLE_SEEN.swap(true, Ordering::Relaxed) {
+        crate::println!("sched: idle cpu={cpu} idle_path=cpl0-dispatch");
+    }
+}
+
+/// Why something could not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MakeError {
+    /// The process's thread records are used up.
+    Threads,
+    /// No frames.
+    Memory,
+    /// The table of processes, or of threads, is full.
+    Table,
+    /// The capability table is full.
+    Caps,
+}
+
+impl MakeError {
+    /// For the caller.
+    pub fn message(self) -> &'static str {
+        match self {
+            MakeError::Threads => "the process's thread records are used up",
+            MakeError::Memory => "no memory left for a kernel stack or ring",
+            MakeError::Table => "the machine has no record left",
+            MakeError::Caps => "the process's capability table is full",
+        }
+    }
+}
+
+impl From<SpaceError> for MakeError {
+    fn from(_: SpaceError) -> MakeError {
+        MakeError::Memory
+    }
+}
+
+impl Process {
+    /// A process without memory, capabilities or threads, in the table.
+    pub fn new(name: Name, parent: u32, session: Arc<Session>) -> Result<Arc<Process>, MakeError> {
+        let limit = (frames::total() / 2).max(PROCESS_FRAME_LIMIT_MIN);
+        let space = Space::new(limit).ok_or(MakeError::Memory)?;
+        let mut table = TABLE.lock();
+        let free = table.slots.iter().position(|(_, process)| process.is_none());
+        let at = match free {
+            Some(at) => at,
+            None if table.slots.len() < MAX_PROCESSES => {
+                table.slots.try_reserve(1).map_err(|_| MakeError::Memory)?;
+                table.slots.push((0, None));
+                table.slots.len() - 1
+            }
+            None => return Err(MakeError::Table),
+        };
+        let generation = table.slots[at].0.wrapping_add(1).max(1);
+        let process = Arc::new(Process {
+            pid: at as u32 + 1,
+            generation,
+            parent,
+            name,
+            space,
+            caps: SpinLock::new(Rank::Process, CapTable::new(PROCESS_CAP_LIMIT)),
+            ledger: Ledger::default(),
+            session,
+            epoch: AtomicU32::new(1),
+            inner: SpinLock::new(
+                Rank::Process,
+                Inner { threads: Vec::new(), rings: Vec::new(), ended: None, waiters: Vec::new() },
+            ),
+            live_threads: AtomicU32::new(0),
+            ending: AtomicBool::new(false),
+            verdict: SpinLock::new(Rank::Object, None),
+            ended_runtime_ns: AtomicU64::new(0),
+        });
+        table.slots[at] = (generation, Some(process.clone()));
+        Ok(process)
+    }
+
+    /// Takes a process that never ran out of the table.
+    pub fn abandon(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.finish(-1, Reason::Killed);
+    }
+
+    /// Is it on its way out?
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Threads that have not ended.
+    pub fn live_threads(&self) -> u32 {
+        self.live_threads.load(Ordering::Relaxed)
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<(i64, Reason)> {
+        self.inner.lock().ended
+    }
+
+    /// Thread numbers of its live threads.
+    pub fn threads(&self, mut visit: impl FnMut(&'static Thread)) {
+        let inner = self.inner.lock();
+        inner.threads.iter().filter_map(|tid| thread::get(*tid)).for_each(&mut visit);
+    }
+
+    /// Puts a capability into the table.
+    pub fn insert_cap(&self, cap: Cap) -> Result<CapId, Cap> {
+        let mut caps = self.caps.lock();
+        match caps.reserve() {
+            Ok(slot) => Ok(caps.commit(slot, cap)),
+            Err(_) => {
+                drop(caps);
+                Err(cap)
+            }
+        }
+    }
+
+    /// Registers one who waits for the end, or says how it ended.
+    pub fn wait(&self, register: impl FnOnce() -> Option<Waiter>) -> Result<Option<(i64, Reason)>, &'static str> {
+        let mut inner = self.inner.lock();
+        if let Some(ended) = inner.ended {
+            return Ok(Some(ended));
+        }
+        if inner.waiters.len() >= MAX_WAITERS || inner.waiters.try_reserve(1).is_err() {
+            return Err("too many wait for this process");
+        }
+        let waiter = register().ok_or("no operation to spare")?;
+        inner.waiters.push(waiter);
+        Ok(None)
+    }
+
+    /// Withdraws one who waits.
+    pub fn withdraw(&self, waiter: &Waiter) -> bool {
+        let mut inner = self.inner.lock();
+        let found = inner.waiters.iter().position(|w| w.thread == waiter.thread && w.op == waiter.op);
+        found.map(|at| inner.waiters.swap_remove(at)).is_some()
+    }
+
+    /// Makes a thread that begins at `start`, known to the scheduler but not yet queued. Everything is charged before it is made, and
+    /// given back on every failure.
+    pub fn make_thread(
+        self: &Arc<Process>,
+        start: Start,
+        fs_base: u64,
+        ring_address: Option<u64>,
+        detached: bool,
+    ) -> Result<NewThread, MakeError> {
+        if !take(&self.ledger.records, 1, PROCESS_THREAD_LIMIT) {
+            return Err(MakeError::Threads);
+        }
+        let charge = StackCharge(self.clone());
+        let pages = STACK_PAGES as u32;
+        if !take(&self.ledger.stack_pages, pages, PROCESS_THREAD_LIMIT * pages) {
+            return Err(MakeError::Threads);
+        }
+        let made = self.make_charged(start, fs_base, ring_address, detached, charge);
+        if made.is_err() {
+            self.ledger.release_stack();
+        }
+        made
+    }
+
+    fn make_charged(
+        self: &Arc<Process>,
+        start: Start,
+        fs_base: u64,
+        ring_address: Option<u64>,
+        detached: bool,
+        charge: StackCharge,
+    ) -> Result<NewThread, MakeError> {
+        let stack = Stack::allocate().ok_or(MakeError::Memory)?;
+        let Some(ring_frame) = frames::allocate_zeroed() else {
+            stack.free_unused();
+            return Err(MakeError::Memory);
+        };
+        let mapped = self.map_ring(ring_address, ring_frame);
+        let ring_address = match mapped {
+            Ok(address) => address,
+            Err(error) => {
+                frames::free(ring_frame);
+                stack.free_unused();
+                return Err(error);
+            }
+        };
+        let exit = Arc::new(ThreadExit::new(charge, detached));
+        let top = stack.top();
+        let body =
+            Body { process: self.clone(), stack, ring_frame, ring_address, exit: exit.clone(), start };
+        let thread = match thread::claim(body) {
+            Ok(thread) => thread,
+            Err(body) => {
+                self.unmap_ring(ring_address);
+                frames::free(ring_frame);
+                body.stack.free_unused();
+                return Err(MakeError::Table);
+            }
+        };
+        exit.set_target(thread.reference());
+        thread.fs_base.set(fs_base);
+        // SAFETY: a new stack that nobody stands on.
+        thread.rsp.set(unsafe { switch::prepare(top, thread_begin, u64::from(thread.tid())) });
+        let listed = {
+            let mut inner = self.inner.lock();
+            inner.threads.try_reserve(1).is_ok() && {
+                inner.threads.push(thread.tid());
+                true
+            }
+        };
+        if !listed {
+            let _ = ring::close(thread);
+            self.unmap_ring(ring_address);
+            frames::free(ring_frame);
+            thread::forget(thread);
+            return Err(MakeError::Memory);
+        }
+        self.live_threads.fetch_add(1, Ordering::AcqRel);
+        let runnable = ::sched::Runnable::new(::sched::ThreadId(u64::from(thread.tid())), ());
+        Ok(NewThread { thread, runnable, exit })
+    }
+
+    fn map_ring(&self, wanted: Option<u64>, frame: frames::Frame) -> Result<u64, MakeError> {
+        let address = match wanted {
+            Some(address) => address,
+            None => {
+                let mut inner = self.inner.lock();
+                let word = inner.rings.iter().position(|word| *word != u64::MAX);
+                let word = match word {
+                    Some(word) => word,
+                    None => {
+                        inner.rings.try_reserve(1).map_err(|_| MakeError::Memory)?;
+                        inner.rings.push(0);
+                        inner.rings.len() - 1
+                    }
+                };
+                let bit = inner.rings[word].trailing_ones();
+                inner.rings[word] |= 1 << bit;
+                abi::RING_ARENA_VADDR + (word as u64 * 64 + u64::from(bit)) * 4096
+            }
+        };
+        let mapped = self.space.map_fixed(address, 4096, Access::WRITE, Backing::Borrowed(&[frame]));
+        if let Err(error) = mapped {
+            self.release_ring_slot(address);
+            return Err(error.into());
+        }
+        Ok(address)
+    }
+
+    fn release_ring_slot(&self, address: u64) {
+        if address >= abi::RING_ARENA_VADDR {
+            let at = (address - abi::RING_ARENA_VADDR) / 4096;
+            if let Some(word) = self.inner.lock().rings.get_mut(at as usize / 64) {
+                *word &= !(1 << (at % 64));
+            }
+        }
+    }
+
+    fn unmap_ring(&self, address: u64) {
+        self.space.unmap_fixed(address, 4096);
+        self.release_ring_slot(address);
+    }
+
+    /// Ends the process: every thread leaves as soon as it is about to return to user mode. False if it was ending already.
+    pub fn kill(&self, code: i64, reason: Reason) -> bool {
+        if self.ending.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        *self.verdict.lock() = Some((code, reason));
+        // One thread at a time, from the last: waking takes locks that must not be taken under the list's, and threads that leave
+        // the list meanwhile only move others to places that are still to come. New ones see `ending` themselves.
+        let mut at = self.inner.lock().threads.len();
+        while at > 0 {
+            at -= 1;
+            let who = {
+                let inner = self.inner.lock();
+                inner.threads.get(at).and_then(|tid| thread::get(*tid)).map(Thread::reference)
+            };
+            let Some(who) = who else { continue };
+            sched::wake(&who, false);
+            if let Some(thread) = thread::get(who.tid) {
+                crate::arch::smp::kick(thread.cpu.load(Ordering::Relaxed) as usize);
+            }
+        }
+        true
+    }
+
+    /// The last thread is gone: lets go of everything, and tells those who wait.
+    fn finish(&self, code: i64, reason: Reason) {
+        sched::leave_space();
+        // Capabilities first: servers and peers learn that we are gone.
+        loop {
+            let mut caps = self.caps.lock();
+            let next = caps.iter().next().map(|(id, _)| id);
+            let cap = next.and_then(|id| caps.remove(id));
+            drop(caps);
+            let Some(cap) = cap else { break };
+            if let Some(endpoint) = cap.served() {
+                endpoint.server_ended(self.pid, self.generation);
+            }
+        }
+        self.space.destroy();
+        let mut table = TABLE.lock();
+        let slot = table.slots.get_mut(self.pid as usize - 1);
+        let listed = slot.and_then(|(generation, process)| process.take_if(|_| *generation == self.generation));
+        drop(table);
+        let waiters = {
+            let mut inner = self.inner.lock();
+            inner.ended = Some((code, reason));
+            core::mem::take(&mut inner.waiters)
+        };
+        for waiter in waiters {
+            crate::methods::complete_wait(&waiter, code, reason);
+        }
+        drop(listed);
+        crate::boot_process_ended(self.pid, code);
+    }
+}
+
+/// A thread that is made and not yet started.
+pub struct NewThread {
+    /// Its record.
+    pub thread: &'static Thread,
+    runnable: ::sched::Runnable<()>,
+    /// How it will end.
+    pub exit: Arc<ThreadExit>,
+}
+
+impl NewThread {
+    /// Lets it run.
+    pub fn start(self) {
+        sched::start(self.runnable);
+    }
+
+    /// Takes it back: it never ran.
+    pub fn cancel(self) {
+        let process = self.thread.body().process.clone();
+        let (address, frame) = (self.thread.body().ring_address, self.thread.body().ring_frame);
+        let _ = ring::close(self.thread);
+        process.unmap_ring(address);
+        frames::free(frame);
+        process.inner.lock().threads.retain(|tid| *tid != self.thread.tid());
+        process.live_threads.fetch_sub(1, Ordering::AcqRel);
+        drop(self.runnable);
+        thread::forget(self.thread);
+    }
+}
+
+/// The first steps of every thread: to user mode.
+extern "C" fn thread_begin(_: u64) -> ! {
+    sched::finish_switch();
+    let thread = thread::current();
+    let body = thread.body();
+    fpu::reset(fpu::MXCSR_INITIAL);
+    let mut regs = [0; 15];
+    // r15 … rax: RCX = ring, RDX = pid, RSI = tid, RDI = argument, R8 = CapSet.
+    regs[12] = body.ring_address;
+    regs[11] = u64::from(body.process.pid);
+    regs[10] = u64::from(thread.tid());
+    regs[9] = body.start.argument;
+    regs[7] = abi::CAPSET_VADDR;
+    let frame = crate::arch::entry::Frame {
+        regs,
+        vector: 0,
+        error: 0,
+        rip: body.start.entry,
+        cs: segments::USER_CODE.into(),
+        rflags: 0x202,
+        rsp: body.start.stack,
+        ss: segments::USER_DATA.into(),
+    };
+    if body.process.is_ending() {
+        exit_current(0);
+    }
+    // SAFETY: a frame on our own stack with user selectors; the registers were just reset.
+    unsafe { switch::enter_user_at(&frame) }
+}
+
+/// Ends the current thread.
+pub fn exit_current(code: i64) -> ! {
+    let thread = thread::current();
+    let body = thread.body();
+    let process = body.process.clone();
+    // From here on completions find nobody, and what was under way is withdrawn.
+    thread.sq.invalidate();
+    let pending = ring::close(thread);
+    for (waiter, on) in pending.into_iter().flatten() {
+        crate::object::withdraw(&waiter, &on);
+        if matches!(on, Waitable::Sleep) {
+            process.ledger.release_sleeps(1);
+        }
+    }
+    crate::time::cancel_timer(thread, thread::TIMEOUT);
+    process.unmap_ring(body.ring_address);
+    frames::free(body.ring_frame);
+    let exit = body.exit.clone();
+    process.inner.lock().threads.retain(|tid| *tid != thread.tid());
+    let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
+    exit.ended(code);
+    drop(exit);
+    if last {
+        process.ending.store(true, Ordering::Release);
+        let (code, reason) = process.verdict.lock().take().unwrap_or((code, Reason::Exited));
+        process.finish(code, reason);
+    }
+    drop(process);
+    sched::end()
+}
+
+/// Frees what an ended thread stood on.
+pub fn reap(thread: &'static Thread, token: OffStackToken) {
+    thread::release(thread, token);
+}
+
+/// Leaves now if the process is ending: for every path that returns to user mode.
+#[inline]
+pub fn exit_if_ending() {
+    let thread = thread::current();
+    if thread.body().process.is_ending() {
+        exit_current(0);
+    }
+}
+
+/// All processes, in order of their numbers, from slot `from`; `visit` says whether to go on.
+pub fn each(from: usize, mut visit: impl FnMut(usize, Arc<Process>) -> bool) {
+    let mut at = from;
+    loop {
+        let next = {
+            let table = TABLE.lock();
+            let found = table.slots.iter().enumerate().skip(at).find_map(|(i, (_, p))| p.clone().map(|p| (i, p)));
+            found
+        };
+        let Some((i, process)) = next else { return };
+        if !visit(i, process) {
+            return;
+        }
+        at = i + 1;
+    }
+}
+
+/// The process with number `pid`.
+pub fn find(pid: u32) -> Option<Arc<Process>> {
+    TABLE.lock().slots.get((pid as usize).checked_sub(1)?)?.1.clone()
+}
+
+/// A completion that says that an operation is over because its target ended.
+pub const GONE: Completion = Completion::OK;
+
+/// The object that handles of a process name.
+pub fn handle(process: &Arc<Process>) -> Object {
+    Object::ProcessHandle(process.clone())
+}

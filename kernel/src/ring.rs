@@ -1,0 +1,306 @@
+//! A thread's ring as the kernel sees it: reserving, posting and waiting for completions, and taking submissions.
+//!
+//! I-R1: an operation is accepted only with a free completion entry, which stays reserved until it completes; so no accepted
+//! completion is ever lost (K-11). I-R2: what the program writes into the shared page is read once, checked, and never believed again.
+
+use crate::lock::SpinLock;
+use crate::object::Waitable;
+use crate::sched;
+use crate::thread::{self, OPS, TIMEOUT, Thread};
+use crate::time;
+use abi::{CQ_ENTRIES, Cqe, Ring, SQ_ENTRIES, Sqe, TransportError};
+use core::sync::atomic::{AtomicU64, Ordering};
+use kcore::generation::ThreadRef;
+
+/// What a completion says, without the caller's own number.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// 0, an exception or a transport error.
+    pub status: i32,
+    /// A capability that comes with it.
+    pub cap: u32,
+    /// The result.
+    pub value: u64,
+    /// `abi::cqe_flags`.
+    pub flags: u32,
+    /// Of a received call.
+    pub badge: u32,
+    /// Further words.
+    pub w: [u64; 2],
+}
+
+impl Completion {
+    /// Done, and nothing to say.
+    pub const OK: Completion = Completion { status: 0, cap: 0, value: 0, flags: 0, badge: 0, w: [0; 2] };
+
+    /// Done, with a number.
+    pub const fn value(value: u64) -> Completion {
+        Completion { value, ..Completion::OK }
+    }
+    /// Refused by the transport.
+    pub const fn error(error: TransportError) -> Completion {
+        Completion { status: error as i32, ..Completion::OK }
+    }
+}
+
+/// Who is told when something happens: a thread, and which of its operations.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter {
+    /// The thread.
+    pub thread: ThreadRef,
+    /// Its operation.
+    pub op: u8,
+    /// Which use of that operation's slot: a late event does not hit the next one.
+    pub sequence: u32,
+}
+
+/// An operation under way.
+struct Pending {
+    sequence: u32,
+    user_data: u64,
+    /// Where it waits, for cancelling.
+    on: Waitable,
+}
+
+/// The completion side: under the ring's lock.
+pub struct RingSide {
+    page: *mut Ring,
+    cq_tail: u32,
+    /// Completion entries that operations under way will need.
+    reserved: u32,
+    /// The thread waits for this many completions; 0: it does not wait.
+    need: u32,
+    sequence: u32,
+    /// Sleeps that ended and are still charged: given back by the thread itself, since whoever ends one may be an interrupt handler.
+    sleeps_done: u32,
+    pending: [Option<Pending>; OPS],
+}
+
+// SAFETY: the page belongs to the thread and outlives its open ring; access is under the ring's lock.
+unsafe impl Send for RingSide {}
+
+/// Completions posted to rings whose thread was gone: dropped, and counted.
+pub static STALE_COMPLETIONS: AtomicU64 = AtomicU64::new(0);
+
+impl RingSide {
+    /// Of no thread.
+    pub const fn closed() -> RingSide {
+        RingSide { page: core::ptr::null_mut(), cq_tail: 0, reserved: 0, need: 0, sequence: 0, sleeps_done: 0, pending: [const { None }; OPS] }
+    }
+
+    /// Of a new thread, with its page.
+    pub const fn open(page: *mut Ring) -> RingSide {
+        RingSide { page, ..RingSide::closed() }
+    }
+
+    /// Completions that the program has not taken. Nonsense in the shared page makes it look full, which harms its writer only.
+    #[inline]
+    fn unread(&self) -> u32 {
+        // SAFETY: an open ring has its page.
+        let head = unsafe { (*self.page).cq_head.load(Ordering::Acquire) };
+        self.cq_tail.wrapping_sub(head).min(CQ_ENTRIES)
+    }
+
+    /// Is there room for one more?
+    #[inline]
+    pub fn has_credit(&self) -> bool {
+        self.unread() + self.reserved < CQ_ENTRIES
+    }
+
+    #[inline]
+    fn post(&mut self, user_data: u64, c: &Completion) {
+        let cqe = Cqe {
+            user_data,
+            status: c.status,
+            cap: c.cap,
+            value: c.value,
+            flags: c.flags,
+            badge: c.badge,
+            w: c.w,
+        };
+        // SAFETY: an open ring has its page; the slot is inside it. The program may scribble there: its own loss.
+        unsafe {
+            let slot = &raw mut (*self.page).cq[(self.cq_tail % CQ_ENTRIES) as usize];
+            slot.write_volatile(cqe);
+            self.cq_tail = self.cq_tail.wrapping_add(1);
+            (*self.page).cq_tail.store(self.cq_tail, Ordering::Release);
+        }
+    }
+
+    fn satisfied(&self) -> bool {
+        self.need != 0 && self.unread() >= self.need
+    }
+}
+
+/// Posts a completion for an entry that was answered at once. The caller has seen a credit.
+#[inline]
+pub fn post_now(thread: &Thread, user_data: u64, completion: &Completion) {
+    thread.ring.lock().post(user_data, completion);
+}
+
+/// Accepts an operation of the current thread that completes later. `None` if it has none to spare (which `has_credit` excludes).
+pub fn accept(thread: &Thread, user_data: u64, on: Waitable) -> Option<Waiter> {
+    let mut ring = thread.ring.lock();
+    let op = ring.pending.iter().position(Option::is_none)?;
+    ring.sequence = ring.sequence.wrapping_add(1);
+    let sequence = ring.sequence;
+    ring.pending[op] = Some(Pending { sequence, user_data, on });
+    ring.reserved += 1;
+    drop(ring);
+    Some(Waiter { thread: thread.reference(), op: op as u8, sequence })
+}
+
+/// Completes an operation, if its thread is still there. With `direct` the thread runs here next.
+pub fn complete(waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
+    let Some(thread) = thread::get(waiter.thread.tid) else { return false };
+    let mut ring = thread.ring.lock();
+    // K-05: the record may serve another thread by now.
+    if !thread.is(&waiter.thread) && !cfg!(feature = "planted-no-generation-check") || ring.page.is_null() {
+        STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
+        return false;
+    }
+    let pending = ring.pending[waiter.op as usize].take_if(|pending| pending.sequence == waiter.sequence);
+    let Some(pending) = pending else {
+        STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
+        return false;
+    };
+    ring.reserved -= 1;
+    ring.sleeps_done += u32::from(matches!(pending.on, Waitable::Sleep));
+    ring.post(pending.user_data, completion);
+    let wake = ring.satisfied();
+    if wake {
+        ring.need = 0;
+    }
+    let reference = thread.reference();
+    drop(ring);
+    // What it waited on may end here, without a lock.
+    drop(pending);
+    if wake {
+        sched::wake(&reference, direct);
+    }
+    true
+}
+
+/// The timer of an operation fired.
+pub fn timer_due(waiter: &Waiter) {
+    let Some(thread) = thread::get(waiter.thread.tid) else { return };
+    let ring = thread.ring.lock();
+    let pending = ring.pending[waiter.op as usize].as_ref().filter(|p| p.sequence == waiter.sequence);
+    let parked = thread.is(&waiter.thread) && pending.is_some_and(|p| matches!(p.on, Waitable::Park));
+    drop(ring);
+    if parked {
+        crate::park::timed_out(waiter);
+    } else {
+        complete(waiter, &time::SLEPT, false);
+    }
+}
+
+/// What an operation waits on, if it still waits; it is then withdrawn by the caller and completed by [`complete`].
+pub fn pending_on(thread: &Thread, user_data: u64) -> Option<(Waiter, Waitable)> {
+    let ring = thread.ring.lock();
+    let op = ring.pending.iter().position(|p| p.as_ref().is_some_and(|p| p.user_data == user_data))?;
+    let pending = ring.pending[op].as_ref()?;
+    let (on, sequence) = (pending.on.clone(), pending.sequence);
+    drop(ring);
+    Some((Waiter { thread: thread.reference(), op: op as u8, sequence }, on))
+}
+
+/// Closes the ring of a thread that ends: later completions find nobody. Returns what its operations waited on.
+pub fn close(thread: &Thread) -> [Option<(Waiter, Waitable)>; OPS] {
+    let mut out = [const { None }; OPS];
+    let reference = thread.reference();
+    let mut ring = thread.ring.lock();
+    thread.generation.store(0, Ordering::Release);
+    settle_sleeps(thread, &mut ring);
+    for (op, pending) in ring.pending.iter_mut().enumerate() {
+        let waiter = |sequence| Waiter { thread: reference, op: op as u8, sequence };
+        out[op] = pending.take().map(|pending| (waiter(pending.sequence), pending.on));
+    }
+    *ring = RingSide::closed();
+    out
+}
+
+// ---- submissions ----------------------------------------------------------------------------------------------------------
+
+/// Takes submissions of the current thread until there are none, or one must wait for a free completion entry. At most a queue full, so
+/// that a program that writes faster than we read does not keep us here. `will_wait`: the thread is about to wait for completions.
+/// `Some(code)` if the thread asked to end.
+pub fn drain(thread: &'static Thread, page: *const Ring, will_wait: bool) -> Result<Option<i64>, TransportError> {
+    // SAFETY: the thread's own ring page, mapped while it lives.
+    if unsafe { (*page).sq_tail.load(Ordering::Acquire) } == thread.sq_head.get() {
+        return Ok(None);
+    }
+    let lease = match thread.sq.acquire_syscall(thread.tid()) {
+        Ok(lease) => lease,
+        Err(_) => return Err(TransportError::SqBusy),
+    };
+    let mut result = Ok(None);
+    for _ in 0..SQ_ENTRIES {
+        let head = thread.sq_head.get();
+        // SAFETY: the thread's own ring page, mapped while it lives.
+        let tail = unsafe { (*page).sq_tail.load(Ordering::Acquire) };
+        if tail == head {
+            break;
+        }
+        if tail.wrapping_sub(head) > SQ_ENTRIES {
+            // The program wrote nonsense; there is no entry to complete with an error.
+            result = Err(TransportError::BadMessage);
+            break;
+        }
+        if !thread.ring.lock().has_credit() {
+            break;
+        }
+        if thread.sq.verify(&lease).is_err() {
+            result = Err(TransportError::StaleSqConsumer);
+            break;
+        }
+        // SAFETY: as above; a copy, because the program may change the entry while we look at it.
+        let sqe: Sqe = unsafe { (&raw const (*page).sq[(head % SQ_ENTRIES) as usize]).read_volatile() };
+        thread.sq_head.set(head.wrapping_add(1));
+        // SAFETY: as above.
+        unsafe { (*page).sq_head.store(head.wrapping_add(1), Ordering::Release) };
+        if let crate::ops::Outcome::Exit(code) = crate::ops::submit(thread, &sqe, will_wait) {
+            result = Ok(Some(code));
+            break;
+        }
+    }
+    thread.sq.release(lease);
+    result
+}
+
+/// Gives the charges of ended sleeps back.
+#[inline]
+fn settle_sleeps(thread: &Thread, ring: &mut RingSide) {
+    if ring.sleeps_done > 0 {
+        thread.body().process.ledger.release_sleeps(core::mem::take(&mut ring.sleeps_done));
+    }
+}
+
+/// Waits until `min` completions are there or it is `deadline`. Says how many are there.
+pub fn wait(thread: &'static Thread, min: u32, deadline: u64) -> u32 {
+    let mut armed = false;
+    loop {
+        let mut ring = thread.ring.lock();
+        settle_sleeps(thread, &mut ring);
+        let unread = ring.unread();
+        let ended = thread.body().process.is_ending();
+        if unread >= min || ended || deadline == 0 || (armed && time::now_ns() >= deadline) {
+            ring.need = 0;
+            drop(ring);
+            if armed {
+                time::cancel_timer(thread, TIMEOUT);
+            }
+            return unread;
+        }
+        ring.need = min;
+        drop(ring);
+        if !armed && deadline != u64::MAX {
+            armed = true;
+            time::set_timer(thread, TIMEOUT, 0, deadline);
+        }
+        sched::block();
+    }
+}
+
+/// The lock's type, for those who size things.
+pub type RingLock = SpinLock<RingSide>;

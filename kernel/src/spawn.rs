@@ -1,0 +1,213 @@
+//! Making a process: its program, its stack, what it is told, and what it is given.
+
+use crate::methods::{Context, Outcome, Refusal};
+use crate::mm::frames::{FRAME_BYTES, Frame};
+use crate::mm::space::{Access, Backing};
+use crate::object::{Cap, Object, Session};
+use crate::ops::Reply;
+use crate::process::{MakeError, Name, Process};
+use crate::ring::Completion;
+use crate::thread::Start;
+use abi::{
+    BOOTINFO_MAGIC, BOOTINFO_VADDR, CAPSET_MAGIC, CAPSET_MAX, CAPSET_VADDR, CapId, CapSetEntry, CapSetHeader,
+    Exception, Interface, MAX_ARGS_BYTES, RuntimeBootInfo, STACK_BYTES, STACK_TOP_VADDR, rights,
+};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use kcore::elf::Program;
+use schema::messages_capnp as m;
+
+/// A capability to be given to a new process, under a name.
+pub struct Gift {
+    /// The name.
+    pub name: Name,
+    /// The capability.
+    pub cap: Cap,
+}
+
+/// ProcessSpawner.spawn.
+pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let message = schema::decode(params)?;
+    let p = message.root::<m::process_spawner_spawn_params::Reader<'_>>()?;
+    let program = p.get_program()?.to_str()?;
+    let name = p.get_name()?.to_str()?;
+    let name = Name::new(if name.is_empty() { program } else { name })
+        .ok_or((Exception::InvalidArgument, "a process has a name of 1 to 24 printable bytes"))?;
+    let args = p.get_args()?;
+    if args.len() > MAX_ARGS_BYTES || args.last().is_some_and(|last| *last != 0) {
+        return Err((Exception::InvalidArgument, "arguments are at most 2048 bytes, each ended by a NUL").into());
+    }
+    let grants = p.get_grants()?;
+    let mut gifts = Vec::new();
+    gifts.try_reserve(grants.len() as usize).map_err(|_| MakeError::Memory)?;
+    let mut session = c.process.session.clone();
+    for grant in grants {
+        let name = Name::new(grant.get_name()?.to_str()?)
+            .ok_or((Exception::InvalidArgument, "a grant has a name of 1 to 24 printable bytes"))?;
+        let cap = grantable(c, grant.get_cap(), grant.get_rights(), grant.get_badge())?;
+        if let Ok(Object::UserSession(own)) = cap.object() {
+            session = own.clone();
+        }
+        gifts.push(Gift { name, cap });
+    }
+    // The slot for the handle first: nothing is made that could not be given.
+    let slot = c.process.caps.lock().reserve().map_err(|_| MakeError::Caps)?;
+    let made = make(program, name, c.process.pid, session, args, gifts);
+    match made {
+        Ok(process) => {
+            let handle = Cap::new(Object::ProcessHandle(process.clone()), rights::ALL, 0);
+            let id = c.process.caps.lock().commit(slot, handle);
+            let reply = c.reply::<m::process_spawner_spawn_results::Owned>(0, |mut r| r.set_pid(process.pid));
+            match reply {
+                Ok(Reply::Now(completion)) => Ok(Completion { cap: id.0, ..completion }.into()),
+                other => other,
+            }
+        }
+        Err(refusal) => {
+            c.process.caps.lock().abort(slot);
+            Err(refusal)
+        }
+    }
+}
+
+/// The caller's capability `raw`, as it may be given to a child: rights that it has, and those that only make sense at home made anew.
+fn grantable(c: &Context<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Cap, Refusal> {
+    let caps = c.process.caps.lock();
+    let cap = caps.get(CapId(raw)).ok_or((Exception::InvalidArgument, "a granted capability does not exist"))?;
+    let object = cap.object().map_err(|_| (Exception::Disconnected, "a granted capability was revoked"))?;
+    let own = matches!(object, Object::ThreadSpawner | Object::ThreadControl);
+    if wanted & !cap.rights != 0 || !own && (cap.rights & rights::GRANT == 0 || !object.is_transferable()) {
+        return Err((Exception::InvalidArgument, "a granted capability may not be passed on, or not with these rights").into());
+    }
+    if badge != 0 && cap.badge != 0 && badge != cap.badge {
+        return Err((Exception::InvalidArgument, "a badged capability keeps its badge").into());
+    }
+    Ok(cap.derive(wanted, badge))
+}
+
+/// Makes a process and starts its first thread.
+pub fn make(
+    program: &str,
+    name: Name,
+    parent: u32,
+    session: Arc<Session>,
+    args: &[u8],
+    gifts: Vec<Gift>,
+) -> Result<Arc<Process>, Refusal> {
+    if gifts.len() > CAPSET_MAX {
+        return Err((Exception::InvalidArgument, "too many grants").into());
+    }
+    let (bytes, frame) = crate::image::program(program)
+        .ok_or((Exception::Failed, "there is no such program; ProcessSpawner.programs lists them"))?;
+    let elf = kcore::elf::parse(bytes).map_err(|_| (Exception::Failed, "the program is not a valid executable"))?;
+    let process = Process::new(name, parent, session)?;
+    let made = furnish(&process, &elf, frame, args, gifts);
+    if let Err(refusal) = made {
+        process.abandon();
+        return Err(refusal);
+    }
+    Ok(process)
+}
+
+fn furnish(process: &Arc<Process>, elf: &Program<'_>, image: Frame, args: &[u8], gifts: Vec<Gift>) -> Result<(), Refusal> {
+    for segment in elf.segments() {
+        load_segment(process, &segment, image)?;
+    }
+    let stack = STACK_TOP_VADDR - STACK_BYTES;
+    process.space.map_fixed(stack, STACK_BYTES, Access::WRITE, Backing::Zero)?;
+    put_boot_info(process, elf, args)?;
+    put_capset(process, gifts)?;
+    let start = Start { entry: elf.entry, stack: STACK_TOP_VADDR, argument: BOOTINFO_VADDR };
+    let thread = process.make_thread(start, 0, Some(abi::RING_VADDR), true)?;
+    thread.start();
+    Ok(())
+}
+
+/// Read-only pages come straight from the boot image; writable ones are copies.
+fn load_segment(process: &Process, segment: &kcore::elf::Segment<'_>, image: Frame) -> Result<(), Refusal> {
+    let start = segment.vaddr & !(FRAME_BYTES - 1);
+    let end = (segment.vaddr + segment.mem_bytes).next_multiple_of(FRAME_BYTES);
+    let access = Access { writable: segment.writable, executable: segment.executable };
+    let file_pages = (segment.vaddr - start + segment.file.len() as u64).div_ceil(FRAME_BYTES);
+    if !segment.writable && file_pages * FRAME_BYTES == end - start {
+        let first = image.0 + (segment.file_offset & !(FRAME_BYTES - 1));
+        process.space.map_fixed(start, end - start, access, Backing::Image(Frame(first)))?;
+        return Ok(());
+    }
+    process.space.map_fixed(start, end - start, access, Backing::Zero)?;
+    process.space.fill(segment.vaddr, segment.file).map_err(|_| MakeError::Memory)?;
+    Ok(())
+}
+
+/// A page of the kernel's making, readable by the process.
+fn put_page(process: &Process, address: u64, parts: &[(usize, &[u8])]) -> Result<(), Refusal> {
+    process.space.map_fixed(address, FRAME_BYTES, Access::READ, Backing::Zero)?;
+    for (offset, bytes) in parts {
+        process.space.fill(address + *offset as u64, bytes).map_err(|_| MakeError::Memory)?;
+    }
+    Ok(())
+}
+
+fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: the structures of the ABI have no padding that is not written: all fields are numbers that fill them.
+    unsafe { core::slice::from_raw_parts((value as *const T).cast(), size_of::<T>()) }
+}
+
+fn put_boot_info(process: &Process, elf: &Program<'_>, args: &[u8]) -> Result<(), Refusal> {
+    let tls = elf.tls;
+    let info = RuntimeBootInfo {
+        magic: BOOTINFO_MAGIC,
+        ring_addr: abi::RING_VADDR,
+        ring_abi_version: abi::RING_ABI_VERSION,
+        sqe_size: size_of::<abi::Sqe>() as u32,
+        cqe_size: size_of::<abi::Cqe>() as u32,
+        args_len: args.len() as u32,
+        tls_image: tls.map_or(0, |tls| tls.vaddr),
+        tls_file_bytes: tls.map_or(0, |tls| tls.file_bytes),
+        tls_bytes: tls.map_or(0, |tls| tls.mem_bytes),
+        tls_align: tls.map_or(1, |tls| tls.align),
+        cpus: crate::arch::percpu::count() as u32,
+        pid: process.pid,
+        name: process.name.0,
+    };
+    put_page(process, BOOTINFO_VADDR, &[(0, bytes_of(&info)), (size_of::<RuntimeBootInfo>(), args)])
+}
+
+fn put_capset(process: &Process, gifts: Vec<Gift>) -> Result<(), Refusal> {
+    let header = CapSetHeader { magic: CAPSET_MAGIC, count: gifts.len() as u32, reserved: 0 };
+    put_page(process, CAPSET_VADDR, &[(0, bytes_of(&header))])?;
+    for (i, Gift { name, cap }) in gifts.into_iter().enumerate() {
+        let (interface, rights) = (cap.interface(), cap.rights);
+        let id = process.insert_cap(cap).map_err(|_| MakeError::Caps)?;
+        let entry = CapSetEntry { name: name.0, cap: id, interface: interface as u16, rights };
+        let at = CAPSET_VADDR + (size_of::<CapSetHeader>() + i * size_of::<CapSetEntry>()) as u64;
+        process.space.fill(at, bytes_of(&entry)).map_err(|_| MakeError::Memory)?;
+    }
+    Ok(())
+}
+
+/// Starts `init` with what the manifest grants it.
+pub fn boot(manifest: &image::Manifest<'_>) -> Result<Arc<Process>, &'static str> {
+    let init = manifest.processes().next().ok_or("the manifest has no process")?;
+    let name = Name::new(init.name).ok_or("init's name is too long")?;
+    let session_name = Name::new(init.session.unwrap_or("system")).ok_or("the session's name is too long")?;
+    let session = Arc::new(Session::new(session_name));
+    let mut gifts = Vec::new();
+    for grant in init.grants() {
+        let object = match grant.interface {
+            Interface::UserSession => Object::UserSession(session.clone()),
+            interface => Object::stateless(interface).ok_or("init is granted an object that does not exist yet")?,
+        };
+        let name = Name::new(grant.name).ok_or("a grant's name is too long")?;
+        gifts.push(Gift { name, cap: Cap::new(object, grant.rights, grant.badge) });
+    }
+    let mut args = Vec::new();
+    for arg in init.args() {
+        args.extend_from_slice(arg.as_bytes());
+        args.push(0);
+    }
+    make(init.program, name, 0, session, &args, gifts).map_err(|refusal| match refusal {
+        Refusal::Exception(_, why) => why,
+        Refusal::Transport(_) => "init does not start",
+    })
+}

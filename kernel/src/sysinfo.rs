@@ -1,0 +1,271 @@
+//! SystemInfo: what machine and kernel this is, and who runs.
+
+use crate::arch::percpu;
+use crate::methods::{Context, Outcome};
+use crate::mm::stacks::STACK_BYTES;
+use crate::mm::{frames, tlb};
+use crate::process::{self, Process};
+use crate::thread::{self, State};
+use crate::{console, image, interrupt, ring, sched, time};
+use abi::Exception;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use schema::messages_capnp as m;
+use schema::words;
+
+/// SystemInfo's methods.
+pub fn call(c: &Context<'_>, params: &[u8]) -> Outcome {
+    match c.sqe.method {
+        0 => info(c, params),
+        1 => processes(c, params),
+        2 => threads(c, params),
+        3 => cpus(c, params),
+        _ => counters(c, params),
+    }
+}
+
+fn start(params: &[u8]) -> Result<usize, schema::Error> {
+    let message = schema::decode(params)?;
+    Ok(message.root::<m::list_params::Reader<'_>>()?.get_start() as usize)
+}
+
+/// Bytes of kernel memory for a thread: record, stack, what the scheduler keeps.
+pub fn bytes_per_thread() -> u64 {
+    thread::RECORD_BYTES as u64 + STACK_BYTES + ::sched::THREAD_BYTES as u64
+}
+
+fn info(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let message = schema::decode(params)?;
+    let asked = message.root::<m::system_info_info_params::Reader<'_>>()?.get_ring_abi_version();
+    if asked != 0 && asked != abi::RING_ABI_VERSION {
+        return Err(abi::TransportError::UnsupportedRingAbi.into());
+    }
+    let version = concat!("capOS ", env!("CARGO_PKG_VERSION"));
+    let timer = match time::source() {
+        time::Source::Apic => crate::arch::apic::mode(),
+        time::Source::Pit => "pit",
+        time::Source::None => "none",
+    };
+    let clock = "tsc";
+    let more = words::data(1) + words::text(version.len()) + words::text(timer.len()) + words::text(clock.len());
+    c.reply_long::<m::system_info_info_results::Owned>(more, |mut r| {
+        r.set_ring_abi_version(abi::RING_ABI_VERSION);
+        r.set_sqe_size(size_of::<abi::Sqe>() as u32);
+        r.set_cqe_size(size_of::<abi::Cqe>() as u32);
+        r.reborrow().init_sqe_versions(1).set(0, abi::SQE_VERSION);
+        r.set_cpus(percpu::count() as u32);
+        r.set_frames(frames::total());
+        r.set_free_frames(frames::free_count());
+        r.set_kernel_version(version);
+        r.set_uptime_ns(time::now_ns());
+        r.set_bytes_per_thread(bytes_per_thread() as u32);
+        r.set_bytes_per_process(size_of::<Process>() as u32);
+        r.set_bytes_per_ring(size_of::<abi::Ring>() as u32);
+        r.set_timer(timer);
+        r.set_clock(clock);
+    })
+}
+
+/// What is said of one process, taken before the message is built.
+struct Row {
+    process: Arc<Process>,
+    threads: u32,
+    runtime_ns: u64,
+    frames: u64,
+    caps: u32,
+    ended: bool,
+}
+
+fn row(process: Arc<Process>) -> Row {
+    let threads = process.live_threads();
+    let mut runtime_ns = process.ended_runtime_ns.load(Ordering::Relaxed);
+    let mut tids = Vec::new();
+    process.threads(|thread| tids.push(thread.tid()));
+    for tid in tids {
+        runtime_ns += sched::snapshot(tid).map_or(0, |snapshot| snapshot.runtime_ns);
+    }
+    let frames = process.space.owned_frames();
+    let caps = process.caps.lock().len() as u32;
+    Row { threads, runtime_ns, frames, caps, ended: process.ended().is_some(), process }
+}
+
+fn fill_row(mut r: m::process_info::Builder<'_>, row: &Row) {
+    r.set_pid(row.process.pid);
+    r.set_generation(row.process.generation);
+    r.set_parent(row.process.parent);
+    r.set_name(row.process.name.as_str());
+    r.set_state(match row {
+        row if row.ended => m::ProcessState::Exited,
+        row if row.process.is_ending() => m::ProcessState::Exiting,
+        _ => m::ProcessState::Running,
+    });
+    r.set_threads(row.threads);
+    r.set_runtime_ns(row.runtime_ns);
+    r.set_frames(row.frames);
+    r.set_caps(row.caps);
+    r.set_session(row.process.session.id);
+}
+
+/// ProcessHandle.info.
+pub fn process(c: &Context<'_>, process: &Arc<Process>) -> Outcome {
+    let row = row(process.clone());
+    let name_words = words::text(row.process.name.as_str().len());
+    let more = words::structure::<m::process_info::Owned>() + name_words;
+    c.reply::<m::process_handle_info_results::Owned>(more, |r| fill_row(r.init_info(), &row))
+}
+
+/// How many entries of `entry_words` words fit beside `head_words`.
+fn fitting(c: &Context<'_>, head_words: usize, entry_words: usize) -> usize {
+    (c.room() / 8).saturating_sub(head_words + 1) / entry_words
+}
+
+fn processes(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let skip = start(params)?;
+    let entry = words::structure::<m::process_info::Owned>() + words::text(abi::MAX_NAME_BYTES);
+    let limit = fitting(c, words::message::<m::system_info_processes_results::Owned>(), entry);
+    let mut rows = Vec::new();
+    let (mut seen, mut more) = (0, false);
+    process::each(0, |_, process| {
+        seen += 1;
+        if seen <= skip {
+            return true;
+        }
+        more = rows.len() == limit;
+        if !more {
+            rows.push(row(process));
+        }
+        !more
+    });
+    let count = rows.len();
+    let size = words::structures::<m::process_info::Owned>(count) + count * words::text(abi::MAX_NAME_BYTES);
+    c.reply_long::<m::system_info_processes_results::Owned>(size, |mut r| {
+        r.set_more(more);
+        let mut list = r.init_processes(count as u32);
+        for (i, row) in rows.iter().enumerate() {
+            fill_row(list.reborrow().get(i as u32), row);
+        }
+    })
+}
+
+fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let skip = start(params)?;
+    const WAITS_BYTES: usize = 16;
+    let entry = words::structure::<m::thread_info::Owned>() + words::text(WAITS_BYTES);
+    let limit = fitting(c, words::message::<m::system_info_threads_results::Owned>(), entry);
+    let live = |tid: &u32| thread::get(*tid).is_some_and(|t| t.generation.load(Ordering::Relaxed) != 0);
+    let mut tids: Vec<u32> = (0..thread::count()).filter(live).skip(skip).take(limit + 1).collect();
+    let more = tids.len() > limit;
+    tids.truncate(limit);
+    let rows: Vec<_> = tids.iter().map(|tid| (*tid, sched::snapshot(*tid))).collect();
+    let count = rows.len();
+    let size = words::structures::<m::thread_info::Owned>(count) + count * words::text(WAITS_BYTES);
+    c.reply_long::<m::system_info_threads_results::Owned>(size, |mut r| {
+        r.set_more(more);
+        let mut list = r.init_threads(count as u32);
+        for (i, (tid, snapshot)) in rows.iter().enumerate() {
+            let Some(thread) = thread::get(*tid) else { continue };
+            let mut t = list.reborrow().get(i as u32);
+            let who = thread.reference();
+            t.set_pid(who.pid);
+            t.set_tid(who.tid);
+            t.set_generation(who.thread_generation);
+            let waiting = thread.state.load(Ordering::Relaxed) == State::Waiting as u8;
+            let running = percpu::all().any(|cpu| core::ptr::eq(cpu.current.get(), thread));
+            t.set_state(match (waiting, running) {
+                (true, _) => m::ThreadState::Blocked,
+                (_, true) => m::ThreadState::Running,
+                _ => m::ThreadState::Ready,
+            });
+            t.set_cpu(thread.cpu.load(Ordering::Relaxed));
+            t.set_waits_for(if waiting { "completions" } else { "" });
+            if let Some(s) = snapshot {
+                t.set_weight(s.weight.get().into());
+                t.set_class(s.class as u16);
+                t.set_runtime_ns(s.runtime_ns);
+                t.set_virtual_runtime_ns(s.virtual_runtime_ns);
+                t.set_switches(s.voluntary_blocks + s.preemptions);
+                t.set_preemptions(s.preemptions);
+                t.set_migrations(s.migrations);
+            }
+        }
+    })
+}
+
+fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let skip = start(params)?;
+    let entry = words::structure::<m::cpu_info::Owned>();
+    let limit = fitting(c, words::message::<m::system_info_cpus_results::Owned>(), entry);
+    let count = percpu::count().saturating_sub(skip).min(limit);
+    let more = skip + count < percpu::count();
+    let rows: Vec<_> = percpu::all().skip(skip).take(count).map(|cpu| (cpu, sched::cpu_time(cpu))).collect();
+    c.reply_long::<m::system_info_cpus_results::Owned>(words::structures::<m::cpu_info::Owned>(count), |mut r| {
+        r.set_more(more);
+        let mut list = r.init_cpus(count as u32);
+        for (i, (cpu, (time, queued))) in rows.iter().enumerate() {
+            let mut t = list.reborrow().get(i as u32);
+            t.set_id(cpu.id as u32);
+            t.set_apic_id(cpu.apic_id);
+            t.set_idle_ns(time.idle_ns);
+            t.set_busy_ns(time.total_ns() - time.idle_ns - time.interrupt_ns);
+            t.set_interrupt_ns(time.interrupt_ns);
+            t.set_switches(cpu.sched.switches.load(Ordering::Relaxed));
+            t.set_steals(cpu.sched.steals.load(Ordering::Relaxed));
+            t.set_queued(*queued as u32);
+            t.set_online(cpu.online.load(Ordering::Relaxed));
+        }
+    })
+}
+
+/// The kernel's counters, by name.
+fn all_counters() -> [(&'static str, u64); 9] {
+    let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    [
+        ("tlb_shootdowns", load(&tlb::SHOOTDOWNS)),
+        ("stale_completions", load(&ring::STALE_COMPLETIONS)),
+        ("exits_checked", load(&sched::EXITS_CHECKED)),
+        ("kernel_stack_depth", load(&process::STACK_DEPTH)),
+        ("kernel_stack_bytes", STACK_BYTES),
+        ("thread_record_bytes", thread::RECORD_BYTES as u64),
+        ("unexpected_interrupts", load(&interrupt::UNEXPECTED)),
+        ("console_lost_bytes", load(&console::LOST)),
+        ("thread_records", u64::from(thread::count())),
+    ]
+}
+
+fn counters(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let skip = start(params)?;
+    let all = all_counters();
+    let rest = all.get(skip..).ok_or((Exception::InvalidArgument, "there are not so many counters"))?;
+    let names: usize = rest.iter().map(|(name, _)| words::text(name.len())).sum();
+    let size = words::structures::<m::counter::Owned>(rest.len()) + names;
+    c.reply_long::<m::system_info_counters_results::Owned>(size, |mut r| {
+        r.set_more(false);
+        let mut list = r.init_counters(rest.len() as u32);
+        for (i, (name, value)) in rest.iter().enumerate() {
+            let mut t = list.reborrow().get(i as u32);
+            t.set_name(name);
+            t.set_value(*value);
+        }
+    })
+}
+
+/// ProcessSpawner.programs.
+pub fn programs(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let skip = start(params)?;
+    let archive = image::archive().ok_or((Exception::Failed, "there is no boot image"))?;
+    let entry = words::pointers(1) + words::text(abi::MAX_NAME_BYTES);
+    let limit = fitting(c, words::message::<m::process_spawner_programs_results::Owned>(), entry);
+    let mut names: Vec<&str> =
+        archive.entries().map(|e| e.name).filter(|name| image::is_program(name)).skip(skip).take(limit + 1).collect();
+    let more = names.len() > limit;
+    names.truncate(limit);
+    let texts: usize = names.iter().map(|name| words::text(name.len())).sum();
+    c.reply_long::<m::process_spawner_programs_results::Owned>(words::pointers(names.len()) + texts, |mut r| {
+        r.set_more(more);
+        let mut list = r.init_names(names.len() as u32);
+        for (i, name) in names.iter().enumerate() {
+            list.set(i as u32, *name);
+        }
+    })
+}

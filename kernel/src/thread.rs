@@ -1,0 +1,328 @@
+//! Threads: a table of records that are never unmapped, so that a stale reference can be looked up and found stale (K-05).
+
+use crate::arch::percpu;
+use crate::lock::{Rank, SpinLock};
+use crate::mm::frames::{self, Frame};
+use crate::mm::paging;
+use crate::mm::stacks::{OffStackToken, Stack};
+use crate::process::Process;
+use crate::ring::RingSide;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use kcore::generation::ThreadRef;
+use kcore::sqlease::SqOwner;
+use kcore::timerq::Node;
+use sched::Blocked;
+
+/// Operations that a thread can have under way: each has a completion entry reserved.
+pub const OPS: usize = abi::CQ_ENTRIES as usize;
+/// The timer that is not an operation's: the time limit of `cap_enter`.
+pub const TIMEOUT: usize = OPS;
+/// Threads that the machine can have.
+pub const MAX_THREADS: u32 = 1 << 16;
+
+/// One timer of a thread. The queue of CPU `cpu` owns it while it is queued.
+pub struct TimerSlot {
+    /// Guarded by that CPU's timer lock.
+    pub node: UnsafeCell<Node>,
+    /// Which CPU; `u32::MAX` for none.
+    pub cpu: AtomicU32,
+    /// Which use of the operation's slot it belongs to.
+    pub sequence: AtomicU32,
+}
+
+/// A thread's place among the parked. Guarded by its bucket's lock.
+pub struct ParkLink {
+    /// What it is parked on.
+    pub key: (u64, u64),
+    /// Which operation it completes.
+    pub op: u8,
+    /// Which use of that.
+    pub sequence: u32,
+    /// Is it in the bucket?
+    pub queued: bool,
+    /// Neighbours (thread numbers; `u32::MAX` for none).
+    pub next: u32,
+    /// See `next`.
+    pub previous: u32,
+}
+
+/// Whether a thread waits. Held over the switch away from it, so that whoever wakes it finds it off its stack.
+pub struct Wait {
+    /// The thread itself, as the scheduler knows it, while it waits.
+    pub parked: Option<Blocked<()>>,
+    /// It was woken before it came to wait.
+    pub woken: bool,
+}
+
+/// What a thread does, for those who look.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Runs or is queued to.
+    Runnable = 0,
+    /// Waits for completions.
+    Waiting = 1,
+    /// Waits for ever: it has ended.
+    Ended = 2,
+}
+
+/// What a live thread has. Made and taken by the table's owner functions; used by the thread itself.
+pub struct Body {
+    /// Whose thread it is.
+    pub process: Arc<Process>,
+    /// Its kernel stack.
+    pub stack: Stack,
+    /// Its ring's frame and user address.
+    pub ring_frame: Frame,
+    /// See `ring_frame`.
+    pub ring_address: u64,
+    /// Who wants to know how it ends.
+    pub exit: Arc<crate::object::ThreadExit>,
+    /// Entry, stack, argument: for its first steps.
+    pub start: Start,
+}
+
+/// Where a thread begins in user mode.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// RIP.
+    pub entry: u64,
+    /// RSP.
+    pub stack: u64,
+    /// RDI.
+    pub argument: u64,
+}
+
+/// One record of the table.
+pub struct Thread {
+    tid: u32,
+    /// Generation of the thread that is here; 0 if none. Changes under the ring's lock.
+    pub generation: AtomicU32,
+    /// Its process, and that one's generation.
+    pub pid: AtomicU32,
+    /// See `pid`.
+    pub process_generation: AtomicU32,
+    /// See [`State`].
+    pub state: AtomicU8,
+    /// Where it runs or ran.
+    pub cpu: AtomicU32,
+    /// Saved kernel stack pointer; touched by the CPU that switches.
+    pub rsp: Cell<u64>,
+    /// FS base; touched by the thread itself and by the CPU that switches.
+    pub fs_base: Cell<u64>,
+    /// MXCSR over a wait in a system call.
+    pub mxcsr: Cell<u32>,
+    /// Next submission; touched by the owner of the lease.
+    pub sq_head: Cell<u32>,
+    /// Who may consume submissions (K-12).
+    pub sq: SqOwner,
+    /// See [`Wait`].
+    pub wait: SpinLock<Wait>,
+    /// Completion side of the ring.
+    pub ring: SpinLock<RingSide>,
+    /// One for each operation, and [`TIMEOUT`].
+    pub timers: [TimerSlot; OPS + 1],
+    /// See [`ParkLink`].
+    pub park: UnsafeCell<ParkLink>,
+    body: UnsafeCell<Option<Body>>,
+    /// The generation that ended, while the record waits to be reaped.
+    ended_generation: Cell<u32>,
+}
+
+// SAFETY: cells are touched only as their comments say; everything else is atomic or locked.
+unsafe impl Sync for Thread {}
+
+impl Thread {
+    /// Its number.
+    #[inline]
+    pub fn tid(&self) -> u32 {
+        self.tid
+    }
+
+    /// Names the thread that is here now.
+    pub fn reference(&self) -> ThreadRef {
+        ThreadRef {
+            pid: self.pid.load(Ordering::Relaxed),
+            process_generation: self.process_generation.load(Ordering::Relaxed),
+            tid: self.tid,
+            thread_generation: self.generation.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Is it the one that `reference` names?
+    #[inline]
+    pub fn is(&self, reference: &ThreadRef) -> bool {
+        self.generation.load(Ordering::Relaxed) == reference.thread_generation
+            && self.pid.load(Ordering::Relaxed) == reference.pid
+            && self.process_generation.load(Ordering::Relaxed) == reference.process_generation
+    }
+
+    /// What it has. Only the running thread itself may ask.
+    #[inline]
+    pub fn body(&self) -> &Body {
+        // SAFETY: the body is put there before the thread runs and taken after it has ended; the thread itself asks.
+        unsafe { (*self.body.get()).as_ref() }.expect("a live thread")
+    }
+}
+
+struct Table {
+    /// Records that exist.
+    count: u32,
+    /// Records without a thread, and the generation that the next one gets.
+    free: Vec<(u32, u32)>,
+}
+
+static TABLE: SpinLock<Table> = SpinLock::new(Rank::Stacks, Table { count: 0, free: Vec::new() });
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = size_of::<Thread>();
+
+/// Record number `tid`.
+#[inline]
+pub fn get(tid: u32) -> Option<&'static Thread> {
+    if tid >= COUNT.load(Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: records below the count are initialised, and never unmapped.
+    Some(unsafe { &*record(tid) })
+}
+
+/// The thread that `reference` names, if it is still there. It may end at any time; what must not race takes its lock and asks again.
+#[inline]
+pub fn find(reference: &ThreadRef) -> Option<&'static Thread> {
+    get(reference.tid).filter(|thread| thread.is(reference))
+}
+
+fn record(tid: u32) -> *mut Thread {
+    (paging::THREADS_BASE + u64::from(tid) * RECORD_BYTES as u64) as *mut Thread
+}
+
+/// The thread that runs on this CPU.
+#[inline]
+pub fn current() -> &'static Thread {
+    // SAFETY: records are never unmapped; null only in the idle loop, which does not ask.
+    unsafe { percpu::this().current.get().as_ref() }.expect("a thread runs")
+}
+
+impl Table {
+    fn grow(&mut self) -> Option<()> {
+        if self.count >= MAX_THREADS {
+            return None;
+        }
+        // The list of free records can always take every record.
+        let missing = (self.count as usize + 1).saturating_sub(self.free.len());
+        self.free.try_reserve(missing).ok()?;
+        let at = record(self.count) as u64;
+        let end = at + RECORD_BYTES as u64;
+        let mut page = at & !(frames::FRAME_BYTES - 1);
+        while page < end {
+            // SAFETY: the table's lock is held.
+            let mapped = unsafe { paging::find(paging::kernel_root(), page) }.is_some_and(|slot| *slot & 1 != 0);
+            if !mapped {
+                let frame = frames::allocate()?;
+                if paging::map_kernel(page, frame).is_none() {
+                    frames::free(frame);
+                    return None;
+                }
+            }
+            page += frames::FRAME_BYTES;
+        }
+        // SAFETY: just mapped, and nobody looks beyond the count.
+        unsafe {
+            record(self.count).write(Thread {
+                tid: self.count,
+                generation: AtomicU32::new(0),
+                pid: AtomicU32::new(0),
+                process_generation: AtomicU32::new(0),
+                state: AtomicU8::new(State::Ended as u8),
+                cpu: AtomicU32::new(0),
+                rsp: Cell::new(0),
+                fs_base: Cell::new(0),
+                mxcsr: Cell::new(crate::arch::fpu::MXCSR_INITIAL),
+                sq_head: Cell::new(0),
+                sq: SqOwner::new(),
+                wait: SpinLock::new(Rank::Wait, Wait { parked: None, woken: false }),
+                ring: SpinLock::new(Rank::Ring, RingSide::closed()),
+                timers: [const {
+                    TimerSlot {
+                        node: UnsafeCell::new(Node::IDLE),
+                        cpu: AtomicU32::new(u32::MAX),
+                        sequence: AtomicU32::new(0),
+                    }
+                }; OPS + 1],
+                park: UnsafeCell::new(ParkLink {
+                    key: (0, 0),
+                    op: 0,
+                    sequence: 0,
+                    queued: false,
+                    next: u32::MAX,
+                    previous: u32::MAX,
+                }),
+                body: UnsafeCell::new(None),
+                ended_generation: Cell::new(0),
+            });
+        }
+        self.free.push((self.count, 1));
+        self.count += 1;
+        COUNT.store(self.count, Ordering::Release);
+        Some(())
+    }
+}
+
+/// Takes a free record for a thread of `body`'s process. The thread is not known to the scheduler yet.
+pub fn claim(body: Body) -> Result<&'static Thread, Body> {
+    let mut table = TABLE.lock();
+    if table.free.is_empty() && table.grow().is_none() {
+        return Err(body);
+    }
+    // The record that was free longest would be nicer to stale references; the last one is warm.
+    let Some((tid, generation)) = table.free.pop() else { return Err(body) };
+    drop(table);
+    let thread = get(tid).expect("records below the count exist");
+    thread.pid.store(body.process.pid, Ordering::Relaxed);
+    thread.process_generation.store(body.process.generation, Ordering::Relaxed);
+    thread.state.store(State::Runnable as u8, Ordering::Relaxed);
+    thread.mxcsr.set(crate::arch::fpu::MXCSR_INITIAL);
+    thread.sq_head.set(0);
+    *thread.ring.lock() = RingSide::open(body.ring_frame.pointer());
+    *thread.wait.lock() = Wait { parked: None, woken: false };
+    // SAFETY: the record is ours: it was free, and its generation is still 0.
+    unsafe { *thread.body.get() = Some(body) };
+    thread.ended_generation.set(generation);
+    thread.generation.store(generation, Ordering::Release);
+    Ok(thread)
+}
+
+/// Takes the record of a thread back that never ran.
+pub fn forget(thread: &'static Thread) {
+    release(thread, OffStackToken::for_unused());
+}
+
+/// Takes the record of a thread that has left its stack for ever, or never stood on it, back.
+pub fn release(thread: &'static Thread, token: OffStackToken) {
+    // SAFETY: the thread does not run any more, and nobody else asks for its body.
+    let body = unsafe { (*thread.body.get()).take() };
+    let parked = thread.wait.lock().parked.take();
+    drop(parked);
+    if let Some(body) = body {
+        let Body { process, stack, exit, .. } = body;
+        crate::process::note_depth(stack.depth());
+        stack.free(token);
+        process.ledger.release_stack();
+        exit.reaped();
+        drop(exit);
+        drop(process);
+    }
+    let generation = thread.ended_generation.get();
+    let next = if generation == u32::MAX { 1 } else { generation + 1 };
+    TABLE.lock().free.push((thread.tid, next));
+}
+
+/// Records that exist, used or not.
+pub fn count() -> u32 {
+    COUNT.load(Ordering::Acquire)
+}
