@@ -121,7 +121,10 @@ pub fn name_of(entry: &CapSetEntry) -> &str {
 
 /// The capability that was granted as `name`, if it has the interface of `C`.
 pub fn get<C: Client>(name: &'static str) -> Result<C> {
-    find(name).filter(|entry| entry.interface == C::INTERFACE as u16).map(client).ok_or(Error::NoCapability(name))
+    find(name)
+        .filter(|entry| entry.interface == C::INTERFACE as u16)
+        .map(client)
+        .ok_or(Error::NoCapability(name))
 }
 
 /// The entry that was granted as `name`.

@@ -107,7 +107,9 @@ impl fmt::Display for Error {
             Error::Transport(error) => write!(f, "transport error {error:?} ({})", *error as i32),
             Error::BadReply => f.write_str("the answer does not fit the schema"),
             Error::UnknownStatus(status) => write!(f, "unknown status {status}"),
-            Error::NoCapability(name) => write!(f, "no capability \"{name}\": grant it in the manifest or by the parent"),
+            Error::NoCapability(name) => {
+                write!(f, "no capability \"{name}\": grant it in the manifest or by the parent")
+            }
             Error::NoMemory => f.write_str("out of memory"),
         }
     }

@@ -22,7 +22,8 @@ pub(crate) const PAGE: usize = abi::PAGE_BYTES as usize;
 
 /// Sizes of the classes, ascending: four for each doubling up to 2 KiB, then one. All are multiples of 16.
 const CLASSES: [u16; 22] = [
-    16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 4096, 8192, 16384,
+    16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 4096, 8192,
+    16384,
 ];
 
 /// Larger than every class.
@@ -201,7 +202,11 @@ const fn natural_align(bytes: usize) -> usize {
 /// The smallest class for `size` aligned to `align`; `None` for large ones.
 fn class_of(size: usize, align: usize) -> Option<usize> {
     if align <= 16 {
-        return if size < LARGE { Some(CLASSES.partition_point(|&class| (class as usize) < size)) } else { None };
+        return if size < LARGE {
+            Some(CLASSES.partition_point(|&class| (class as usize) < size))
+        } else {
+            None
+        };
     }
     let size = size.max(align);
     CLASSES.iter().position(|&class| class as usize >= size && natural_align(class as usize) >= align)
@@ -249,7 +254,8 @@ mod tests {
         };
         for step in 0..20_000 {
             if random(5) < 3 {
-                let size = 1 + random(1 << (1 + random(16)));
+                let scale = 1 + random(16);
+                let size = 1 + random(1 << scale);
                 let align = 1 << random(13);
                 let at = heap.allocate(size, align, &mut host);
                 assert!(!at.is_null() && (at as usize).is_multiple_of(align), "size {size} align {align}");
@@ -260,7 +266,10 @@ mod tests {
                 let (at, size, align, mark) = live.swap_remove(random(live.len()));
                 // SAFETY: allocated above; freed once.
                 unsafe {
-                    assert!(std::slice::from_raw_parts(at, size).iter().all(|&byte| byte == mark), "written over");
+                    assert!(
+                        std::slice::from_raw_parts(at, size).iter().all(|&byte| byte == mark),
+                        "written over"
+                    );
                     heap.free(at, size, align, &mut host);
                 }
             }

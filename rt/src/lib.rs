@@ -25,6 +25,8 @@
 //! What rt does by itself (printing, the heap, threads, locks, the clock) it does with the first granted capability of the
 //! interface in question, whatever its name.
 #![cfg_attr(not(test), no_std)]
+// Tests run on the host, where nothing starts a program.
+#![cfg_attr(test, allow(dead_code))]
 
 extern crate alloc as alloc_crate;
 
@@ -45,7 +47,6 @@ pub mod vm;
 
 mod alloc;
 mod heap;
-#[cfg(not(test))]
 mod mem;
 mod start;
 

@@ -5,19 +5,36 @@
 
 use core::arch::global_asm;
 
+/// The names that the compiler knows; on the host they are libc's.
+#[cfg(not(test))]
+macro_rules! known_names {
+    () => {
+        concat!(
+            ".global memcpy, memmove, memset, memcmp, bcmp\n",
+            ".set memcpy, rt_memcpy\n.set memmove, rt_memmove\n.set memset, rt_memset\n",
+            ".set memcmp, rt_memcmp\n.set bcmp, rt_memcmp\n",
+        )
+    };
+}
+
+/// For tests: none.
+#[cfg(test)]
+macro_rules! known_names {
+    () => {
+        ""
+    };
+}
+
 global_asm!(
+    known_names!(),
     r#"
     .section .text.mem, "ax", @progbits
-    .global memcpy, memmove, memset, memcmp, bcmp
-    .type memcpy, @function
-    .type memmove, @function
-    .type memset, @function
-    .type memcmp, @function
-    .type bcmp, @function
+    .global rt_memcpy, rt_memmove, rt_memset, rt_memcmp
+    .hidden rt_memcpy, rt_memmove, rt_memset, rt_memcmp
 
     # Sizes below 32 read everything before they write, so they serve memmove too.
     .balign 16
-memcpy:
+rt_memcpy:
     mov rax, rdi
     cmp rdx, 16
     jb .Lcopy_small
@@ -70,7 +87,7 @@ memcpy:
     ret
 
     .balign 16
-memmove:
+rt_memmove:
     mov rax, rdi
     cmp rdx, 16
     jb .Lcopy_small
@@ -92,7 +109,7 @@ memmove:
     ret
 
     .balign 16
-memset:
+rt_memset:
     mov rax, rdi
     movzx esi, sil
     mov rcx, 0x0101010101010101
@@ -128,8 +145,7 @@ memset:
 6:  ret
 
     .balign 16
-bcmp:
-memcmp:
+rt_memcmp:
     sub rdx, 16
     jb 3f
 2:  movups xmm0, [rdi]
@@ -162,3 +178,85 @@ memcmp:
     ret
 "#
 );
+
+#[cfg(test)]
+mod tests {
+    unsafe extern "C" {
+        fn rt_memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8;
+        fn rt_memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8;
+        fn rt_memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8;
+        fn rt_memcmp(a: *const u8, b: *const u8, bytes: usize) -> i32;
+    }
+
+    const ROOM: usize = 512;
+
+    fn pattern() -> Vec<u8> {
+        (0..ROOM).map(|at| (at * 7 + 3) as u8).collect()
+    }
+
+    #[test]
+    fn copies_of_every_length_touch_what_they_should_and_nothing_else() {
+        for bytes in 0..=200 {
+            for (from, to) in [(0, 0), (1, 8), (15, 16), (7, 3)] {
+                let (source, mut target) = (pattern(), vec![0xee; ROOM]);
+                // SAFETY: both are inside.
+                let result =
+                    unsafe { rt_memcpy(target.as_mut_ptr().add(to), source.as_ptr().add(from), bytes) };
+                assert_eq!(result as usize, target.as_ptr() as usize + to);
+                let mut expected = vec![0xee; ROOM];
+                expected[to..to + bytes].copy_from_slice(&source[from..from + bytes]);
+                assert_eq!(target, expected, "{bytes} bytes from {from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn moves_may_overlap() {
+        for bytes in 0..=200 {
+            for from in 100..180 {
+                let to = 140;
+                let (mut actual, mut expected) = (pattern(), pattern());
+                expected.copy_within(from..from + bytes, to);
+                // SAFETY: both are inside.
+                unsafe { rt_memmove(actual.as_mut_ptr().add(to), actual.as_ptr().add(from), bytes) };
+                assert_eq!(actual, expected, "{bytes} bytes from {from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn sets_of_every_length() {
+        for bytes in 0..=200 {
+            for to in [0, 1, 9] {
+                let (mut actual, mut expected) = (pattern(), pattern());
+                expected[to..to + bytes].fill(0xa5);
+                // SAFETY: inside. Only the lowest byte of the value counts.
+                unsafe { rt_memset(actual.as_mut_ptr().add(to), 0x7ffa5, bytes) };
+                assert_eq!(actual, expected, "{bytes} bytes at {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn comparisons_say_which_is_greater_at_the_first_difference() {
+        for bytes in 0..=100 {
+            let (a, mut b) = (pattern(), pattern());
+            // SAFETY: inside.
+            assert_eq!(unsafe { rt_memcmp(a.as_ptr().add(1), b.as_ptr().add(1), bytes) }, 0);
+            for at in 0..bytes {
+                for other in [0, 255] {
+                    let old = b[1 + at];
+                    b[1 + at] = other;
+                    // SAFETY: inside.
+                    let result = unsafe { rt_memcmp(a.as_ptr().add(1), b.as_ptr().add(1), bytes) };
+                    assert_eq!(
+                        result.signum(),
+                        (i32::from(old) - i32::from(other)).signum(),
+                        "byte {at} of {bytes}"
+                    );
+                    b[1 + at] = old;
+                }
+            }
+        }
+    }
+}

@@ -77,8 +77,9 @@ impl Client {
             done: Cell::new(0),
             serial: Cell::new(0),
             strays: Cell::new(0),
-            slots: [const { Cell::new(Cqe { user_data: 0, status: 0, cap: 0, value: 0, flags: 0, badge: 0, w: [0; 2] }) };
-                OPS_MAX as usize],
+            slots: [const {
+                Cell::new(Cqe { user_data: 0, status: 0, cap: 0, value: 0, flags: 0, badge: 0, w: [0; 2] })
+            }; OPS_MAX as usize],
         }
     }
 
@@ -324,6 +325,15 @@ pub fn wait_timeout(token: Token, timeout_ns: u64) -> Result<Cqe, Token> {
         if count <= 0 || left == 0 {
             return Err(token);
         }
+    }
+}
+
+/// Waits until some operation of this thread has completed; which one, [`poll`] says. Returns at once if nothing is under way.
+pub fn wait_any() {
+    let client = &tls::current().client;
+    client.take_all();
+    if client.done.get() == 0 && client.free.get() != u32::MAX {
+        client.enter(1, u64::MAX);
     }
 }
 

@@ -30,7 +30,7 @@ pub fn boot_info() -> &'static RuntimeBootInfo {
 ///
 /// Takes room for the initial thread's local data from its own stack, and goes on in [`begin`].
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(link_section = ".text._start")]
 unsafe extern "C" fn _start() -> ! {
     naked_asm!(

@@ -37,7 +37,8 @@ pub(crate) fn park(word: &AtomicU32, expected: u32, timeout_ns: u64) -> Parked {
         yield_now();
         return Parked::LookAgain;
     }
-    let sqe = Sqe { addr: word.as_ptr() as u64, arg0: expected.into(), arg1: timeout_ns, ..entry(Op::Park, cap) };
+    let sqe =
+        Sqe { addr: word.as_ptr() as u64, arg0: expected.into(), arg1: timeout_ns, ..entry(Op::Park, cap) };
     // SAFETY: the kernel reads the word, which the caller holds a reference to.
     let cqe = unsafe { ring::run(sqe) };
     if cqe.status == TransportError::TimedOut as i32 { Parked::TimedOut } else { Parked::LookAgain }

@@ -86,7 +86,8 @@ impl Builder {
         let (stack_top, tcb) = unsafe { region.prepare() };
         let start = Box::into_raw(Box::new(Start { run: Box::new(run) }));
         // SAFETY: `entry` expects exactly this: a `Start` of its own, a stack, and the control block at FS.
-        let made = unsafe { spawner.create(entry as *const () as u64, stack_top, start as u64, tcb as u64, 0) };
+        let made =
+            unsafe { spawner.create(entry as *const () as u64, stack_top, start as u64, tcb as u64, 0) };
         match made {
             Ok(handle) => Ok(JoinHandle { thread: Some(Thread { handle, region }), packet }),
             Err(error) => {
@@ -229,7 +230,11 @@ impl Region {
     /// A region with `stack_bytes` of stack: one that was used before, or a new one.
     fn take(stack_bytes: usize) -> Result<Region> {
         let bytes = (stack_bytes + Template::of(boot_info()).block_bytes()).next_multiple_of(PAGE);
-        let cached = CACHE.lock().iter_mut().find(|slot| slot.as_ref().is_some_and(|region| region.bytes == bytes)).and_then(Option::take);
+        let cached = CACHE
+            .lock()
+            .iter_mut()
+            .find(|slot| slot.as_ref().is_some_and(|region| region.bytes == bytes))
+            .and_then(Option::take);
         match cached {
             Some(region) => Ok(region),
             None => Region::map(bytes),

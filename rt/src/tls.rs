@@ -177,6 +177,12 @@ pub(crate) fn drop_locals() {
     }
 }
 
+/// For [`crate::thread_word!`]: gives a number its type.
+#[doc(hidden)]
+pub const fn word(value: u64) -> u64 {
+    value
+}
+
 /// Declares a word in the program's thread-local data (`.tdata`): each thread starts with a copy of the value, reached through FS.
 ///
 /// `rt::thread_word!(counter = 7);` makes a module `counter` with `get()` and `set(value)`.
@@ -188,10 +194,12 @@ macro_rules! thread_word {
             ::core::arch::global_asm!(
                 ".pushsection .tdata,\"awT\",@progbits",
                 ".balign 8",
+                concat!(".global rt_thread_word_", stringify!($name)),
+                concat!(".hidden rt_thread_word_", stringify!($name)),
                 concat!("rt_thread_word_", stringify!($name), ":"),
                 ".quad {value}",
                 ".popsection",
-                value = const $value,
+                value = const $crate::tls::word($value),
             );
 
             /// What this thread has.

@@ -213,7 +213,11 @@ mod tests {
                 let mut out = String::new();
                 let mut complete = |left: &str| -> Vec<String> {
                     let word = left.rsplit(' ').next().unwrap();
-                    WORDS.iter().filter(|known| known.starts_with(word)).map(|known| known.to_string()).collect()
+                    WORDS
+                        .iter()
+                        .filter(|known| known.starts_with(word))
+                        .map(|known| known.to_string())
+                        .collect()
                 };
                 let event = self.editor.take(key, &self.history, &mut complete, &mut out);
                 if let Event::Line(line) = &event {

@@ -50,6 +50,9 @@ mod tests {
             history.add(line);
         }
         assert_eq!(history.lines().collect::<Vec<_>>(), ["b", "c"]);
-        assert_eq!((history.back(1), history.back(2), history.back(3), history.back(0)), (Some("c"), Some("b"), None, None));
+        assert_eq!(
+            (history.back(1), history.back(2), history.back(3), history.back(0)),
+            (Some("c"), Some("b"), None, None)
+        );
     }
 }

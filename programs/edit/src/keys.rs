@@ -162,15 +162,24 @@ mod tests {
     fn what_terminals_send() {
         assert_eq!(keys(b"a\r\nb\n\r"), [Key::Char('a'), Key::Enter, Key::Char('b'), Key::Enter, Key::Enter]);
         assert_eq!(keys(b"\x1b[A\x1b[B\x1bOC\x1b[D"), [Key::Up, Key::Down, Key::Right, Key::Left]);
-        assert_eq!(keys(b"\x1b[H\x1b[F\x1b[1~\x1b[4~\x1b[3~"), [Key::Home, Key::End, Key::Home, Key::End, Key::Delete]);
-        assert_eq!(keys(b"\x01\x05\x7f\x08\t"), [Key::Ctrl('a'), Key::Ctrl('e'), Key::Backspace, Key::Backspace, Key::Tab]);
+        assert_eq!(
+            keys(b"\x1b[H\x1b[F\x1b[1~\x1b[4~\x1b[3~"),
+            [Key::Home, Key::End, Key::Home, Key::End, Key::Delete]
+        );
+        assert_eq!(
+            keys(b"\x01\x05\x7f\x08\t"),
+            [Key::Ctrl('a'), Key::Ctrl('e'), Key::Backspace, Key::Backspace, Key::Tab]
+        );
         assert_eq!(keys(b"\x1b[1;5C"), [Key::Right]);
         assert_eq!(keys("ä€😀".as_bytes()), [Key::Char('ä'), Key::Char('€'), Key::Char('😀')]);
     }
 
     #[test]
     fn broken_input_ends() {
-        assert_eq!(keys(b"\x1b[11111111111a"), [Key::Unknown, Key::Char('1'), Key::Char('1'), Key::Char('a')]);
+        assert_eq!(
+            keys(b"\x1b[11111111111a"),
+            [Key::Unknown, Key::Char('1'), Key::Char('1'), Key::Char('a')]
+        );
         assert_eq!(keys(b"\xc3a"), [Key::Char('a')]);
         assert_eq!(keys(b"\xff\x1bq"), [Key::Unknown, Key::Unknown]);
         assert_eq!(keys(b"\xf4\xbf\xbf\xbf"), [Key::Unknown], "beyond the last character");

@@ -45,7 +45,8 @@ impl Screen {
                 self.lines.truncate(1);
             }
             _ => {
-                let count: usize = text.strip_suffix('D').and_then(|n| n.parse().ok()).expect("a known sequence");
+                let count: usize =
+                    text.strip_suffix('D').and_then(|n| n.parse().ok()).expect("a known sequence");
                 self.column = self.column.checked_sub(count).expect("not beyond the left edge");
             }
         }

@@ -11,9 +11,12 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use programs::ensure;
 use programs::proof::{Doing, Outcome, prove, step};
 use rt::abi::{Op, Sqe, TransportError};
-use rt::{Factory, caps, println, ring, syscall, thread, time};
+use rt::{Error, Factory, caps, println, ring, syscall, thread, time};
 
 rt::main!(run);
+
+// In the program's own thread-local data: each thread begins with its own copy.
+rt::thread_word!(tally = 0x5eed_5eed_5eed);
 
 const MS: u64 = 1_000_000;
 /// Round trips of the IPC step.
@@ -21,7 +24,12 @@ const CALLS: u64 = 1000;
 
 fn run() -> i64 {
     prove("smoke", || {
-        println!("smoke: pid {}, thread {}, {} CPUs", rt::boot_info().pid, thread::id(), rt::boot_info().cpus);
+        println!(
+            "smoke: pid {}, thread {}, {} CPUs",
+            rt::boot_info().pid,
+            thread::id(),
+            rt::boot_info().cpus
+        );
         step("two system calls and no third (K-10)", system_calls)?;
         step("ring entries complete in order (K-11)", ring_nops)?;
         step("the clock runs, sleeps last long enough (K-13)", clock)?;
@@ -54,7 +62,7 @@ fn ring_nops() -> Outcome {
         let mut tokens = alloc::vec::Vec::new();
         for _ in 0..ring::OPS_MAX {
             // SAFETY: names no memory.
-            tokens.push(unsafe { ring::queue(nop) }.doing("queue")?);
+            tokens.push(unsafe { ring::queue(nop) }.map_err(Error::from)?);
         }
         // SAFETY: names no memory.
         let more = unsafe { ring::queue(nop) };
@@ -68,7 +76,11 @@ fn ring_nops() -> Outcome {
     ensure!(ring::strays() == 0, "{} completions were nobody's", ring::strays());
     // SAFETY: names no memory.
     let unknown = unsafe { ring::run(Sqe { op: 200, ..Sqe::default() }) };
-    ensure!(unknown.status == TransportError::UnknownOp as i32, "operation 200 completed with {}", unknown.status);
+    ensure!(
+        unknown.status == TransportError::UnknownOp as i32,
+        "operation 200 completed with {}",
+        unknown.status
+    );
     Ok(())
 }
 
@@ -94,12 +106,21 @@ fn threads() -> Outcome {
     let mut handles = alloc::vec::Vec::new();
     for n in 1..=8 {
         let sum = Arc::clone(&sum);
-        let work = move || sum.fetch_add(n, Ordering::Relaxed);
+        let work = move || {
+            let fresh = tally::get();
+            tally::set(n);
+            sum.fetch_add(n, Ordering::Relaxed);
+            thread::yield_now();
+            (fresh, tally::get() == n)
+        };
         handles.push(thread::Builder::new().spawn(work).doing("spawn")?);
     }
     for handle in handles {
-        handle.join()?;
+        let (fresh, is_kept) = handle.join()?;
+        ensure!(fresh == 0x5eed_5eed_5eed, "a thread's copy of thread-local data began as {fresh:#x} (K-09)");
+        ensure!(is_kept, "a thread's copy of thread-local data was changed by another (K-09)");
     }
+    ensure!(tally::get() == 0x5eed_5eed_5eed, "the first thread's copy was changed by another (K-09)");
     let sum = sum.load(Ordering::Relaxed);
     ensure!(sum == 36, "eight threads added up to {sum}, not 36");
     Ok(())
@@ -129,7 +150,11 @@ fn preemption() -> Outcome {
         let turns = spinner.join()?;
         ensure!(turns > 0, "a spinning thread never ran");
     }
-    println!("    a sleep of 20 ms beside {} spinning threads took {} ms", rt::boot_info().cpus + 1, took / MS);
+    println!(
+        "    a sleep of 20 ms beside {} spinning threads took {} ms",
+        rt::boot_info().cpus + 1,
+        took / MS
+    );
     Ok(())
 }
 

@@ -37,8 +37,11 @@ impl Console {
     /// Waits for input and reads what is there, as much as fits; returns how many bytes.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
         let len = buffer.len().min(MAX_IO_BYTES);
-        let sqe =
-            Sqe { result_addr: buffer.as_mut_ptr() as u64, result_len: len as u32, ..entry(Op::Read, self.0.id()) };
+        let sqe = Sqe {
+            result_addr: buffer.as_mut_ptr() as u64,
+            result_len: len as u32,
+            ..entry(Op::Read, self.0.id())
+        };
         // SAFETY: writes `buffer`, lent to us until this returns.
         let cqe = unsafe { ring::run(sqe) };
         if cqe.status == 0 { Ok((cqe.value as usize).min(len)) } else { Err(Error::of(&cqe, &[])) }

@@ -193,7 +193,13 @@ impl Endpoint {
     }
 
     /// As [`Endpoint::call_bytes`], with a capability.
-    pub fn call_giving(&self, method: u16, message: &[u8], reply: &mut [u8], give: Give<'_>) -> Result<Reply> {
+    pub fn call_giving(
+        &self,
+        method: u16,
+        message: &[u8],
+        reply: &mut [u8],
+        give: Give<'_>,
+    ) -> Result<Reply> {
         let mut sqe = Sqe {
             method: method.into(),
             addr: message.as_ptr() as u64,
@@ -223,7 +229,12 @@ impl Endpoint {
     }
 
     /// Starts a call with `message`; [`Pending::results`] has the answer's bytes, `reply_bytes` at most.
-    pub fn call_bytes_start(&self, method: u16, message: &[u8], reply_bytes: usize) -> Result<Pending<Reply>> {
+    pub fn call_bytes_start(
+        &self,
+        method: u16,
+        message: &[u8],
+        reply_bytes: usize,
+    ) -> Result<Pending<Reply>> {
         let sqe = Sqe { method: method.into(), ..entry(Op::Call, self.0.id()) };
         Pending::start(sqe, message.to_vec(), alloc_crate::vec![0; reply_bytes], |cqe, _| Ok(Reply::of(cqe)))
     }

@@ -4,8 +4,9 @@ use alloc_crate::string::String;
 use alloc_crate::vec::Vec;
 
 use schema::messages_capnp::{
-    OperationResult, boot_manifest_read_params, boot_manifest_read_results, factory_create_memory_object_params,
-    factory_create_session_params, power_off_params, user_session_info_results, user_session_logout_results,
+    OperationResult, boot_manifest_read_params, boot_manifest_read_results,
+    factory_create_memory_object_params, factory_create_session_params, power_off_params,
+    user_session_info_results, user_session_logout_results,
 };
 
 use super::call::{RESULTS_BYTES, call, invoke, invoke_with, read};
@@ -28,10 +29,14 @@ impl Factory {
     /// A new memory object of `bytes` (rounded up to pages), with all rights.
     pub fn memory_object(&self, bytes: u64) -> Result<MemoryObject> {
         let mut room = [0; RESULTS_BYTES];
-        let results =
-            invoke_with::<factory_create_memory_object_params::Owned>(self.0.id(), 1, &mut room, |mut params| {
+        let results = invoke_with::<factory_create_memory_object_params::Owned>(
+            self.0.id(),
+            1,
+            &mut room,
+            |mut params| {
                 params.set_bytes(bytes.next_multiple_of(abi::PAGE_BYTES));
-            })?;
+            },
+        )?;
         Ok(MemoryObject(results.cap()?))
     }
 
@@ -51,7 +56,9 @@ impl Power {
     /// Powers the machine off with `status`; returns only if the kernel refuses.
     pub fn off(&self, status: u8) -> Result<core::convert::Infallible> {
         let mut room = [0; RESULTS_BYTES];
-        invoke_with::<power_off_params::Owned>(self.0.id(), 0, &mut room, |mut params| params.set_status(status))?;
+        invoke_with::<power_off_params::Owned>(self.0.id(), 0, &mut room, |mut params| {
+            params.set_status(status)
+        })?;
         Err(Error::BadReply)
     }
 }
@@ -63,12 +70,10 @@ impl BootManifest {
         let mut room = alloc_crate::vec![0; abi::MAX_MESSAGE_BYTES];
         loop {
             let offset = whole.len() as u64;
-            let results = invoke_with::<boot_manifest_read_params::Owned>(
-                self.0.id(),
-                0,
-                &mut room,
-                |mut params| params.set_offset(offset),
-            )?;
+            let results =
+                invoke_with::<boot_manifest_read_params::Owned>(self.0.id(), 0, &mut room, |mut params| {
+                    params.set_offset(offset)
+                })?;
             let total = read::<_, boot_manifest_read_results::Owned>(results.bytes, |results| {
                 whole.extend_from_slice(results.get_bytes().ok()?);
                 Some(results.get_total())

@@ -1,9 +1,9 @@
 //! Address space, and memory that can be shared.
 
 use schema::messages_capnp::{
-    memory_object_info_results, memory_object_map_params, memory_object_map_results, memory_object_protect_params,
-    memory_object_unmap_params, virtual_memory_map_params, virtual_memory_map_results,
-    virtual_memory_protect_params, virtual_memory_unmap_params,
+    memory_object_info_results, memory_object_map_params, memory_object_map_results,
+    memory_object_protect_params, memory_object_unmap_params, virtual_memory_map_params,
+    virtual_memory_map_results, virtual_memory_protect_params, virtual_memory_unmap_params,
 };
 
 use super::call::{RESULTS_BYTES, invoke, invoke_with, read};
@@ -78,12 +78,13 @@ impl MemoryObject {
     /// Maps `bytes` of it from `offset` on at `addr`, or where there is room; returns where.
     pub fn map(&self, addr: Option<u64>, offset: u64, bytes: usize, is_writable: bool) -> Result<u64> {
         let mut room = [0; RESULTS_BYTES];
-        let results = invoke_with::<memory_object_map_params::Owned>(self.0.id(), 0, &mut room, |mut params| {
-            params.set_addr(addr.unwrap_or(0));
-            params.set_offset(offset);
-            params.set_bytes(pages(bytes));
-            params.set_writable(is_writable);
-        })?;
+        let results =
+            invoke_with::<memory_object_map_params::Owned>(self.0.id(), 0, &mut room, |mut params| {
+                params.set_addr(addr.unwrap_or(0));
+                params.set_offset(offset);
+                params.set_bytes(pages(bytes));
+                params.set_writable(is_writable);
+            })?;
         read::<_, memory_object_map_results::Owned>(results.bytes, |results| Some(results.get_addr()))
     }
 

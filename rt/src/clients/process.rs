@@ -3,11 +3,11 @@
 use alloc_crate::string::{String, ToString};
 use alloc_crate::vec::Vec;
 
-use abi::{CapId, Op, Sqe, TransportError};
+use abi::{CapId, Interface, Op, Sqe, TransportError, rights};
 use schema::messages_capnp::{
-    ExitReason, ProcessState, grant, list_params, process_handle_exit_code_results, process_handle_info_results,
-    process_handle_wait_results, process_info, process_spawner_programs_results, process_spawner_spawn_params,
-    process_spawner_spawn_results,
+    ExitReason, ProcessState, grant, list_params, process_handle_exit_code_results,
+    process_handle_info_results, process_handle_wait_results, process_info, process_spawner_programs_results,
+    process_spawner_spawn_params, process_spawner_spawn_results,
 };
 use schema::words;
 
@@ -58,33 +58,58 @@ impl<'a> Command<'a> {
 
     /// One more capability: the child finds it as `name`, with `rights` (a part of ours) and `badge` (0 keeps ours).
     ///
-    /// One that belongs to a process by nature (ThreadSpawner, ThreadControl, ParkSpace, VirtualMemory) becomes the child's own.
+    /// What belongs to a process by nature is not passed on: see [`Command::grant_own`].
     pub fn grant(mut self, name: &'a str, cap: &Cap, rights: u16, badge: u32) -> Command<'a> {
         self.grants.push(Grant { name, cap: cap.id(), rights, badge });
         self
     }
 
+    /// One more capability that is the child's own: a ThreadSpawner, ThreadControl, ParkSpace or VirtualMemory for itself. The parent
+    /// need not have one; to the kernel it is a number that no capability has, with the interface as its index.
+    pub fn grant_own(mut self, name: &'a str, interface: Interface, rights: u16) -> Command<'a> {
+        self.grants.push(Grant { name, cap: CapId::new(interface as u16, 0), rights, badge: 0 });
+        self
+    }
+
+    /// Everything that a program needs for itself, under the names of manifests: threads, memory, locks.
+    pub fn grant_basics(self) -> Command<'a> {
+        self.grant_own("thread_control", Interface::ThreadControl, rights::CALL)
+            .grant_own("thread_spawner", Interface::ThreadSpawner, rights::CALL)
+            .grant_own("virtual_memory", Interface::VirtualMemory, rights::CALL)
+            .grant_own("park", Interface::ParkSpace, rights::CALL)
+    }
+
     /// Grants everything that this process was born with, under the same names and with the same rights, except what `is_left_out` says.
     pub fn grant_all(mut self, is_left_out: impl Fn(&abi::CapSetEntry) -> bool) -> Command<'a> {
         for entry in crate::caps::granted().iter().filter(|entry| !is_left_out(entry)) {
-            let name = crate::caps::name_of(entry);
-            self.grants.push(Grant { name, cap: entry.cap, rights: entry.rights, badge: 0 });
+            let cap = if is_own(entry.interface) { CapId::new(entry.interface, 0) } else { entry.cap };
+            self.grants.push(Grant {
+                name: crate::caps::name_of(entry),
+                cap,
+                rights: entry.rights,
+                badge: 0,
+            });
         }
         self
     }
 
     /// Starts it.
     pub fn spawn(&self, spawner: &ProcessSpawner) -> Result<Child> {
-        let texts = words::text(self.program.len()) + words::text(self.name.len()) + words::data(self.args.len());
+        let texts =
+            words::text(self.program.len()) + words::text(self.name.len()) + words::data(self.args.len());
         let grants: usize = self.grants.iter().map(|grant| words::text(grant.name.len())).sum();
         let more = texts + words::structures::<grant::Owned>(self.grants.len()) + grants;
         let mut params = alloc_crate::vec![0; abi::MAX_MESSAGE_BYTES];
-        let len = schema::encode::<process_spawner_spawn_params::Owned>(&mut params, more, |params| self.fill(params))
-            .map_err(|_| TransportError::TooLong)?;
+        let len = schema::encode::<process_spawner_spawn_params::Owned>(&mut params, more, |params| {
+            self.fill(params)
+        })
+        .map_err(|_| TransportError::TooLong)?;
         let mut room = [0; RESULTS_BYTES];
         let results = call(&tls::current().client, spawner.0.id(), 0, &params[..len], &mut room)?;
         let handle = ProcessHandle(results.cap()?);
-        let pid = read::<_, process_spawner_spawn_results::Owned>(results.bytes, |results| Some(results.get_pid()))?;
+        let pid = read::<_, process_spawner_spawn_results::Owned>(results.bytes, |results| {
+            Some(results.get_pid())
+        })?;
         Ok(Child { pid, handle })
     }
 
@@ -101,6 +126,13 @@ impl<'a> Command<'a> {
             entry.set_badge(grant.badge);
         }
     }
+}
+
+/// Whether each process has its own.
+fn is_own(interface: u16) -> bool {
+    let own =
+        [Interface::ThreadSpawner, Interface::ThreadControl, Interface::ParkSpace, Interface::VirtualMemory];
+    own.iter().any(|own| *own as u16 == interface)
 }
 
 /// A process that was started.
@@ -223,7 +255,9 @@ impl ProcessHandle {
     /// Starts to wait until it has ended.
     pub fn wait_start(&self) -> Result<Pending<Exit>> {
         let sqe = Sqe { method: 0, ..entry(Op::Call, self.0.id()) };
-        Pending::start(sqe, Vec::new(), alloc_crate::vec![0; RESULTS_BYTES], |_, results| wait_results(results))
+        Pending::start(sqe, Vec::new(), alloc_crate::vec![0; RESULTS_BYTES], |_, results| {
+            wait_results(results)
+        })
     }
 
     /// Ends it.

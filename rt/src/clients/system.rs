@@ -5,8 +5,9 @@ use alloc_crate::vec::Vec;
 
 use capnp::traits::Owned;
 use schema::messages_capnp::{
-    ThreadState, list_params, system_info_counters_results, system_info_cpus_results, system_info_info_params,
-    system_info_info_results, system_info_processes_results, system_info_threads_results,
+    ThreadState, list_params, system_info_counters_results, system_info_cpus_results,
+    system_info_info_params, system_info_info_results, system_info_processes_results,
+    system_info_threads_results,
 };
 
 use super::ProcessInfo;

@@ -54,7 +54,9 @@ impl ThreadHandle {
     /// Starts to wait until the thread has ended.
     pub fn join_start(&self) -> Result<Pending<i64>> {
         let sqe = Sqe { method: 0, ..entry(Op::Call, self.0.id()) };
-        Pending::start(sqe, Vec::new(), alloc_crate::vec![0; RESULTS_BYTES], |_, results| join_results(results))
+        Pending::start(sqe, Vec::new(), alloc_crate::vec![0; RESULTS_BYTES], |_, results| {
+            join_results(results)
+        })
     }
 
     /// The exit code if the thread has ended.
@@ -76,7 +78,9 @@ impl ThreadControl {
     pub fn fs_base(&self) -> Result<u64> {
         let mut room = [0; RESULTS_BYTES];
         let results = invoke(self.0.id(), 0, &mut room)?;
-        read::<_, thread_control_get_fs_base_results::Owned>(results.bytes, |results| Some(results.get_fs_base()))
+        read::<_, thread_control_get_fs_base_results::Owned>(results.bytes, |results| {
+            Some(results.get_fs_base())
+        })
     }
 
     /// Changes where this thread's FS points.
@@ -101,8 +105,14 @@ impl ThreadControl {
 /// [`ThreadControl::set_fs_base`] through `client`.
 pub(crate) fn set_fs_base(client: &Client, control: CapId, fs_base: u64) -> Result<()> {
     let mut room = [0; RESULTS_BYTES];
-    invoke_through::<thread_control_set_fs_base_params::Owned>(client, control, 1, &mut room, |mut params| {
-        params.set_fs_base(fs_base);
-    })?;
+    invoke_through::<thread_control_set_fs_base_params::Owned>(
+        client,
+        control,
+        1,
+        &mut room,
+        |mut params| {
+            params.set_fs_base(fs_base);
+        },
+    )?;
     Ok(())
 }

@@ -25,7 +25,11 @@ impl Condvar {
     }
 
     /// As [`Condvar::wait`] for `timeout_ns` at most; says whether the time was over.
-    pub fn wait_timeout<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>, timeout_ns: u64) -> (MutexGuard<'a, T>, bool) {
+    pub fn wait_timeout<'a, T: ?Sized>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout_ns: u64,
+    ) -> (MutexGuard<'a, T>, bool) {
         let mutex = guard.mutex();
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let seen = self.changes.load(Ordering::SeqCst);

@@ -33,7 +33,8 @@ impl<T> Once<T> {
     #[inline]
     pub fn get(&self) -> Option<&T> {
         // SAFETY: READY is stored after the value was written, and nothing writes it again.
-        (self.state.load(Ordering::Acquire) == READY).then(|| unsafe { (*self.value.get()).assume_init_ref() })
+        (self.state.load(Ordering::Acquire) == READY)
+            .then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 
     /// The value, made by `make` if nobody has yet. `make` must not ask for the same cell.

@@ -1,0 +1,436 @@
+//! Manifests: what a good one says, each refusal with its line, and bytes that nobody compiled.
+
+use abi::{Interface, rights};
+use capos::manifest::compile;
+use image::format::{RawGrant, RawProcess, Record, TABLES_AT, table};
+use image::{Class, ErrorKind, Manifest};
+use proptest::prelude::*;
+
+const GOOD: &str = include_str!("good.toml");
+/// A manifest with nothing but init: the beginning of most bad ones. Ten lines.
+const START: &str = r#"name = "bad"
+[[process]]
+name = "init"
+program = "init"
+grants = [
+  "console", "boot_manifest",
+  "process_spawner",
+  "factory",
+  "power",
+]
+"#;
+
+fn good() -> Vec<u8> {
+    compile("good.toml", GOOD).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_good_manifest_says_what_its_source_says() {
+    let bytes = good();
+    let manifest = Manifest::parse(&bytes).unwrap();
+    assert_eq!((manifest.name(), manifest.source()), ("good", "good.toml"));
+    let names: Vec<_> = manifest.processes().map(|process| (process.line, process.name)).collect();
+    assert_eq!(names, [(4, "init"), (18, "store"), (31, "tour"), (40, "shell")]);
+
+    let store = manifest.process("store").unwrap();
+    assert_eq!((store.program, store.session, store.profile), ("kv-store", Some("operator"), Some("server")));
+    assert_eq!(store.args().collect::<Vec<_>>(), ["--size", "64 KiB", ""]);
+    assert!(!store.critical && store.after().next().is_none());
+    let grants: Vec<_> = store.grants().collect();
+    assert_eq!((grants[0].name, grants[0].interface, grants[0].line), ("out", Interface::Console, 24));
+    assert_eq!((grants[1].object, grants[1].rights, grants[1].name), ("store", rights::RECV, "store"));
+    assert_eq!((grants[2].interface, grants[2].object), (Interface::MemoryObject, "cache"));
+    assert_eq!(grants[2].rights, rights::CALL | rights::WRITE);
+    assert!(grants[3].is_own() && !grants[0].is_own());
+
+    let shell = manifest.process("shell").unwrap();
+    assert_eq!((shell.weight, shell.class, shell.critical), (128, Class::Interactive, true));
+    assert_eq!(shell.after().collect::<Vec<_>>(), ["tour"]);
+    let client = shell.grants().find(|grant| grant.name == "kv").unwrap();
+    assert_eq!((client.badge, client.rights, client.line), (7, rights::CALL | rights::GRANT, 46));
+    assert_eq!(manifest.process("tour").unwrap().weight, 64);
+
+    assert_eq!(
+        manifest.memories().map(|memory| (memory.name, memory.bytes)).collect::<Vec<_>>(),
+        [("cache", 65536)]
+    );
+    let pools: Vec<_> = manifest.pools().collect();
+    assert_eq!(pools[0].cpus.iter().collect::<Vec<_>>(), [2, 3, 255]);
+    assert_eq!((pools[0].reservation, pools[0].max_leases), (Some((8_000_000, 10_000_000)), Some(2)));
+    assert_eq!((pools[0].max_leases_per_account, pools[1].reservation), (Some(1), None));
+    let grants: Vec<_> =
+        manifest.pool_grants().map(|grant| (grant.name, grant.pool, grant.account)).collect();
+    assert_eq!(grants, [("first", "fast", 5)]);
+    let allow: Vec<_> =
+        manifest.minter_allow().map(|allow| (allow.line, allow.pool, allow.account)).collect();
+    assert_eq!(allow, [(74, "fast", 6), (75, "slow", 6)]);
+    let profiles: Vec<_> = manifest.profiles().map(|p| (p.name, p.weight, p.class, p.reservation)).collect();
+    assert_eq!(profiles, [("server", 256, Class::IpcServer, Some((1_000_000, 10_000_000)))]);
+}
+
+/// What is said about [`START`] with `more` behind it.
+fn refused(more: &str) -> String {
+    let source = format!("{START}{more}");
+    match compile("bad.toml", &source) {
+        Ok(_) => panic!("taken:\n{source}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[track_caller]
+fn refuses(more: &str, line: u32, expected: &str) {
+    let said = refused(more);
+    let place = format!("manifest: bad.toml:{line}: ");
+    assert!(said.starts_with(&place) && said.contains(expected), "wanted {place}…{expected}…\n   got {said}");
+}
+
+/// A process `x` (lines 11 to 13) with one more line, the 14th.
+#[track_caller]
+fn refuses_in_process(key: &str, expected: &str) {
+    refuses(&format!("[[process]]\nname = \"x\"\nprogram = \"x\"\n{key}\n"), 14, expected);
+}
+
+#[test]
+fn the_whole_message_reads_well() {
+    let more = "[[process]]\nname = \"x\"\nprogram = \"x\"\ngrants = [\n  \"console\",\n  \"foo\",\n]\n";
+    assert_eq!(
+        refused(more),
+        "manifest: bad.toml:16: process \"x\": unknown capability \"foo\"; known are console, timer, thread_spawner, \
+         thread_control, process_spawner, park, virtual_memory, system_info, factory, power, session, boot_manifest, \
+         endpoint, memory"
+    );
+}
+
+#[test]
+fn form_is_checked() {
+    refuses("[[process]\n", 11, "");
+    refuses("name = \"twice\"\n", 11, "duplicate");
+    refuses("[[proces]]\nname = \"x\"\n", 11, "unknown key \"proces\"; known are name, process");
+    refuses("[[process]]\nname = \"x\"\n", 11, "process \"x\": `program` is missing");
+    refuses("[[process]]\nprogram = \"x\"\n", 11, "process: `name` is missing");
+    refuses("[process.x]\nname = \"x\"\n", 11, "");
+    refuses("[memory]\nname = \"x\"\n", 11, "memory: a table where a list of tables");
+    refuses_in_process("wieght = 3", "process \"x\": unknown key \"wieght\"; known are name, program, args");
+    refuses_in_process("weight = \"3\"", "weight: a text where a whole number should be");
+    refuses_in_process("weight = 3.5", "weight: a number with a point where a whole number");
+    refuses_in_process("args = \"a b\"", "args: a text where a list should be");
+    refuses_in_process("args = [1]", "args: a whole number where a text should be");
+    refuses_in_process("critical = 1", "critical: a whole number where true or false should be");
+    refuses_in_process("session = 1", "session: a whole number where a text should be");
+    refuses_in_process("session = \"\"", "session \"\": a name is 1 to 24");
+    refuses_in_process(
+        "class = \"fast\"",
+        "unknown class \"fast\"; known are interactive, normal, batch, ipcserver",
+    );
+    refuses_in_process("grants = [1]", "grants: a whole number where a text or a table should be");
+    refuses_in_process("grants = [{ name = \"x\" }]", "grants: `cap` is missing");
+    refuses_in_process(
+        "grants = [{ cap = \"console\", right = [] }]",
+        "unknown key \"right\"; known are cap, name",
+    );
+    refuses_in_process(
+        "grants = [{ cap = \"console\", rights = [1] }]",
+        "rights: a whole number where a text",
+    );
+    refuses("[minter]\nallowed = []\n", 12, "minter: unknown key \"allowed\"; known are allow");
+    refuses("[minter]\nallow = [{ pool = \"p\" }]\n", 12, "minter: allow: `account` is missing");
+    let nothing = compile("bad.toml", "").unwrap_err();
+    assert!(nothing.to_string().contains("`name` is missing"), "{nothing}");
+}
+
+#[test]
+fn processes_are_checked() {
+    let no_init = "name = \"x\"\n[[process]]\nname = \"shell\"\nprogram = \"shell\"\n";
+    assert!(
+        compile("bad.toml", no_init)
+            .unwrap_err()
+            .to_string()
+            .contains("bad.toml:2: process \"shell\": the first")
+    );
+    let nobody = compile("bad.toml", "name = \"x\"\n").unwrap_err();
+    assert!(nobody.to_string().contains("the first process must be \"init\""), "{nobody}");
+    let bad_name = compile("bad.toml", "name = \"a b\"\n").unwrap_err();
+    assert!(bad_name.to_string().contains("bad.toml:1: name \"a b\": a name is"), "{bad_name}");
+    let bad_init = "name = \"x\"\n[[process]]\nname = \"init\"\nprogram = \"init\"\n";
+    for (more, expected) in [
+        ("after = [\"init\"]\n", "5: process \"init\": `after` is not for init"),
+        ("grants = [\"endpoint:x\"]\n", "5: process \"init\": an endpoint is not for init"),
+        ("grants = [\"memory:x\"]\n", "5: process \"init\": a memory object is not for init"),
+    ] {
+        let said = compile("bad.toml", &format!("{bad_init}{more}")).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+    let process = |name: &str| format!("[[process]]\nname = \"{name}\"\nprogram = \"x\"\n");
+    refuses(&process("init"), 11, "process \"init\" is in line 2 already");
+    refuses(&(process("x") + &process("x")), 14, "process \"x\" is in line 11 already");
+    refuses(&process("a b"), 11, "name \"a b\": a name is 1 to 24");
+    refuses(
+        &process("abcdefghijklmnopqrstuvwxy"),
+        11,
+        "name \"abcdefghijklmnopqrstuvwxy\": a name is 1 to 24",
+    );
+    refuses(&process(&"long".repeat(20)), 11, "longlon…\": a name is");
+    refuses_in_process("weight = 0", "process \"x\": weight = 0 is outside 1 to 1024");
+    refuses_in_process("weight = 1025", "weight = 1025 is outside");
+    refuses_in_process("weight = -1", "weight = -1 is outside");
+    refuses_in_process("weight = 99999999999999999999", "weight = 9223372036854775807 is outside");
+    refuses(&(process("x") + "profile = \"p\"\n"), 11, "no [[profile]] has the name \"p\"");
+    refuses_in_process("weight = 3\nprofile = \"p\"", "`profile` and `weight` at once");
+    refuses_in_process("after = [\"y\"]", "`after` names \"y\", which is no process before this one");
+    refuses_in_process("after = [\"x\"]", "`after` names \"x\"");
+    refuses_in_process("after = [\"init\"]", "`after` names \"init\"");
+    refuses(
+        &(process("x") + &process("y") + "after = [\"x\", \"x\"]\n"),
+        17,
+        "`after` \"x\" is in line 17 already",
+    );
+    refuses_in_process("args = [\"a\\u0000b\"]", "an argument has a NUL");
+    refuses_in_process(
+        &format!("args = [\"{}\"]", "a".repeat(2048)),
+        "take 2049 bytes with their NULs; 2048 fit",
+    );
+    refuses(&process("x").replace("\"x\"", "\"y z\"").replacen("y z", "x", 1), 11, "program \"y z\": a name");
+    let many: String = (0..128).map(|number| process(&format!("p{number}"))).collect();
+    assert!(refused(&many).contains("bad.toml: too many processes; at most 128 fit"));
+    let args = vec!["\"\""; 65].join(",");
+    assert!(
+        refused(&(process("x") + &format!("args = [{args}]"))).contains("too many arguments; at most 64")
+    );
+    let grants: Vec<_> = (0..128).map(|n| format!("{{cap = \"park\", name = \"p{n}\"}}")).collect();
+    let said = refused(&(process("x") + &format!("grants = [{}]", grants.join(","))));
+    assert!(said.contains("too many grants; at most 127"), "{said}");
+}
+
+#[test]
+fn grants_are_checked() {
+    refuses_in_process("grants = [\"thread_handle\"]", "unknown capability \"thread_handle\"");
+    refuses_in_process("grants = [\"\"]", "unknown capability \"\"");
+    refuses_in_process("grants = [{ cap = \"foo:bar\" }]", "unknown capability \"foo\"");
+    refuses_in_process(
+        "grants = [\"endpoint\"]",
+        "\"endpoint\" needs the name of what is granted: write \"endpoint:",
+    );
+    refuses_in_process("grants = [\"endpoint:\"]", "\"endpoint\" needs the name");
+    refuses_in_process("grants = [\"endpoint:a b\"]", "endpoint \"a b\": a name is");
+    refuses_in_process("grants = [\"console:x\"]", "\"console\" is one of a kind");
+    refuses_in_process("grants = [\"memory:m\"]", "no [[memory]] has the name \"m\"");
+    refuses_in_process("grants = [\"endpoint:e\"]", "nobody receives from \"endpoint:e\"");
+    refuses_in_process("grants = [\"park\", \"park\"]", "grant \"park\" is in line 14 already");
+    refuses_in_process(
+        "grants = [{ cap = \"park\", name = \"a b\" }]",
+        "the grant's name \"a b\": a name is",
+    );
+    refuses_in_process("grants = [{ cap = \"park\", rights = [] }]", "grant \"park\" has no rights");
+    refuses_in_process(
+        "grants = [{ cap = \"park\", rights = [\"own\"] }]",
+        "unknown right \"own\"; known are call, recv",
+    );
+    refuses_in_process(
+        "grants = [{ cap = \"park\", rights = [\"recv\"] }]",
+        "right \"recv\" means nothing for \"park\"",
+    );
+    refuses_in_process(
+        "grants = [{ cap = \"park\", rights = [\"write\"] }]",
+        "right \"write\" means nothing",
+    );
+    refuses_in_process(
+        "grants = [{ cap = \"park\", badge = 1 }]",
+        "only an endpoint that is called has a badge",
+    );
+    let served = "grants = [{ cap = \"endpoint:e\", rights = [\"recv\"], badge = 1 }]";
+    refuses_in_process(served, "only an endpoint that is called has a badge");
+    refuses_in_process(
+        "grants = [{ cap = \"endpoint:e\", badge = 0 }]",
+        "badge = 0 is outside 1 to 4294967295",
+    );
+    refuses_in_process("grants = [\"timer\"]", "init must be granted \"timer\" to pass it on");
+    refuses_in_process(
+        "grants = [{ cap = \"console\", rights = [\"revoke\"] }]",
+        "init must be granted \"console\" to pass it on, with these rights",
+    );
+}
+
+#[test]
+fn init_holds_what_it_needs() {
+    let without = |cap: &str, more: &str| {
+        let start = START.replace(&format!("\"{cap}\","), "");
+        let source = format!("{start}[[process]]\nname = \"x\"\nprogram = \"x\"\n{more}\n");
+        compile("bad.toml", &source).unwrap_err().to_string()
+    };
+    for (cap, more, line) in [
+        ("boot_manifest", "", 11),
+        ("process_spawner", "", 11),
+        ("power", "critical = true", 11),
+        ("factory", "grants = [{ cap = \"endpoint:e\", rights = [\"recv\"] }]", 14),
+    ] {
+        let said = without(cap, more);
+        assert!(
+            said.contains(&format!("bad.toml:{line}: process \"x\": init must be granted \"{cap}\"")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn pools_memory_and_profiles_are_checked() {
+    let pool = "[[pool]]\nname = \"p\"\ncpus = [1]\n";
+    refuses("[[pool]]\nname = \"p\"\ncpus = []\n", 11, "pool \"p\": no CPU in `cpus`");
+    refuses("[[pool]]\nname = \"p\"\n", 11, "pool \"p\": no CPU in `cpus`");
+    refuses("[[pool]]\nname = \"p\"\ncpus = [256]\n", 13, "pool \"p\": cpus = 256 is outside 0 to 255");
+    refuses("[[pool]]\nname = \"p\"\ncpus = [1, 1]\n", 13, "CPU \"1\" is in line 11 already");
+    refuses(&pool.repeat(2), 14, "pool \"p\" is in line 11 already");
+    refuses(&format!("{pool}budget_ns = 20000\n"), 11, "period_ns is missing");
+    refuses(&format!("{pool}period_ns = 20000\n"), 11, "budget_ns is missing");
+    let half = "budget_ns = 30000\nperiod_ns = 20000\n";
+    refuses(&format!("{pool}{half}"), 11, "budget_ns = 30000 is more time than period_ns = 20000");
+    refuses(&format!("{pool}budget_ns = 0\n"), 14, "budget_ns = 0 is outside 20000 to");
+    refuses(
+        &format!("{pool}budget_ns = 20000\nperiod_ns = 60000000001\n"),
+        15,
+        "period_ns = 60000000001 is outside",
+    );
+    refuses(&format!("{pool}max_leases = 0\n"), 14, "max_leases = 0 is outside 1 to");
+    refuses(
+        &format!("{pool}max_leases_per_account = 65536\n"),
+        14,
+        "max_leases_per_account = 65536 is outside",
+    );
+
+    let grant = "[[pool_grant]]\nname = \"g\"\npool = \"p\"\naccount = 5\n";
+    refuses(grant, 11, "pool_grant \"g\": no [[pool]] has the name \"p\"");
+    refuses(&format!("{pool}{}", grant.repeat(2)), 18, "pool_grant \"g\" is in line 14 already");
+    let other = grant.replace("\"g\"", "\"h\"");
+    refuses(&format!("{pool}{grant}{other}"), 18, "account/pool \"5/p\" is in line 14 already");
+    refuses(&format!("{pool}{}", grant.replace('5', "0")), 17, "account = 0 is outside 1 to");
+    let allow = "{ pool = \"p\", account = 5 }";
+    refuses(&format!("[minter]\nallow = [{allow}]\n"), 12, "minter: no [[pool]] has the name \"p\"");
+    refuses(
+        &format!("{pool}[minter]\nallow = [{allow}, {allow}]\n"),
+        15,
+        "account/pool \"5/p\" is in line 15 already",
+    );
+
+    let profile = "[[profile]]\nname = \"p\"\n";
+    refuses(&profile.repeat(2), 13, "profile \"p\" is in line 11 already");
+    refuses(&format!("{profile}weight = 2000\n"), 13, "profile \"p\": weight = 2000 is outside");
+    refuses(&format!("{profile}class = \"x\"\n"), 13, "profile \"p\": unknown class");
+    refuses(&format!("{profile}{half}"), 11, "profile \"p\": budget_ns = 30000 is more");
+
+    let memory = "[[memory]]\nname = \"m\"\nbytes = 4096\n";
+    refuses(&memory.repeat(2), 14, "memory \"m\" is in line 11 already");
+    refuses(&memory.replace("4096", "0"), 13, "memory \"m\": bytes = 0 is outside 4096 to");
+    refuses(&memory.replace("4096", "4097"), 11, "bytes = 4097 is not a multiple of the page size");
+}
+
+#[test]
+fn missing_programs_are_named() {
+    let bytes = good();
+    let manifest = Manifest::parse(&bytes).unwrap();
+    assert_eq!(manifest.check_programs(|_| true), Ok(()));
+    let said = manifest.check_programs(|name| name != "tour").unwrap_err().to_string();
+    assert!(
+        said.starts_with("manifest: good.toml:31: process \"tour\": program \"tour\" is not in the image"),
+        "{said}"
+    );
+}
+
+/// Where record `index` of a table is.
+fn place(bytes: &[u8], number: usize, index: usize, record_bytes: usize) -> usize {
+    let at = TABLES_AT + number * 8;
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize + index * record_bytes
+}
+
+/// Changes one record of a good manifest, and returns what the kernel says about it.
+fn at_boot<R: Record>(number: usize, index: usize, change: impl Fn(&mut R)) -> (u32, ErrorKind, String) {
+    let mut bytes = good();
+    let at = place(&bytes, number, index, R::BYTES);
+    let mut record = R::read(&bytes[at..]).unwrap();
+    change(&mut record);
+    let mut changed = Vec::new();
+    record.write(&mut |piece| changed.extend_from_slice(piece));
+    bytes[at..at + changed.len()].copy_from_slice(&changed);
+    let error = Manifest::parse(&bytes).unwrap_err();
+    (error.line, error.kind, error.to_string())
+}
+
+#[test]
+fn the_kernel_checks_again_and_names_the_line() {
+    let (_, _, said) = at_boot(table::PROCESS, 3, |process: &mut RawProcess| process.weight = 5000);
+    assert_eq!(said, "manifest: good.toml:40: process \"shell\": weight = 5000 is outside 1 to 1024");
+    let (line, _, said) = at_boot(table::PROCESS, 1, |process: &mut RawProcess| process.class = 4);
+    assert!(line == 18 && said.contains("unknown class \"number 4\""), "{said}");
+    let (line, _, said) = at_boot(table::GRANTS, 0, |grant: &mut RawGrant| grant.interface = 99);
+    assert!(line == 8 && said.contains("unknown capability \"interface 99\""), "{said}");
+    let (_, _, said) = at_boot(table::GRANTS, 0, |grant: &mut RawGrant| grant.interface = 4);
+    assert!(
+        said.contains("unknown capability \"interface 4\""),
+        "a thread's handle cannot be granted: {said}"
+    );
+    let (_, _, said) = at_boot(table::GRANTS, 0, |grant: &mut RawGrant| grant.rights = 0x100);
+    assert!(said.contains("unknown right \"bits 0x100\""), "{said}");
+    let damaged =
+        |(line, kind, _): (u32, ErrorKind, String)| line == 0 && matches!(kind, ErrorKind::Damaged { .. });
+    assert!(damaged(at_boot(table::PROCESS, 1, |process: &mut RawProcess| process.args.count = 1000)));
+    assert!(damaged(at_boot(table::PROCESS, 1, |process: &mut RawProcess| process.name.at = u32::MAX)));
+    let (line, kind, _) = at_boot(table::PROCESS, 1, |process: &mut RawProcess| process.flags = 2);
+    assert!(line == 18 && matches!(kind, ErrorKind::Damaged { .. }));
+
+    let kind_of = |bytes: &[u8]| Manifest::parse(bytes).unwrap_err().kind;
+    assert_eq!(kind_of(b"capOSarc"), ErrorKind::NotAManifest);
+    let mut bytes = good();
+    assert!(matches!(kind_of(&bytes[..bytes.len() - 1]), ErrorKind::Damaged { .. }));
+    bytes[8] = 9;
+    assert_eq!(kind_of(&bytes), ErrorKind::Version { found: 9 });
+}
+
+/// Reads everything that a manifest holds.
+fn read_all(manifest: &Manifest<'_>) -> usize {
+    let processes: usize = manifest
+        .processes()
+        .map(|process| process.args().count() + process.grants().count() + process.after().count())
+        .sum();
+    processes
+        + manifest.memories().count()
+        + manifest.pools().map(|pool| pool.cpus.iter().count()).sum::<usize>()
+        + manifest.pool_grants().count()
+        + manifest.minter_allow().count()
+        + manifest.profiles().count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn hostile_bytes_do_not_panic(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        words in prop::collection::vec((any::<prop::sample::Index>(), any::<u32>()), 0..3),
+        noise in prop::collection::vec(any::<u8>(), 0..400),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = good();
+        for (at, value) in &flips {
+            let at = at.index(bytes.len());
+            bytes[at] = *value;
+        }
+        for (at, value) in &words {
+            let at = at.index(bytes.len() / 4) * 4;
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        let mut marked = bytes[..12].to_vec();
+        marked.extend_from_slice(&noise);
+        for bytes in [&bytes[..], &bytes[..cut.index(bytes.len())], &noise, &marked] {
+            match Manifest::parse(bytes) {
+                Ok(manifest) => { read_all(&manifest); }
+                Err(error) => { prop_assert!(error.to_string().starts_with("manifest: ")); }
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_text_does_not_panic(text in ".{0,200}", at in any::<prop::sample::Index>()) {
+        let _ = compile("noise.toml", &text);
+        let mut cut = at.index(GOOD.len());
+        while !GOOD.is_char_boundary(cut) { cut -= 1; }
+        let _ = compile("noise.toml", &format!("{}{text}{}", &GOOD[..cut], &GOOD[cut..]));
+    }
+}
