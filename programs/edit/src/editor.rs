@@ -1,0 +1,287 @@
+//! One line under a cursor.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use crate::{History, Key};
+
+/// Longest line, in characters; what is typed beyond it is ignored.
+const LINE_MAX: usize = 200;
+
+/// What a key led to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The line goes on.
+    Editing,
+    /// Enter: this is the line.
+    Line(String),
+    /// Ctrl-C: the line was given up.
+    Interrupted,
+    /// Ctrl-D on an empty line: no more input.
+    EndOfInput,
+}
+
+/// A line that is being edited.
+#[derive(Debug)]
+pub struct Editor {
+    prompt: String,
+    text: Vec<char>,
+    cursor: usize,
+    /// How many steps back in the history the text is from; 0 is what was typed.
+    age: usize,
+    /// What was typed before going back.
+    typed: Vec<char>,
+}
+
+impl Editor {
+    /// An empty line after `prompt` (printable, one column a character).
+    pub fn new(prompt: &str) -> Editor {
+        Editor { prompt: prompt.to_string(), text: Vec::new(), cursor: 0, age: 0, typed: Vec::new() }
+    }
+
+    /// Shows prompt and line; first thing to do for a new line.
+    pub fn show(&self, out: &mut String) {
+        out.push('\r');
+        out.push_str(&self.prompt);
+        out.extend(&self.text);
+        out.push_str("\x1b[K");
+        let back = self.text.len() - self.cursor;
+        if back > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\x1b[{back}D");
+        }
+    }
+
+    /// Takes a key; `out` gets what brings the screen up to date. `candidates` completes: given the text up to the cursor, it returns
+    /// every whole word that could stand for the last one.
+    pub fn take(
+        &mut self,
+        key: Key,
+        history: &History,
+        candidates: &mut dyn FnMut(&str) -> Vec<String>,
+        out: &mut String,
+    ) -> Event {
+        match key {
+            Key::Enter => return self.finish(out),
+            Key::Ctrl('c') => {
+                out.push_str("^C\r\n");
+                self.clear();
+                return Event::Interrupted;
+            }
+            Key::Ctrl('d') if self.text.is_empty() => {
+                out.push_str("\r\n");
+                return Event::EndOfInput;
+            }
+            Key::Tab => self.complete(candidates, out),
+            Key::Ctrl('l') => out.push_str("\x1b[2J\x1b[H"),
+            Key::Up | Key::Ctrl('p') => self.recall(self.age + 1, history),
+            Key::Down | Key::Ctrl('n') => self.recall(self.age.saturating_sub(1), history),
+            _ => self.edit(key),
+        }
+        self.show(out);
+        Event::Editing
+    }
+
+    fn finish(&mut self, out: &mut String) -> Event {
+        self.cursor = self.text.len();
+        self.show(out);
+        out.push_str("\r\n");
+        let line = self.text.iter().collect();
+        self.clear();
+        Event::Line(line)
+    }
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.typed.clear();
+        (self.cursor, self.age) = (0, 0);
+    }
+
+    /// Keys that change the line or the cursor and nothing else.
+    fn edit(&mut self, key: Key) {
+        let end = self.text.len();
+        match key {
+            Key::Char(c) if end < LINE_MAX => {
+                self.text.insert(self.cursor, c);
+                self.cursor += 1;
+            }
+            Key::Backspace if self.cursor > 0 => {
+                self.cursor -= 1;
+                self.text.remove(self.cursor);
+            }
+            Key::Delete | Key::Ctrl('d') if self.cursor < end => {
+                self.text.remove(self.cursor);
+            }
+            Key::Left | Key::Ctrl('b') => self.cursor = self.cursor.saturating_sub(1),
+            Key::Right | Key::Ctrl('f') => self.cursor = (self.cursor + 1).min(end),
+            Key::Home | Key::Ctrl('a') => self.cursor = 0,
+            Key::End | Key::Ctrl('e') => self.cursor = end,
+            Key::Ctrl('k') => self.text.truncate(self.cursor),
+            Key::Ctrl('u') => {
+                self.text.drain(..self.cursor);
+                self.cursor = 0;
+            }
+            Key::Ctrl('w') => {
+                let from = self.word_left();
+                self.text.drain(from..self.cursor);
+                self.cursor = from;
+            }
+            _ => {}
+        }
+    }
+
+    /// Where the word to the left of the cursor begins.
+    fn word_left(&self) -> usize {
+        let left = &self.text[..self.cursor];
+        let end = left.iter().rposition(|&c| c != ' ').map_or(0, |at| at + 1);
+        left[..end].iter().rposition(|&c| c == ' ').map_or(0, |at| at + 1)
+    }
+
+    fn recall(&mut self, age: usize, history: &History) {
+        if self.age == 0 {
+            self.typed.clone_from(&self.text);
+        }
+        if age == 0 {
+            self.text.clone_from(&self.typed);
+        } else if let Some(line) = history.back(age) {
+            self.text = line.chars().take(LINE_MAX).collect();
+        } else {
+            return;
+        }
+        self.age = age;
+        self.cursor = self.text.len();
+    }
+
+    /// Puts in what all candidates have in common; if that is nothing new, lists them.
+    fn complete(&mut self, candidates: &mut dyn FnMut(&str) -> Vec<String>, out: &mut String) {
+        let left: String = self.text[..self.cursor].iter().collect();
+        let typed = left.rsplit(' ').next().unwrap_or("").chars().count();
+        let found = candidates(&left);
+        let Some(first) = found.first() else { return };
+        let common = found.iter().fold(first.as_str(), |common, word| {
+            let len = common.char_indices().zip(word.chars()).take_while(|((_, a), b)| a == b).count();
+            let end = common.char_indices().nth(len).map_or(common.len(), |(at, _)| at);
+            &common[..end]
+        });
+        let mut new: Vec<char> = common.chars().skip(typed).collect();
+        if found.len() == 1 {
+            new.push(' ');
+        }
+        if !new.is_empty() {
+            for c in new {
+                self.edit(Key::Char(c));
+            }
+        } else if found.len() > 1 {
+            out.push_str("\r\n");
+            out.push_str(&found.join("  "));
+            out.push_str("\r\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Keys;
+    use crate::screen::Screen;
+
+    struct Terminal {
+        keys: Keys,
+        editor: Editor,
+        history: History,
+        screen: Screen,
+        events: Vec<Event>,
+    }
+
+    const WORDS: [&str; 5] = ["help", "history", "ps", "poweroff", "run"];
+
+    impl Terminal {
+        fn new() -> Terminal {
+            let editor = Editor::new("> ");
+            let mut screen = Screen::new();
+            let mut out = String::new();
+            editor.show(&mut out);
+            screen.take(&out);
+            Terminal { keys: Keys::new(), editor, history: History::new(10), screen, events: Vec::new() }
+        }
+
+        /// Types, as a terminal would send it, and returns the screen's last line with `|` at the cursor.
+        fn types(&mut self, text: &str) -> String {
+            for byte in text.bytes() {
+                let Some(key) = self.keys.take(byte) else { continue };
+                let mut out = String::new();
+                let mut complete = |left: &str| -> Vec<String> {
+                    let word = left.rsplit(' ').next().unwrap();
+                    WORDS
+                        .iter()
+                        .filter(|known| known.starts_with(word))
+                        .map(|known| known.to_string())
+                        .collect()
+                };
+                let event = self.editor.take(key, &self.history, &mut complete, &mut out);
+                if let Event::Line(line) = &event {
+                    self.history.add(line);
+                }
+                if event != Event::Editing {
+                    self.events.push(event);
+                    self.editor.show(&mut out);
+                }
+                self.screen.take(&out);
+            }
+            self.screen.line_with_cursor()
+        }
+    }
+
+    #[test]
+    fn the_line_is_edited_where_the_cursor_is() {
+        let mut terminal = Terminal::new();
+        assert_eq!(terminal.types("helo\x1b[Dl"), "> hell|o");
+        assert_eq!(terminal.types("\x01X\x05Y"), "> XhelloY|");
+        assert_eq!(terminal.types("\x7f\x1b[H\x1b[3~"), "> |hello");
+        assert_eq!(terminal.types("\x05 two words\x17"), "> hello two |");
+        assert_eq!(terminal.types("\x1b[D\x1b[D\x0b"), "> hello tw|");
+        assert_eq!(terminal.types("\x1b[D\x15"), "> |w");
+        terminal.types("\r");
+        assert_eq!(terminal.events, [Event::Line("w".into())]);
+    }
+
+    #[test]
+    fn history_goes_back_and_returns_to_what_was_typed() {
+        let mut terminal = Terminal::new();
+        terminal.types("one\rtwo\rthr");
+        assert_eq!(terminal.types("\x1b[A"), "> two|");
+        assert_eq!(terminal.types("\x1b[A\x1b[A\x1b[A"), "> one|", "stops at the oldest");
+        assert_eq!(terminal.types("\x1b[B\x1b[B"), "> thr|");
+        terminal.types("\x1b[A!\r");
+        assert_eq!(terminal.events.last(), Some(&Event::Line("two!".into())));
+    }
+
+    #[test]
+    fn tab_completes_and_lists() {
+        let mut terminal = Terminal::new();
+        assert_eq!(terminal.types("r\t"), "> run |");
+        assert_eq!(terminal.types("h\t"), "> run h|");
+        assert!(terminal.screen.text().contains("help  history"), "{}", terminal.screen.text());
+        assert_eq!(terminal.types("e\t"), "> run help |");
+        assert_eq!(terminal.types("x\t"), "> run help x|", "nothing fits");
+    }
+
+    #[test]
+    fn control_keys() {
+        let mut terminal = Terminal::new();
+        terminal.types("abc\x03\x04");
+        assert_eq!(terminal.events, [Event::Interrupted, Event::EndOfInput]);
+        assert_eq!(terminal.types("ab\x0c"), "> ab|");
+        assert_eq!(terminal.screen.text(), "> ab", "the rest was cleared");
+        assert_eq!(terminal.types("\x01\x04"), "> |b", "Ctrl-D deletes when there is something");
+    }
+
+    #[test]
+    fn a_line_has_an_end() {
+        let mut terminal = Terminal::new();
+        terminal.types(&"x".repeat(LINE_MAX + 50));
+        terminal.types("\r");
+        assert_eq!(terminal.events, [Event::Line("x".repeat(LINE_MAX))]);
+    }
+}

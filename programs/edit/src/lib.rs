@@ -1,0 +1,17 @@
+//! The shell's line editor: bytes of a terminal in, VT100 sequences out, and finished lines.
+//!
+//! It owns no terminal and no clock, so host tests type into it and look at the screen that its output makes.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod editor;
+mod history;
+mod keys;
+#[cfg(test)]
+mod screen;
+
+pub use editor::{Editor, Event};
+pub use history::History;
+pub use keys::{Key, Keys};

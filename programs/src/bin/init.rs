@@ -1,0 +1,168 @@
+//! The first process: starts what the boot manifest says, in its order, and powers off when a critical process ends.
+//!
+//! Endpoints and memory objects that grants name are made here, once for each name; sessions too. Everything else that is granted, init
+//! holds itself and passes on. Processes of which none is critical may all end: then init powers off, too.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::vec::Vec;
+
+use image::{Manifest, Process};
+use rt::abi::Interface;
+use rt::{
+    BootManifest, Cap, Child, Client, Command, Endpoint, Error, Exit, Factory, MemoryObject, Pending, Power,
+    ProcessSpawner, Result, UserSession, caps, println,
+};
+
+rt::main!(run);
+
+/// Status of a machine whose init failed.
+const STATUS_INIT_FAILED: u8 = 70;
+
+fn run() -> i64 {
+    let status = match boot() {
+        Ok(status) => status,
+        Err(error) => {
+            println!("init: {error}");
+            STATUS_INIT_FAILED
+        }
+    };
+    match caps::any::<Power>().and_then(|power| power.off(status)) {
+        Err(error) => println!("init: cannot power off: {error}"),
+        Ok(never) => match never {},
+    }
+    status.into()
+}
+
+fn boot() -> Result<u8> {
+    let bytes = caps::any::<BootManifest>()?.read()?;
+    let manifest = match Manifest::parse(&bytes) {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            println!("init: {error}");
+            return Ok(STATUS_INIT_FAILED);
+        }
+    };
+    println!("init: {} ({})", manifest.name(), manifest.source());
+    let mut init = Init { manifest, objects: Vec::new(), running: Vec::new() };
+    // The first process is init itself.
+    for process in init.manifest.processes().skip(1) {
+        while process.after().any(|name| init.is_running(name)) {
+            if let Some(status) = init.wait()? {
+                return Ok(status);
+            }
+        }
+        init.start(&process).inspect_err(|_| println!("init: cannot start \"{}\"", process.name))?;
+    }
+    while !init.running.is_empty() {
+        if let Some(status) = init.wait()? {
+            return Ok(status);
+        }
+    }
+    Ok(0)
+}
+
+struct Init<'a> {
+    manifest: Manifest<'a>,
+    /// What was made for grants: kind and name, and the capability with all rights.
+    objects: Vec<(Interface, &'a str, Cap)>,
+    running: Vec<Running<'a>>,
+}
+
+struct Running<'a> {
+    process: Process<'a>,
+    child: Child,
+    end: Pending<Exit>,
+}
+
+impl<'a> Init<'a> {
+    fn is_running(&self, name: &str) -> bool {
+        self.running.iter().any(|running| running.process.name == name)
+    }
+
+    fn start(&mut self, process: &Process<'a>) -> Result<()> {
+        for grant in process.grants() {
+            self.make(grant.interface, object_of(process, &grant))?;
+        }
+        let mut command = Command::new(process.program).name(process.name);
+        for arg in process.args() {
+            command = command.arg(arg);
+        }
+        for grant in process.grants() {
+            let object = object_of(process, &grant);
+            command = if let Some(cap) = self.find(grant.interface, object) {
+                command.grant(grant.name, cap, grant.rights, grant.badge)
+            } else if grant.is_own() {
+                command.grant_own(grant.name, grant.interface, grant.rights)
+            } else {
+                let held = caps::granted().iter().find(|entry| entry.interface == grant.interface as u16);
+                let held = held.ok_or(Error::NoCapability(grant.interface.name()))?;
+                command.grant(grant.name, &Cap::borrowed(held.cap), grant.rights, grant.badge)
+            };
+        }
+        let child = command.spawn(&caps::any::<ProcessSpawner>()?)?;
+        let end = child.handle.wait_start()?;
+        self.running.push(Running { process: *process, child, end });
+        Ok(())
+    }
+
+    fn find(&self, interface: Interface, name: &str) -> Option<&Cap> {
+        self.objects.iter().find(|(kind, known, _)| *kind == interface && *known == name).map(|(.., cap)| cap)
+    }
+
+    /// Makes the object that a grant names, unless there is one already or the interface has none to make.
+    fn make(&mut self, interface: Interface, name: &'a str) -> Result<()> {
+        if self.find(interface, name).is_some() {
+            return Ok(());
+        }
+        let factory = || caps::any::<Factory>();
+        let cap = match interface {
+            Interface::Endpoint => Endpoint::into_cap(factory()?.endpoint()?),
+            Interface::MemoryObject => {
+                let bytes = self
+                    .manifest
+                    .memories()
+                    .find(|memory| memory.name == name)
+                    .map_or(0, |memory| memory.bytes);
+                MemoryObject::into_cap(factory()?.memory_object(bytes)?)
+            }
+            Interface::UserSession => UserSession::into_cap(factory()?.session(name)?),
+            _ => return Ok(()),
+        };
+        self.objects.push((interface, name, cap));
+        Ok(())
+    }
+
+    /// Waits until some process ends; the machine's status if it was a critical one.
+    fn wait(&mut self) -> Result<Option<u8>> {
+        loop {
+            for index in 0..self.running.len() {
+                if let Some(exit) = self.running[index].end.poll() {
+                    let running = self.running.swap_remove(index);
+                    return Ok(ended(&running, exit?));
+                }
+            }
+            rt::ring::wait_any();
+        }
+    }
+}
+
+/// What of the manifest names the object that a grant is for: a session is named by the process, others by the grant.
+fn object_of<'a>(process: &Process<'a>, grant: &image::Grant<'a>) -> &'a str {
+    if grant.interface == Interface::UserSession {
+        process.session.unwrap_or(process.name)
+    } else {
+        grant.object
+    }
+}
+
+/// Says how a process ended, if that was not a success; the machine's status if it was critical.
+fn ended(running: &Running<'_>, exit: Exit) -> Option<u8> {
+    let Running { process, child, .. } = running;
+    if !exit.is_success() || process.critical {
+        println!("init: {} (pid {}) ended: {exit}", process.name, child.pid);
+    }
+    process.critical.then(|| if exit.is_success() { 0 } else { u8::try_from(exit.code).unwrap_or(1).max(1) })
+}

@@ -1,0 +1,181 @@
+//! Proof of the kernel's ground: system calls, ring, console, clock, threads, preemption, IPC.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::sync::Arc;
+use core::ops::ControlFlow::{Break, Continue};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use programs::ensure;
+use programs::proof::{Doing, Outcome, prove, step};
+use rt::abi::{Op, Sqe, TransportError};
+use rt::{Error, Factory, caps, println, ring, syscall, thread, time};
+
+rt::main!(run);
+
+// In the program's own thread-local data: each thread begins with its own copy.
+rt::thread_word!(tally = 0x5eed_5eed_5eed);
+
+const MS: u64 = 1_000_000;
+/// Round trips of the IPC step.
+const CALLS: u64 = 1000;
+
+fn run() -> i64 {
+    prove("smoke", || {
+        println!(
+            "smoke: pid {}, thread {}, {} CPUs",
+            rt::boot_info().pid,
+            thread::id(),
+            rt::boot_info().cpus
+        );
+        step("two system calls and no third (K-10)", system_calls)?;
+        step("ring entries complete in order (K-11)", ring_nops)?;
+        step("the clock runs, sleeps last long enough (K-13)", clock)?;
+        step("threads run and are joined (K-08)", threads)?;
+        step("a spinning thread is preempted", preemption)?;
+        step("calls between threads (K-15)", calls)
+    })
+}
+
+fn system_calls() -> Outcome {
+    for number in [2, 3, 60, u64::MAX] {
+        // SAFETY: the queue is empty, and a number that does not exist does nothing.
+        let result = unsafe { syscall::raw(number, 0, 0) };
+        ensure!(result == TransportError::UnknownSyscall as i64, "system call {number} returned {result}");
+    }
+    // SAFETY: the queue is empty.
+    let there = unsafe { syscall::cap_enter(0, 0) };
+    ensure!(there == 0, "an empty cap_enter says that {there} completions are there");
+    let before = time::now_ns().doing("now")?;
+    // SAFETY: the queue is empty.
+    let there = unsafe { syscall::cap_enter(1, 2 * MS) };
+    let took = time::now_ns().doing("now")? - before;
+    ensure!(there == 0 && took >= 2 * MS, "a wait of 2 ms for nothing took {took} ns and found {there}");
+    Ok(())
+}
+
+fn ring_nops() -> Outcome {
+    let nop = Sqe { op: Op::Nop as u8, ..Sqe::default() };
+    for round in 0..10 {
+        let mut tokens = alloc::vec::Vec::new();
+        for _ in 0..ring::OPS_MAX {
+            // SAFETY: names no memory.
+            tokens.push(unsafe { ring::queue(nop) }.map_err(Error::from)?);
+        }
+        // SAFETY: names no memory.
+        let more = unsafe { ring::queue(nop) };
+        ensure!(more.is_err(), "more operations than slots in round {round}");
+        // The last first: the others' completions are kept meanwhile.
+        while let Some(token) = tokens.pop() {
+            let cqe = ring::wait(token);
+            ensure!(cqe.status == 0, "a NOP completed with {}", cqe.status);
+        }
+    }
+    ensure!(ring::strays() == 0, "{} completions were nobody's", ring::strays());
+    // SAFETY: names no memory.
+    let unknown = unsafe { ring::run(Sqe { op: 200, ..Sqe::default() }) };
+    ensure!(
+        unknown.status == TransportError::UnknownOp as i32,
+        "operation 200 completed with {}",
+        unknown.status
+    );
+    Ok(())
+}
+
+fn clock() -> Outcome {
+    let mut last = time::now_ns().doing("now")?;
+    for _ in 0..100 {
+        let now = time::now_ns().doing("now")?;
+        ensure!(now >= last, "the clock went back from {last} to {now}");
+        last = now;
+    }
+    for ns in [1, MS / 2, 3 * MS] {
+        let before = time::now_ns().doing("now")?;
+        time::sleep(ns).doing("sleep")?;
+        let took = time::now_ns().doing("now")? - before;
+        ensure!(took >= ns, "a sleep of {ns} ns took {took}");
+        println!("    sleep of {ns} ns took {took} ns");
+    }
+    Ok(())
+}
+
+fn threads() -> Outcome {
+    let sum = Arc::new(AtomicU64::new(0));
+    let mut handles = alloc::vec::Vec::new();
+    for n in 1..=8 {
+        let sum = Arc::clone(&sum);
+        let work = move || {
+            let fresh = tally::get();
+            tally::set(n);
+            sum.fetch_add(n, Ordering::Relaxed);
+            thread::yield_now();
+            (fresh, tally::get() == n)
+        };
+        handles.push(thread::Builder::new().spawn(work).doing("spawn")?);
+    }
+    for handle in handles {
+        let (fresh, is_kept) = handle.join()?;
+        ensure!(fresh == 0x5eed_5eed_5eed, "a thread's copy of thread-local data began as {fresh:#x} (K-09)");
+        ensure!(is_kept, "a thread's copy of thread-local data was changed by another (K-09)");
+    }
+    ensure!(tally::get() == 0x5eed_5eed_5eed, "the first thread's copy was changed by another (K-09)");
+    let sum = sum.load(Ordering::Relaxed);
+    ensure!(sum == 36, "eight threads added up to {sum}, not 36");
+    Ok(())
+}
+
+/// More spinning threads than CPUs: this one gets its turn all the same.
+fn preemption() -> Outcome {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut spinners = alloc::vec::Vec::new();
+    for _ in 0..=rt::boot_info().cpus {
+        let is_over = Arc::clone(&is_over);
+        let spin = move || {
+            let mut turns = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                turns += 1;
+                core::hint::spin_loop();
+            }
+            turns
+        };
+        spinners.push(thread::Builder::new().spawn(spin).doing("spawn")?);
+    }
+    let before = time::now_ns().doing("now")?;
+    time::sleep(20 * MS).doing("sleep")?;
+    let took = time::now_ns().doing("now")? - before;
+    is_over.store(true, Ordering::Relaxed);
+    for spinner in spinners {
+        let turns = spinner.join()?;
+        ensure!(turns > 0, "a spinning thread never ran");
+    }
+    println!(
+        "    a sleep of 20 ms beside {} spinning threads took {} ms",
+        rt::boot_info().cpus + 1,
+        took / MS
+    );
+    Ok(())
+}
+
+fn calls() -> Outcome {
+    let factory: Factory = caps::any()?;
+    let endpoint = Arc::new(factory.endpoint().doing("make an endpoint")?);
+    let theirs = Arc::clone(&endpoint);
+    let serve = move || {
+        theirs.serve(|call| {
+            let [first, second] = call.message.words();
+            if call.method == 1 { Continue([first + 1, second]) } else { Break([0; 2]) }
+        })
+    };
+    let server = thread::Builder::new().spawn(serve).doing("spawn")?;
+    let before = time::now_ns().doing("now")?;
+    for n in 0..CALLS {
+        let words = endpoint.call(1, [n, !n]).doing("call")?;
+        ensure!(words == [n + 1, !n], "call {n} was answered with {words:x?}");
+    }
+    let took = time::now_ns().doing("now")? - before;
+    println!("    {CALLS} calls took {} us", took / 1000);
+    endpoint.call(2, [0; 2]).doing("the last call")?;
+    server.join()?.doing("serve")
+}

@@ -1,0 +1,50 @@
+//! A type for each interface of the schema: what can be asked of a capability.
+//!
+//! `x()` waits for the answer; `x_start()` returns a [`crate::Pending`] where waiting can take long.
+
+mod call;
+mod console;
+mod endpoint;
+mod machine;
+mod memory;
+mod park;
+mod process;
+mod system;
+mod thread;
+mod timer;
+
+pub use console::Console;
+pub use endpoint::{Answer, Endpoint, Give, Incoming, Message, Reply, message_buffer};
+pub use machine::{BootManifest, Factory, Power, SessionInfo, UserSession};
+pub use memory::{MemoryObject, Protection, VirtualMemory};
+pub use park::{ParkSpace, Parked};
+pub use process::{Child, Command, Exit, ProcessHandle, ProcessInfo, ProcessSpawner};
+pub use schema::messages_capnp::{ExitReason, OperationResult, ProcessState, ThreadState};
+pub use system::{Counter, CpuInfo, Machine, SystemInfo, ThreadInfo};
+pub use thread::{ThreadControl, ThreadHandle, ThreadSpawner};
+pub use timer::Timer;
+
+pub(crate) use thread::set_fs_base;
+
+/// Declares the client of an interface.
+macro_rules! client {
+    ($name:ident, $doc:literal) => {
+        #[doc = $doc]
+        #[derive(Debug)]
+        pub struct $name(pub(crate) crate::caps::Cap);
+
+        impl crate::caps::Client for $name {
+            const INTERFACE: abi::Interface = abi::Interface::$name;
+            fn of(cap: crate::caps::Cap) -> Self {
+                $name(cap)
+            }
+            fn cap(&self) -> &crate::caps::Cap {
+                &self.0
+            }
+            fn into_cap(self) -> crate::caps::Cap {
+                self.0
+            }
+        }
+    };
+}
+use client;
