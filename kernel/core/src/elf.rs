@@ -341,7 +341,8 @@ pub fn parse(bytes: &[u8]) -> Result<Program<'_>, ElfError> {
         match header.kind {
             PT_DYNAMIC | PT_INTERP => return Err(ElfError::NotStatic { header: index }),
             PT_TLS => {
-                if tls.replace(header.checked_tls()?).is_some() {
+                let before = tls.replace(header.checked_tls()?);
+                if before.is_some() {
                     return Err(ElfError::SecondTls { header: index });
                 }
             }
