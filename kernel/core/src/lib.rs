@@ -3,10 +3,18 @@
 //! No `unsafe`, no locks, no clock, no global state: time and memory are arguments. Each module stands by itself:
 //! * [`elf`] reads programs;
 //! * [`buddy`] hands out physical frames;
-//! * [`timerq`] keeps deadlines.
+//! * [`timerq`] keeps deadlines;
+//! * [`captable`] holds a process's capabilities; the only module that allocates;
+//! * [`rank`] is the order of locks;
+//! * [`generation`] is identity.
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 pub mod buddy;
+pub mod captable;
 pub mod elf;
+pub mod generation;
+pub mod rank;
 pub mod timerq;
