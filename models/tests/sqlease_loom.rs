@@ -94,6 +94,9 @@ struct Queue {
     torn_down: AtomicBool,
 }
 
+// SAFETY: the head is shared on purpose; loom panics at the first access that is not alone.
+unsafe impl Sync for Queue {}
+
 impl Queue {
     fn new() -> Arc<Queue> {
         Arc::new(Queue { owner: SqOwner::new(), head: UnsafeCell::new(0), torn_down: AtomicBool::new(false) })
