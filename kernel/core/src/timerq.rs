@@ -121,13 +121,45 @@ impl TimerQueue {
     /// Adds timer `id`, which must be in no queue.
     pub fn insert<S: Store + ?Sized>(&mut self, store: &mut S, id: u32, deadline: u64) {
         debug_assert!(id != NONE, "timerq: {NONE} names no timer");
-        let node = store.node(id);
-        debug_assert!(!node.queued, "timerq: timer {id} is queued already");
-        *node = Node { deadline, sequence: self.sequence, queued: true, ..Node::IDLE };
+        // It comes after all of its deadline, so down the right spine its place is before the first that is later; that one becomes its
+        // left child, and its own spine has one node.
+        let (mut parent, mut later) = (NONE, self.root);
+        let mut left_rank = 0;
+        while later != NONE {
+            let node = store.node(later);
+            if node.deadline > deadline {
+                node.parent = id;
+                left_rank = node.right_rank + 1;
+                break;
+            }
+            parent = later;
+            later = node.right;
+        }
+        let sequence = self.sequence;
         self.sequence += 1;
         self.len += 1;
-        let root = merge(store, self.root, id);
-        self.set_root(store, root);
+        let node = store.node(id);
+        debug_assert!(!node.queued, "timerq: timer {id} is queued already");
+        *node = Node {
+            deadline,
+            sequence,
+            left: later,
+            right: NONE,
+            parent,
+            left_rank,
+            right_rank: 0,
+            queued: true,
+        };
+        if parent == NONE {
+            self.root = id;
+            self.first = deadline;
+        } else {
+            let node = store.node(parent);
+            node.right = id;
+            if node.right_rank != 1 {
+                rebalance(store, parent, id, 1);
+            }
+        }
     }
 
     /// Takes timer `id` out; whether it was in a queue, which must be this one.
@@ -227,7 +259,7 @@ fn merge<S: Store + ?Sized>(store: &mut S, a: u32, b: u32) -> u32 {
     }
 }
 
-/// Puts `heir` in the place of `child`, and the balance right up to where nothing changes.
+/// Puts `heir` in the place of `child`, and the balance right.
 fn replace<S: Store + ?Sized>(store: &mut S, parent: u32, child: u32, heir: u32) {
     let mut rank = 0;
     if heir != NONE {
@@ -241,7 +273,11 @@ fn replace<S: Store + ?Sized>(store: &mut S, parent: u32, child: u32, heir: u32)
     } else {
         node.right = heir;
     }
-    let (mut at, mut child) = (parent, heir);
+    rebalance(store, parent, heir, rank);
+}
+
+/// The child of `at` has this rank now: puts the balance right, up to where nothing changes.
+fn rebalance<S: Store + ?Sized>(store: &mut S, mut at: u32, mut child: u32, mut rank: u8) {
     loop {
         let node = store.node(at);
         let before = node.right_rank + 1;
