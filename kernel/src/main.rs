@@ -28,7 +28,6 @@ mod sysinfo;
 mod thread;
 mod time;
 
-use alloc::vec;
 use arch::boot::Loader;
 use arch::{acpi, apic, features, percpu, pit, segments, serial, smp};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -114,8 +113,6 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     ids.truncate(limit);
     let started = if with_apic { smp::start_others(&ids) } else { 0 };
     let count = percpu::count();
-    let ids = vec![::sched::CpuIds::default(); 0];
-    drop(ids);
     let topology = ::sched::Topology::flat(count).unwrap_or_else(|error| panic!("topology: {error:?}"));
     sched::set_topology(topology);
     println!("smp: {count} CPUs online ({started} started), {}", apic::mode());

@@ -89,7 +89,7 @@ impl RingSide {
     }
 
     /// Of a new thread, with its page.
-    pub const fn open(page: *mut Ring) -> RingSide {
+    pub fn open(page: *mut Ring) -> RingSide {
         RingSide { page, ..RingSide::closed() }
     }
 

@@ -12,7 +12,7 @@ use crate::mm::tlb::AtomicMask;
 use crate::thread::{self, State, Thread, Wait};
 use crate::time;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::timerq::TimerQueue;
 use sched::{CpuId, CpuMask, Decision, Effect, Landscape, MoveOutcome, PolicyKind, Runnable, ThreadId, Topology};
@@ -52,9 +52,7 @@ pub struct Switched(());
 static IDLE: AtomicMask = AtomicMask::new();
 /// CPUs that were told to look and have not yet.
 static PENDING: AtomicMask = AtomicMask::new();
-static TOPOLOGY: SpinLock<Option<&'static Topology>> = SpinLock::new(Rank::Processes, None);
-static TOPOLOGY_READY: core::sync::atomic::AtomicPtr<Topology> =
-    core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
+static TOPOLOGY: AtomicPtr<Topology> = AtomicPtr::new(core::ptr::null_mut());
 
 impl CpuSched {
     /// An idle CPU.
@@ -78,14 +76,12 @@ impl CpuSched {
 
 /// All CPUs are up: wake-ups may use them.
 pub fn set_topology(topology: Topology) {
-    let topology = alloc::boxed::Box::leak(alloc::boxed::Box::new(topology));
-    *TOPOLOGY.lock() = Some(topology);
-    TOPOLOGY_READY.store(topology, Ordering::Release);
+    TOPOLOGY.store(alloc::boxed::Box::leak(alloc::boxed::Box::new(topology)), Ordering::Release);
 }
 
 fn topology() -> Option<&'static Topology> {
     // SAFETY: leaked, stored when complete.
-    unsafe { TOPOLOGY_READY.load(Ordering::Acquire).as_ref() }
+    unsafe { TOPOLOGY.load(Ordering::Acquire).as_ref() }
 }
 
 // ---- waking ---------------------------------------------------------------------------------------------------------------
@@ -233,7 +229,7 @@ fn assert_unnamed(queue: &Queue, thread: &Thread) {
     let id = ThreadId(u64::from(thread.tid()));
     assert!(queue.current() != Some(id), "K-17: an ended thread is still current");
     if cfg!(debug_assertions) {
-        queue.for_each_queued(|ticket, _, ()| assert!(ticket.id != id, "K-17: an ended thread is still queued"));
+        queue.for_each_queued(|ticket, _, ()| assert!(ticket.thread != id, "K-17: an ended thread is still queued"));
     }
     EXITS_CHECKED.fetch_add(1, Ordering::Relaxed);
 }
@@ -499,7 +495,7 @@ pub fn snapshot(tid: u32) -> Option<::sched::Snapshot> {
     }
     let mut found = None;
     queue.for_each_queued(|ticket, snapshot, ()| {
-        if ticket.id == id {
+        if ticket.thread == id {
             found = Some(snapshot);
         }
     });

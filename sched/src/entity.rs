@@ -138,6 +138,9 @@ impl<T> Entity<T> {
     }
 }
 
+/// Bytes that the core allocates for a thread whose attachment is a word or less.
+pub const THREAD_BYTES: usize = size_of::<Entity<u64>>() + size_of::<Node<u64>>();
+
 /// The sole owner of a thread that waits for something.
 #[must_use = "dropping it destroys the thread"]
 pub struct Blocked<T>(pub(crate) Box<Entity<T>>);

@@ -69,7 +69,7 @@ pub use context::{
     AdmissionError, Context, ContextId, ContextInfo, Overrun, Proposal, Refused, Spec, SpecError, Utilisation,
 };
 pub use cpu::{Cpu, Decision, Effect, Evicted, EvictionReason, Misplaced};
-pub use entity::{Blocked, EmptyMask, Key, Payload, QueueKind, Runnable, ThreadId, Ticket};
+pub use entity::{Blocked, EmptyMask, Key, Payload, QueueKind, Runnable, THREAD_BYTES, ThreadId, Ticket};
 pub use fair::Fair;
 pub use ledger::{Ledger, Refill};
 pub use mask::{CpuId, CpuMask, MAX_CPUS, MaskError};
