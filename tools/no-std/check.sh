@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-crates=(sched trace)
+crates=(sched trace abi kcore schema)
 # The compiler may emit calls to these anywhere; every kernel brings its own.
 allowed='^(memcpy|memmove|memset|memcmp|bcmp|strlen|rust_eh_personality|_Unwind_Resume|_GLOBAL_OFFSET_TABLE_)$'
 

@@ -1,11 +1,14 @@
-//! Links `sched` and `trace` where there is no standard library: a static library that brings its own panic handler and
+//! Links the crates of the kernel where there is no standard library: a static library that brings its own panic handler and
 //! allocator. If one of them or anything that they depend on pulled in `std`, there would be two panic handlers,
 //! and this would not compile. `check.sh` builds it, and shows that it fails with `--cfg planted_std`.
 
 #![no_std]
 
+extern crate abi;
 extern crate alloc;
+extern crate kcore;
 extern crate sched;
+extern crate schema;
 #[cfg(planted_std)]
 extern crate std;
 extern crate trace;

@@ -1,0 +1,211 @@
+//! Lock order: the ranks of `docs/kernel.md`, and the record of those that a CPU holds.
+//!
+//! Locks are taken by ascending rank, so the set of held ranks is also their order, and one word says it all.
+//! Each CPU has its own record and changes it with interrupts off: no atomics.
+
+use core::fmt;
+
+/// The ranks, lowest first. What each lock guards is in `docs/kernel.md`.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Rank {
+    /// The table of processes.
+    ProcessTable = 1,
+    /// One process.
+    Process = 2,
+    /// One address space.
+    AddressSpace = 3,
+    /// One kernel object.
+    Object = 4,
+    /// One bucket of parked threads.
+    ParkBucket = 5,
+    /// The heap, the frames, the stacks.
+    Allocator = 6,
+    /// The completion side of one ring.
+    Ring = 7,
+    /// Whether one thread is parked.
+    Wait = 8,
+    /// One CPU's deadlines.
+    Timers = 9,
+    /// One CPU's run queue; two may be held, by ascending number.
+    Cpu = 10,
+    /// The serial port.
+    Console = 11,
+}
+
+impl Rank {
+    /// All of them, lowest first.
+    pub const ALL: [Rank; 11] = [
+        Rank::ProcessTable,
+        Rank::Process,
+        Rank::AddressSpace,
+        Rank::Object,
+        Rank::ParkBucket,
+        Rank::Allocator,
+        Rank::Ring,
+        Rank::Wait,
+        Rank::Timers,
+        Rank::Cpu,
+        Rank::Console,
+    ];
+
+    const fn bit(self) -> u32 {
+        1 << self as u8
+    }
+}
+
+/// The bit of a second CPU lock; between the bits of [`Rank::Cpu`] and [`Rank::Console`] there is no room, so it is above all.
+const SECOND_CPU: u32 = 1 << 31;
+
+/// From this rank on, nothing may be allocated or printed (K-18).
+pub const NO_ALLOC_FROM: Rank = Rank::Wait;
+
+/// A lock was about to be taken out of order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RankError {
+    /// The rank of the lock that was wanted.
+    pub wanted: Rank,
+    /// The highest rank that is held.
+    pub held: Rank,
+}
+
+impl fmt::Display for RankError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock order: {:?} is wanted while {:?} is held", self.wanted, self.held)
+    }
+}
+
+impl core::error::Error for RankError {}
+
+/// The ranks that one CPU holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeldRanks {
+    bits: u32,
+}
+
+impl HeldRanks {
+    /// None.
+    pub const fn new() -> HeldRanks {
+        HeldRanks { bits: 0 }
+    }
+
+    /// Notes that a lock of `rank` is taken; call it before waiting for the lock, because a wrong order is wrong even if it is free.
+    pub const fn acquire(&mut self, rank: Rank) -> Result<(), RankError> {
+        let held = self.bits & !SECOND_CPU;
+        if held >> rank as u8 == 0 {
+            self.bits |= rank.bit();
+            return Ok(());
+        }
+        // Exactly one CPU lock, and nothing above it.
+        if matches!(rank, Rank::Cpu) && self.bits >> rank as u8 == 1 {
+            self.bits |= SECOND_CPU;
+            return Ok(());
+        }
+        Err(RankError { wanted: rank, held: Rank::ALL[held.ilog2() as usize - 1] })
+    }
+
+    /// Notes that a lock of `rank` is released.
+    ///
+    /// # Panics
+    /// If none is held.
+    #[track_caller]
+    pub fn release(&mut self, rank: Rank) {
+        assert!(self.holds(rank), "lock order: {rank:?} is released, but not held");
+        if rank == Rank::Cpu && self.bits & SECOND_CPU != 0 {
+            self.bits &= !SECOND_CPU;
+        } else {
+            self.bits &= !rank.bit();
+        }
+    }
+
+    /// Whether a lock of `rank` is held.
+    pub const fn holds(&self, rank: Rank) -> bool {
+        self.bits & rank.bit() != 0
+    }
+
+    /// Whether none is held.
+    pub const fn is_empty(&self) -> bool {
+        self.bits == 0
+    }
+
+    /// Whether a lock is held with which nothing may be allocated or printed.
+    pub const fn forbids_alloc(&self) -> bool {
+        self.bits >> NO_ALLOC_FROM as u8 != 0
+    }
+
+    /// The ranks that are held, lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = Rank> {
+        let held = *self;
+        Rank::ALL.into_iter().filter(move |rank| held.holds(*rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ascending_ranks_are_taken_and_released_in_any_order() {
+        let mut held = HeldRanks::new();
+        for rank in Rank::ALL {
+            assert_eq!(held.acquire(rank), Ok(()));
+        }
+        assert!(held.iter().eq(Rank::ALL));
+        for rank in [Rank::Process, Rank::Console, Rank::ProcessTable, Rank::Cpu] {
+            held.release(rank);
+            assert!(!held.holds(rank));
+        }
+        assert_eq!(held.iter().count(), 7);
+    }
+
+    /// Every pair: only a higher rank may follow, but for a second CPU.
+    #[test]
+    fn descending_and_equal_ranks_are_refused() {
+        for first in Rank::ALL {
+            for second in Rank::ALL {
+                let mut held = HeldRanks::new();
+                held.acquire(first).unwrap();
+                let legal = second > first || (first, second) == (Rank::Cpu, Rank::Cpu);
+                let error = RankError { wanted: second, held: first };
+                let before = held;
+                let result = held.acquire(second);
+                assert_eq!(result, if legal { Ok(()) } else { Err(error) });
+                assert!(legal || held == before);
+            }
+        }
+    }
+
+    #[test]
+    fn two_cpus_but_not_three() {
+        let mut held = HeldRanks::new();
+        held.acquire(Rank::Cpu).unwrap();
+        held.acquire(Rank::Cpu).unwrap();
+        assert_eq!(held.acquire(Rank::Cpu), Err(RankError { wanted: Rank::Cpu, held: Rank::Cpu }));
+        assert_eq!(held.acquire(Rank::Timers), Err(RankError { wanted: Rank::Timers, held: Rank::Cpu }));
+        held.acquire(Rank::Console).unwrap();
+        assert_eq!(held.acquire(Rank::Cpu), Err(RankError { wanted: Rank::Cpu, held: Rank::Console }));
+        held.release(Rank::Cpu);
+        assert!(held.holds(Rank::Cpu));
+        held.release(Rank::Cpu);
+        assert!(!held.holds(Rank::Cpu) && held.holds(Rank::Console));
+        held.release(Rank::Console);
+        assert!(held.is_empty());
+    }
+
+    /// K-18.
+    #[test]
+    fn from_the_wait_lock_on_nothing_is_allocated() {
+        for rank in Rank::ALL {
+            let mut held = HeldRanks::new();
+            held.acquire(rank).unwrap();
+            assert_eq!(held.forbids_alloc(), rank >= Rank::Wait, "{rank:?}");
+        }
+        assert!(!HeldRanks::new().forbids_alloc());
+    }
+
+    #[test]
+    #[should_panic(expected = "Ring is released, but not held")]
+    fn what_is_not_held_is_not_released() {
+        HeldRanks::new().release(Rank::Ring);
+    }
+}

@@ -1,0 +1,48 @@
+//! Numbers of the methods: the ordinals of `capos.capnp`, which a test compares with these.
+
+macro_rules! methods {
+    ($($interface:ident $module:ident { $($name:ident = $number:literal $method:literal),* $(,)? })*) => {
+        $(
+            #[doc = concat!("Methods of `", stringify!($interface), "`.")]
+            pub mod $module {
+                $(
+                    #[doc = concat!("`", stringify!($interface), ".", $method, "`.")]
+                    pub const $name: u32 = $number;
+                )*
+            }
+        )*
+
+        /// Every method: interface, name, number.
+        pub const ALL: &[(&str, &str, u32)] = &[$($((stringify!($interface), $method, $number)),*),*];
+    };
+}
+
+methods! {
+    Timer timer { NOW = 0 "now" }
+    ThreadSpawner thread_spawner { CREATE = 0 "create" }
+    ThreadHandle thread_handle { JOIN = 0 "join", EXIT_CODE = 1 "exitCode" }
+    ThreadControl thread_control {
+        GET_FS_BASE = 0 "getFsBase",
+        SET_FS_BASE = 1 "setFsBase",
+        EXIT_THREAD = 2 "exitThread",
+    }
+    ProcessSpawner process_spawner { SPAWN = 0 "spawn", PROGRAMS = 1 "programs" }
+    ProcessHandle process_handle { WAIT = 0 "wait", KILL = 1 "kill", INFO = 2 "info", EXIT_CODE = 3 "exitCode" }
+    VirtualMemory virtual_memory { MAP = 0 "map", UNMAP = 1 "unmap", PROTECT = 2 "protect" }
+    MemoryObject memory_object { MAP = 0 "map", UNMAP = 1 "unmap", PROTECT = 2 "protect", INFO = 3 "info" }
+    UserSession user_session { INFO = 0 "info", LOGOUT = 1 "logout" }
+    SystemInfo system_info {
+        INFO = 0 "info",
+        PROCESSES = 1 "processes",
+        THREADS = 2 "threads",
+        CPUS = 3 "cpus",
+        COUNTERS = 4 "counters",
+    }
+    Factory factory {
+        CREATE_ENDPOINT = 0 "createEndpoint",
+        CREATE_MEMORY_OBJECT = 1 "createMemoryObject",
+        CREATE_SESSION = 2 "createSession",
+    }
+    Power power { OFF = 0 "off" }
+    BootManifest boot_manifest { READ = 0 "read" }
+}
