@@ -1,6 +1,7 @@
 //! The capOS kernel. `docs/kernel.md` is the map; start reading here, then `syscall`, `ring`, `ops` for what programs ask, `sched` for who runs.
 #![no_std]
 #![no_main]
+#![allow(dead_code)]
 
 extern crate alloc;
 

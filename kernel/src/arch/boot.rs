@@ -129,7 +129,7 @@ ap_trampoline:
     cld
     xor ax, ax
     mov ds, ax
-    lgdt [ap_gdt_pointer - ap_trampoline + 0x8000]
+    lgdt [low_ap_gdt_pointer]
     mov eax, 0x11
     mov cr0, eax
     .byte 0x66, 0xea
@@ -141,7 +141,7 @@ ap32:
     mov ds, ax
     mov es, ax
     mov ss, ax
-    mov eax, [ap_cr3 - ap_trampoline + 0x8000]
+    mov eax, [low_ap_cr3]
     mov cr3, eax
     mov eax, 0x620
     mov cr4, eax
@@ -159,9 +159,9 @@ ap64:
     xor eax, eax
     mov fs, ax
     mov gs, ax
-    mov rsp, [ap_stack - ap_trampoline + 0x8000]
+    mov rsp, [low_ap_stack]
     xor ebp, ebp
-    mov rax, [ap_entry - ap_trampoline + 0x8000]
+    mov rax, [low_ap_entry]
     call rax
     ud2
     .align 8
@@ -178,6 +178,11 @@ ap_gdt_pointer:
     .short 31
     .long ap_gdt - ap_trampoline + 0x8000
 ap_trampoline_end:
+    # where these are after the copy
+    .set low_ap_cr3, ap_cr3 - ap_trampoline + 0x8000
+    .set low_ap_entry, ap_entry - ap_trampoline + 0x8000
+    .set low_ap_gdt_pointer, ap_gdt_pointer - ap_trampoline + 0x8000
+    .set low_ap_stack, ap_stack - ap_trampoline + 0x8000
 
     .align 8
 boot_gdt:

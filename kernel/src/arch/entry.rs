@@ -244,6 +244,7 @@ stub_\n:
 
     .section .rodata
     .align 8
+    .global stub_table
 stub_table:
     .macro ENTRY n
     .quad stub_\n
