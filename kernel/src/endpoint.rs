@@ -139,14 +139,11 @@ impl Endpoint {
         }
     }
 
-    /// The server process `pid` ends: its unanswered calls fail.
-    pub fn server_ended(&self, pid: u32, generation: u32) {
+    /// A server thread ends: calls that it did not answer fail.
+    pub fn server_ended(&self, server: &ThreadRef) {
         loop {
             let mut state = self.state.lock();
-            let found = state.flights.iter().position(|flight| {
-                let server = flight.entry.as_ref().map(|entry| entry.server);
-                server.is_some_and(|server| server.pid == pid && server.process_generation == generation)
-            });
+            let found = state.flights.iter().position(|f| f.entry.as_ref().is_some_and(|e| e.server == *server));
             let Some(flight) = found.and_then(|at| take_flight(&mut state, at)) else { return };
             drop(state);
             disconnect(&flight.caller, &flight.reply);
@@ -191,6 +188,7 @@ impl Endpoint {
         let Some(waiter) = ring::accept(thread, user_data, Waitable::Recv(self.clone())) else {
             return Some(Completion::error(TransportError::NoSpace));
         };
+        thread.served.set(true);
         let receiver = Receiver { waiter, buffer };
         match state.calls.pop_front() {
             None => state.receivers.push_back(receiver),

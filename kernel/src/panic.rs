@@ -25,9 +25,9 @@ pub fn report(
     console::print_forced(format_args!("\n"));
     if percpu::ready() {
         smp::halt_others();
-        out(format_args!("CPU {}: {what}", percpu::this().id));
+        out(format_args!("kernel panic on CPU {}: {what}", percpu::this().id));
     } else {
-        out(format_args!("{what}"));
+        out(format_args!("kernel panic: {what}"));
     }
     if let Some(at) = at {
         out(format_args!("at {at}"));

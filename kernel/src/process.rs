@@ -15,6 +15,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use kcore::captable::CapTable;
+use kcore::generation::ThreadRef;
 
 /// Thread records that one process may use.
 pub const PROCESS_THREAD_LIMIT: u32 = 1024;
@@ -450,9 +451,8 @@ impl Process {
             let next = caps.iter().next().map(|(id, _)| id);
             let cap = next.and_then(|id| caps.remove(id));
             drop(caps);
-            let Some(cap) = cap else { break };
-            if let Some(endpoint) = cap.served() {
-                endpoint.server_ended(self.pid, self.generation);
+            if cap.is_none() {
+                break;
             }
         }
         self.space.destroy();
@@ -537,6 +537,9 @@ pub fn exit_current(code: i64) -> ! {
     let thread = thread::current();
     let body = thread.body();
     let process = body.process.clone();
+    if thread.served.get() {
+        fail_unanswered(&process, &thread.reference());
+    }
     // From here on completions find nobody, and what was under way is withdrawn.
     thread.sq.invalidate();
     let pending = ring::close(thread);
@@ -561,6 +564,19 @@ pub fn exit_current(code: i64) -> ! {
     }
     drop(process);
     sched::end()
+}
+
+/// Calls that `server` received and did not answer fail, whoever else serves the endpoint.
+fn fail_unanswered(process: &Process, server: &ThreadRef) {
+    let mut from = 0;
+    loop {
+        let caps = process.caps.lock();
+        let next = caps.iter().enumerate().skip(from).find_map(|(i, (_, cap))| Some((i, cap.served()?.clone())));
+        drop(caps);
+        let Some((at, endpoint)) = next else { return };
+        endpoint.server_ended(server);
+        from = at + 1;
+    }
 }
 
 /// Frees what an ended thread stood on.

@@ -72,6 +72,9 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
 
 /// The caller's capability `raw`, as it may be given to a child: rights that it has, and those that only make sense at home made anew.
 fn grantable(c: &Context<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Cap, Refusal> {
+    if let Some(cap) = own(raw, wanted) {
+        return Ok(cap);
+    }
     let caps = c.process.caps.lock();
     let cap = caps.get(CapId(raw)).ok_or((Exception::InvalidArgument, "a granted capability does not exist"))?;
     let object = cap.object().map_err(|_| (Exception::Disconnected, "a granted capability was revoked"))?;
@@ -85,6 +88,20 @@ fn grantable(c: &Context<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Cap, 
     Ok(cap.derive(wanted, badge))
 }
 
+/// What gives a process power over nobody but itself, and is charged to itself, anybody may give: generation 0 and the interface's number
+/// name it. (No capability has generation 0.)
+fn own(raw: u32, wanted: u16) -> Option<Cap> {
+    let interface = Interface::from_raw(u16::try_from(raw).ok()?)?;
+    let allowed = [
+        Interface::ThreadSpawner,
+        Interface::ThreadControl,
+        Interface::ParkSpace,
+        Interface::VirtualMemory,
+    ];
+    let object = Object::stateless(interface).filter(|_| allowed.contains(&interface))?;
+    Some(Cap::new(object, wanted & (rights::CALL | rights::GRANT), 0))
+}
+
 /// Makes a process and starts its first thread.
 pub fn make(
     program: &str,
@@ -94,7 +111,7 @@ pub fn make(
     args: &[u8],
     gifts: Vec<Gift>,
 ) -> Result<Arc<Process>, Refusal> {
-    if gifts.len() > CAPSET_MAX {
+    if gifts.len() >= CAPSET_MAX {
         return Err((Exception::InvalidArgument, "too many grants").into());
     }
     let (bytes, frame) = crate::image::program(program)
@@ -173,7 +190,10 @@ fn put_boot_info(process: &Process, elf: &Program<'_>, args: &[u8]) -> Result<()
     put_page(process, BOOTINFO_VADDR, &[(0, bytes_of(&info)), (size_of::<RuntimeBootInfo>(), args)])
 }
 
-fn put_capset(process: &Process, gifts: Vec<Gift>) -> Result<(), Refusal> {
+fn put_capset(process: &Arc<Process>, mut gifts: Vec<Gift>) -> Result<(), Refusal> {
+    // A handle to itself, so that a panic in one thread can end them all. It goes with the other capabilities when the process ends.
+    let this = Cap::new(Object::ProcessHandle(process.clone()), rights::CALL, 0);
+    gifts.push(Gift { name: Name::new("self").ok_or(MakeError::Memory)?, cap: this });
     let header = CapSetHeader { magic: CAPSET_MAGIC, count: gifts.len() as u32, reserved: 0 };
     put_page(process, CAPSET_VADDR, &[(0, bytes_of(&header))])?;
     for (i, Gift { name, cap }) in gifts.into_iter().enumerate() {

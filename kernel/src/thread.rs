@@ -117,6 +117,8 @@ pub struct Thread {
     pub mxcsr: Cell<u32>,
     /// Next submission; touched by the owner of the lease.
     pub sq_head: Cell<u32>,
+    /// It has received calls: when it ends, those that it did not answer fail.
+    pub served: Cell<bool>,
     /// Who may consume submissions (K-12).
     pub sq: SqOwner,
     /// See [`Wait`].
@@ -244,6 +246,7 @@ impl Table {
                 fs_base: Cell::new(0),
                 mxcsr: Cell::new(crate::arch::fpu::MXCSR_INITIAL),
                 sq_head: Cell::new(0),
+                served: Cell::new(false),
                 sq: SqOwner::new(),
                 wait: SpinLock::new(Rank::Wait, Wait { parked: None, woken: false }),
                 ring: SpinLock::new(Rank::Ring, RingSide::closed()),
@@ -288,6 +291,8 @@ pub fn claim(body: Body) -> Result<&'static Thread, Body> {
     thread.state.store(State::Runnable as u8, Ordering::Relaxed);
     thread.mxcsr.set(crate::arch::fpu::MXCSR_INITIAL);
     thread.sq_head.set(0);
+    thread.served.set(false);
+    let _ = thread.sq.reopen();
     *thread.ring.lock() = RingSide::open(body.ring_frame.pointer());
     *thread.wait.lock() = Wait { parked: None, woken: false };
     // SAFETY: the record is ours: it was free, and its generation is still 0.

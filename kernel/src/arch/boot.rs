@@ -113,7 +113,7 @@ boot_long:
     mov fs, ax
     mov gs, ax
     lea rsp, [rip + boot_stack_top]
-    movabs rax, 0xffffffff80000000
+    movabs rax, 0xffff800000000000   # the physical map: it stays
     add rsp, rax
     xor ebp, ebp
     # edi = pointer, esi = loader
@@ -123,6 +123,7 @@ boot_long:
 
     # ---- the other CPUs: copied to 0x8000, started there in real mode ----
     .global ap_trampoline, ap_trampoline_end, ap_cr3, ap_stack, ap_entry
+    .align 16
 ap_trampoline:
     .code16
     cli

@@ -39,7 +39,8 @@ unsafe extern "C" fn begin() {
 /// The 128 bytes below `top` are mapped and nobody uses them; `top` is a multiple of 16.
 pub unsafe fn prepare(top: u64, function: extern "C" fn(u64) -> !, argument: u64) -> u64 {
     let words = [0u64, 0, function as usize as u64, argument, 0, 0, begin as *const () as u64, 0];
-    let at = top - size_of_val(&words) as u64;
+    // `begin` finds the stack aligned to 16.
+    let at = top - size_of_val(&words) as u64 - 8;
     // SAFETY: the caller's promise.
     unsafe { (at as *mut [u64; 8]).write(words) }
     at
