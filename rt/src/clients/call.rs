@@ -15,6 +15,8 @@ pub(crate) const RESULTS_BYTES: usize = 256;
 pub(crate) struct Results<'a> {
     /// The message.
     pub(crate) bytes: &'a [u8],
+    /// The words of the completion.
+    pub(crate) words: [u64; 2],
     cap: CapId,
 }
 
@@ -48,7 +50,7 @@ pub(crate) fn call<'a>(
         return Err(Error::of(&cqe, room));
     }
     let len = (cqe.value as usize).min(room.len());
-    Ok(Results { bytes: &room[..len], cap: CapId(cqe.cap) })
+    Ok(Results { bytes: &room[..len], words: cqe.w, cap: CapId(cqe.cap) })
 }
 
 /// Room for the parameters of a method without texts and lists.

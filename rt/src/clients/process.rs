@@ -6,7 +6,7 @@ use alloc_crate::vec::Vec;
 use abi::{CapId, Interface, Op, Sqe, TransportError, rights};
 use schema::messages_capnp::{
     ExitReason, ProcessState, grant, list_params, process_handle_exit_code_results,
-    process_handle_info_results, process_handle_wait_results, process_info, process_spawner_programs_results,
+    process_handle_info_results, process_info, process_spawner_programs_results,
     process_spawner_spawn_params, process_spawner_spawn_results,
 };
 use schema::words;
@@ -249,15 +249,13 @@ impl ProcessHandle {
     /// Waits until it has ended.
     pub fn wait(&self) -> Result<Exit> {
         let mut room = [0; RESULTS_BYTES];
-        wait_results(invoke(self.0.id(), 0, &mut room)?.bytes)
+        exit_of(&invoke(self.0.id(), 0, &mut room)?.words)
     }
 
     /// Starts to wait until it has ended.
     pub fn wait_start(&self) -> Result<Pending<Exit>> {
         let sqe = Sqe { method: 0, ..entry(Op::Call, self.0.id()) };
-        Pending::start(sqe, Vec::new(), alloc_crate::vec![0; RESULTS_BYTES], |_, results| {
-            wait_results(results)
-        })
+        Pending::start(sqe, Vec::new(), alloc_crate::vec![0; RESULTS_BYTES], |cqe, _| exit_of(&cqe.w))
     }
 
     /// Ends it.
@@ -287,8 +285,8 @@ impl ProcessHandle {
     }
 }
 
-fn wait_results(bytes: &[u8]) -> Result<Exit> {
-    read::<_, process_handle_wait_results::Owned>(bytes, |results| {
-        Some(Exit { code: results.get_exit_code(), reason: results.get_reason().ok()? })
-    })
+/// The answer to a wait comes in the completion itself: code and reason.
+fn exit_of(words: &[u64; 2]) -> Result<Exit> {
+    let reason = ExitReason::try_from(words[1] as u16).map_err(|_| Error::BadReply)?;
+    Ok(Exit { code: words[0] as i64, reason })
 }
