@@ -62,19 +62,20 @@ pub struct Calibration {
 
 /// Calibrates TSC and local timer against the PIT. `force_pit` pretends that the local timer does not count, `fail` that nothing does.
 pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
-    const INTERVAL_NS: u64 = 10_000_000;
-    let mut tsc = [(0u64, 0u64); 3];
-    let mut counts = [(0u64, 0u64); 3];
+    let mut tsc = [(0u64, 0u64); INTERVALS];
+    let mut counts = [(0u64, 0u64); INTERVALS];
     let apic = apic::exists() && !force_pit;
-    for i in 0..3 {
-        if apic {
-            apic::timer_setup_masked();
-        }
-        let sample = || (cpu::rdtsc(), if apic { apic::timer_current() } else { 0 });
-        if let Some((first, last, ns)) = pit::interval(INTERVAL_NS, sample).filter(|_| !fail) {
-            tsc[i] = (last.0.wrapping_sub(first.0), ns);
-            counts[i] = (u64::from(first.1.wrapping_sub(last.1)), ns);
-        }
+    if apic {
+        apic::timer_setup_masked();
+    }
+    pit::start_counter();
+    let mut last = sample(apic);
+    for i in 0..INTERVALS {
+        let Some(next) = sample_after(&last, apic).filter(|_| !fail) else { break };
+        let ns = u64::from(last.pit - next.pit) * 1_000_000_000 / pit::HZ;
+        tsc[i] = (next.tsc.wrapping_sub(last.tsc), ns);
+        counts[i] = (u64::from(last.apic.wrapping_sub(next.apic)), ns);
+        last = next;
     }
     if apic {
         apic::timer_stop();
@@ -99,11 +100,55 @@ pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
     Calibration { tsc_hz, apic_hz }
 }
 
+const INTERVALS: usize = 3;
+/// Counts of the PIT in one interval: about 5 ms.
+const INTERVAL_COUNTS: u16 = 6000;
+
+/// All clocks at one instant.
+struct Sample {
+    tsc: u64,
+    pit: u16,
+    apic: u32,
+}
+
+/// Reads all clocks, several times, and keeps the reading that took least: whoever else uses the host may stop us in the middle.
+fn sample(apic: bool) -> Sample {
+    let mut best = (u64::MAX, Sample { tsc: 0, pit: 0, apic: 0 });
+    for _ in 0..8 {
+        let before = cpu::rdtsc();
+        let pit = pit::counter();
+        let apic = if apic { apic::timer_current() } else { 0 };
+        let width = cpu::rdtsc().wrapping_sub(before);
+        if width < best.0 {
+            best = (width, Sample { tsc: before.wrapping_add(width / 2), pit, apic });
+        }
+    }
+    best.1
+}
+
+/// The next sample, one interval later; `None` if the PIT does not count.
+fn sample_after(last: &Sample, apic: bool) -> Option<Sample> {
+    for _ in 0..10_000_000u32 {
+        let now = pit::counter();
+        if now > last.pit {
+            return None;
+        }
+        if last.pit - now >= INTERVAL_COUNTS {
+            return Some(sample(apic)).filter(|next| next.pit < last.pit);
+        }
+        cpu::pause();
+    }
+    None
+}
+
 /// This CPU's timer is ours from now on.
 pub fn start_events() {
     match source() {
         Source::Apic => apic::timer_setup_oneshot(),
         Source::Pit if percpu::this().id == 0 => {
+            if apic::exists() {
+                apic::accept_pic();
+            }
             pit::unmask_pic(0);
             pit::periodic(PIT_TICK_NS);
         }

@@ -68,6 +68,11 @@ pub fn init() {
     write(SPURIOUS, 0x100 | super::entry::VECTOR_SPURIOUS as u32);
 }
 
+/// Lets interrupts of the PIC through to this CPU.
+pub fn accept_pic() {
+    write(LVT_LINT0, 0x700);
+}
+
 /// This CPU's APIC number.
 pub fn id() -> u32 {
     if X2.load(Ordering::Relaxed) { read(ID) } else { read(ID) >> 24 }
