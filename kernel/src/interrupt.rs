@@ -31,6 +31,7 @@ fn handle(me: &'static PerCpu, vector: usize) {
         }
         VECTOR_PIT => {
             pit::end_of_interrupt();
+            crate::clock::tick(crate::event::PIT_TICK_NS);
             percpu::all().filter(|cpu| cpu.id != me.id).for_each(|cpu| smp::interrupt(cpu, smp::IPI_TICK));
             console::interrupt();
             time::event(me);

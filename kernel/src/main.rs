@@ -7,8 +7,10 @@ extern crate alloc;
 
 mod arch;
 mod bootinfo;
+mod clock;
 mod console;
 mod endpoint;
+mod event;
 mod image;
 mod interrupt;
 mod lock;
@@ -94,19 +96,21 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     if with_apic {
         apic::init();
     }
-    let calibration = time::calibrate(boot.options.pit, boot.options.no_calibration);
+    let calibration = clock::calibrate(boot.options.pit, boot.options.no_calibration);
+    event::choose(calibration.apic_hz);
     println!(
-        "time: tsc {} kHz, events by {:?} ({}), {} MiB of memory, {} frames free",
-        calibration.tsc_hz / 1000,
-        time::source(),
-        calibration.apic_hz.map_or(0, |hz| hz / 1000),
+        "time: clock by {} ({} kHz), events by {:?} ({} kHz), {} MiB of memory, {} frames free",
+        clock::source(),
+        calibration.tsc_hz.unwrap_or(0) / 1000,
+        event::source(),
+        calibration.apic_hz.unwrap_or(0) / 1000,
         boot.top >> 20,
         frames::free_count(),
     );
     let me = percpu::this();
     me.online.store(true, Ordering::Release);
-    time::start_events();
-    selftest::clock_events();
+    event::start(me);
+    selftest::run();
     serial::enable_receive_interrupt();
     route_serial(&platform, with_apic);
     let limit = boot.options.max_cpus.unwrap_or(::sched::MAX_CPUS).max(1);
@@ -116,13 +120,13 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     let count = percpu::count();
     let topology = ::sched::Topology::flat(count).unwrap_or_else(|error| panic!("topology: {error:?}"));
     sched::set_topology(topology);
-    println!("smp: {count} CPUs online ({started} started), {}", apic::mode());
+    println!("smp: {count} CPUs online ({started} started), {}, tsc in step: {}", apic::mode(), clock::in_step());
 }
 
 /// Serial input interrupts the boot CPU: by the IO APIC where there is one, by the PIC otherwise.
 fn route_serial(platform: &acpi::Platform, with_apic: bool) {
     const LINE: u8 = 4;
-    let Some((io_apic, base)) = platform.io_apic.filter(|_| with_apic && time::source() == time::Source::Apic) else {
+    let Some((io_apic, base)) = platform.io_apic.filter(|_| with_apic && event::source() == event::Source::Apic) else {
         // The PIT's tick polls the line.
         return;
     };

@@ -6,7 +6,7 @@ use crate::mm::stacks::STACK_BYTES;
 use crate::mm::{frames, tlb};
 use crate::process::{self, Process};
 use crate::thread::{self, State};
-use crate::{console, image, interrupt, ring, sched, time};
+use crate::{console, event, image, interrupt, ring, sched, time};
 use abi::Exception;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -42,12 +42,12 @@ fn info(c: &Context<'_>, params: &[u8]) -> Outcome {
         return Err(abi::TransportError::UnsupportedRingAbi.into());
     }
     let version = concat!("capOS ", env!("CARGO_PKG_VERSION"));
-    let timer = match time::source() {
-        time::Source::Apic => crate::arch::apic::mode(),
-        time::Source::Pit => "pit",
-        time::Source::None => "none",
+    let timer = match event::source() {
+        event::Source::Apic => crate::arch::apic::mode(),
+        event::Source::Pit => "pit",
+        event::Source::None => "none",
     };
-    let clock = "tsc";
+    let clock = crate::clock::source();
     let more = words::data(1) + words::text(version.len()) + words::text(timer.len()) + words::text(clock.len());
     c.reply_long::<m::system_info_info_results::Owned>(more, |mut r| {
         r.set_ring_abi_version(abi::RING_ABI_VERSION);

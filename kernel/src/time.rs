@@ -1,163 +1,18 @@
-//! The clock and the timers: `monotonic_ns` from the TSC, one-shot events by the local APIC or the PIT, and deadlines of threads.
+//! Deadlines of threads: which of them are due, and what each CPU's timer is armed for.
 //!
 //! A CPU's event is armed for the nearest of its threads' deadlines and the end of the running slice. A CPU with neither has none.
 
 use crate::arch::percpu::{self, PerCpu};
-use crate::arch::{apic, cpu, pit};
+use crate::clock;
+pub use crate::clock::now_ns;
+use crate::event;
 use crate::ring::{self, Completion, Waiter};
 use crate::thread::{self, OPS, TIMEOUT, Thread};
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use kcore::timerq::{Node, Store};
 
 /// Due timers that one interrupt serves; the rest gets the next, which comes at once.
 const BATCH: usize = 64;
-/// A clock event further away than this is armed in steps.
-const MAX_DELTA_NS: u64 = 1_000_000_000;
-/// Nearer than this makes no difference.
-const MIN_DELTA_NS: u64 = 1_000;
-
-static TSC_BASE: AtomicU64 = AtomicU64::new(0);
-/// ns = ticks * mult >> 32.
-static NS_MULT: AtomicU64 = AtomicU64::new(1 << 32);
-/// Timer counts = ns * mult >> 32.
-static COUNT_MULT: AtomicU64 = AtomicU64::new(0);
-static SOURCE: AtomicU8 = AtomicU8::new(0);
-
-/// What makes the clock events.
-#[repr(u8)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// Nothing yet.
-    None = 0,
-    /// Each CPU's local APIC.
-    Apic = 1,
-    /// The PIT through the PIC, on the boot CPU, which passes it on.
-    Pit = 2,
-}
-
-/// What makes the clock events.
-pub fn source() -> Source {
-    match SOURCE.load(Ordering::Relaxed) {
-        1 => Source::Apic,
-        2 => Source::Pit,
-        _ => Source::None,
-    }
-}
-
-/// Nanoseconds since the clock was calibrated. Never goes back.
-#[inline]
-pub fn now_ns() -> u64 {
-    let ticks = cpu::rdtsc().wrapping_sub(TSC_BASE.load(Ordering::Relaxed));
-    (u128::from(ticks) * u128::from(NS_MULT.load(Ordering::Relaxed)) >> 32) as u64
-}
-
-/// How the clock was made, for the boot log.
-#[derive(Clone, Copy, Debug)]
-pub struct Calibration {
-    /// TSC ticks a second.
-    pub tsc_hz: u64,
-    /// Counts of the local timer a second, if it counts.
-    pub apic_hz: Option<u64>,
-}
-
-/// Calibrates TSC and local timer against the PIT. `force_pit` pretends that the local timer does not count, `fail` that nothing does.
-pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
-    let mut tsc = [(0u64, 0u64); INTERVALS];
-    let mut counts = [(0u64, 0u64); INTERVALS];
-    let apic = apic::exists() && !force_pit;
-    if apic {
-        apic::timer_setup_masked();
-    }
-    pit::start_counter();
-    let mut last = sample(apic);
-    for i in 0..INTERVALS {
-        let Some(next) = sample_after(&last, apic).filter(|_| !fail) else { break };
-        let ns = u64::from(last.pit - next.pit) * 1_000_000_000 / pit::HZ;
-        tsc[i] = (next.tsc.wrapping_sub(last.tsc), ns);
-        counts[i] = (u64::from(last.apic.wrapping_sub(next.apic)), ns);
-        last = next;
-    }
-    if apic {
-        apic::timer_stop();
-    }
-    let tsc_hz = kcore::clock::calibrate(&tsc).unwrap_or_else(|error| {
-        crate::println!("time: the TSC does not calibrate ({error:?}); taken for 1 GHz");
-        1_000_000_000
-    });
-    let apic_hz = if apic {
-        kcore::clock::calibrate(&counts)
-            .map_err(|error| crate::println!("time: the local timer does not calibrate ({error:?}); using the PIT"))
-            .ok()
-    } else {
-        None
-    };
-    NS_MULT.store(((1_000_000_000u128 << 32) / u128::from(tsc_hz)) as u64, Ordering::Relaxed);
-    TSC_BASE.store(cpu::rdtsc(), Ordering::Relaxed);
-    if let Some(hz) = apic_hz {
-        COUNT_MULT.store(((u128::from(hz) << 32) / 1_000_000_000) as u64, Ordering::Relaxed);
-    }
-    SOURCE.store(if apic_hz.is_some() { Source::Apic } else { Source::Pit } as u8, Ordering::Relaxed);
-    Calibration { tsc_hz, apic_hz }
-}
-
-const INTERVALS: usize = 3;
-/// Counts of the PIT in one interval: about 5 ms.
-const INTERVAL_COUNTS: u16 = 6000;
-
-/// All clocks at one instant.
-struct Sample {
-    tsc: u64,
-    pit: u16,
-    apic: u32,
-}
-
-/// Reads all clocks, several times, and keeps the reading that took least: whoever else uses the host may stop us in the middle.
-fn sample(apic: bool) -> Sample {
-    let mut best = (u64::MAX, Sample { tsc: 0, pit: 0, apic: 0 });
-    for _ in 0..8 {
-        let before = cpu::rdtsc();
-        let pit = pit::counter();
-        let apic = if apic { apic::timer_current() } else { 0 };
-        let width = cpu::rdtsc().wrapping_sub(before);
-        if width < best.0 {
-            best = (width, Sample { tsc: before.wrapping_add(width / 2), pit, apic });
-        }
-    }
-    best.1
-}
-
-/// The next sample, one interval later; `None` if the PIT does not count.
-fn sample_after(last: &Sample, apic: bool) -> Option<Sample> {
-    for _ in 0..10_000_000u32 {
-        let now = pit::counter();
-        if now > last.pit {
-            return None;
-        }
-        if last.pit - now >= INTERVAL_COUNTS {
-            return Some(sample(apic)).filter(|next| next.pit < last.pit);
-        }
-        cpu::pause();
-    }
-    None
-}
-
-/// This CPU's timer is ours from now on.
-pub fn start_events() {
-    match source() {
-        Source::Apic => apic::timer_setup_oneshot(),
-        Source::Pit if percpu::this().id == 0 => {
-            if apic::exists() {
-                apic::accept_pic();
-            }
-            pit::unmask_pic(0);
-            pit::periodic(PIT_TICK_NS);
-        }
-        _ => {}
-    }
-}
-
-/// Without local timers everybody is asked this often.
-pub const PIT_TICK_NS: u64 = 1_000_000;
 
 /// Arms this CPU's event for `until_ns` or its nearest deadline, unless it is armed for exactly that.
 #[inline]
@@ -170,21 +25,23 @@ pub fn arm(me: &PerCpu, until_ns: u64) {
 
 fn program(me: &PerCpu, at: u64) {
     me.armed_ns.set(at);
-    if source() != Source::Apic {
-        return;
-    }
     if at == u64::MAX {
-        return apic::timer_stop();
+        event::stop();
+    } else {
+        event::program_oneshot(at.saturating_sub(now_ns()));
     }
-    let delta = at.saturating_sub(now_ns()).clamp(MIN_DELTA_NS, MAX_DELTA_NS);
-    let count = (u128::from(delta) * u128::from(COUNT_MULT.load(Ordering::Relaxed)) >> 32) as u32;
-    apic::timer_oneshot(count.max(1));
 }
 
 /// The event fired.
 pub fn event(me: &'static PerCpu) {
+    if crate::selftest::take_event() {
+        return;
+    }
     me.armed_ns.set(u64::MAX);
     let now = now_ns();
+    if me.id == 0 {
+        clock::discipline(now);
+    }
     for _ in 0..BATCH {
         if now < me.sched.next_deadline.load(Ordering::Relaxed) {
             break;

@@ -49,15 +49,12 @@ pub fn stop() {
     outb(0x43, 0x30);
 }
 
-/// Channel 2 counts down from its maximum, without interrupts: about 54 ms.
+/// Channel 2 counts down and around for ever, without interrupts: a round is about 55 ms.
 pub fn start_counter() {
     outb(0x61, inb(0x61) & !2 | 1);
-    outb(0x43, 0xb0);
-    outb(0x42, 0xff);
-    outb(0x42, 0xff);
-    // Gate low, gate high: starts.
-    outb(0x61, inb(0x61) & !1);
-    outb(0x61, inb(0x61) | 1);
+    outb(0x43, 0xb4);
+    outb(0x42, 0);
+    outb(0x42, 0);
 }
 
 /// What is left of channel 2's count.

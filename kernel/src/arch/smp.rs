@@ -4,8 +4,8 @@ use super::percpu::{self, PerCpu};
 use super::{apic, cpu, entry, features, segments};
 use crate::mm::paging::{self, phys};
 use crate::mm::stacks::Stack;
-use crate::time;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use crate::clock;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Look at your run queue.
 pub const IPI_RESCHED: u32 = 1;
@@ -32,6 +32,7 @@ unsafe extern "C" {
     static boot_pml4: u8;
 }
 
+static AP_TSC: AtomicU64 = AtomicU64::new(0);
 static STARTING: AtomicPtr<PerCpu> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Interrupts `cpu` for `reason`. Several reasons share one interrupt.
@@ -79,12 +80,13 @@ pub fn start_others(apic_ids: &[u32]) -> usize {
         let record = percpu::make(percpu::count(), *apic_id, stack);
         // SAFETY: as above.
         unsafe { put(&raw const ap_stack as u64 - &raw const ap_trampoline as u64, top) };
+        clock::before_start();
         STARTING.store(record as *const PerCpu as *mut PerCpu, Ordering::Release);
         apic::send_init(*apic_id);
-        delay(200_000);
+        clock::spin(200_000, || false);
         for _ in 0..2 {
             apic::send_startup(*apic_id, (TRAMPOLINE >> 12) as u8);
-            if wait_online(record, PATIENCE_NS / 2) {
+            if clock::spin(PATIENCE_NS / 2, || record.online.load(Ordering::Acquire)) {
                 break;
             }
         }
@@ -93,6 +95,7 @@ pub fn start_others(apic_ids: &[u32]) -> usize {
             percpu::remove_last();
             continue;
         }
+        clock::check_behind(AP_TSC.load(Ordering::Acquire));
         started += 1;
     }
     started
@@ -103,21 +106,6 @@ pub fn start_others(apic_ids: &[u32]) -> usize {
 unsafe fn put(offset: u64, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { phys::pointer::<u64>(TRAMPOLINE + offset).write_volatile(value) }
-}
-
-fn delay(ns: u64) {
-    let end = time::now_ns() + ns;
-    while time::now_ns() < end {
-        cpu::pause();
-    }
-}
-
-fn wait_online(record: &PerCpu, ns: u64) -> bool {
-    let end = time::now_ns() + ns;
-    while !record.online.load(Ordering::Acquire) && time::now_ns() < end {
-        cpu::pause();
-    }
-    record.online.load(Ordering::Acquire)
 }
 
 extern "C" fn start_ap() -> ! {
@@ -131,7 +119,9 @@ extern "C" fn start_ap() -> ! {
     }
     features::enable();
     apic::init();
-    time::start_events();
+    clock::check_step();
+    crate::event::start(me);
+    AP_TSC.store(cpu::rdtsc(), Ordering::Release);
     me.online.store(true, Ordering::Release);
     // This stack is the idle loop's.
     crate::sched::idle_loop(0)

@@ -1,0 +1,243 @@
+//! `monotonic_ns`: the TSC, calibrated against the PIT at boot and disciplined by it ever after (K-03).
+//!
+//! The arithmetic is `kcore::clock`. The clock's parameters change about once a second and are read everywhere, so they lie under a
+//! sequence counter. A TSC that does not calibrate is not used: then the tick counts, and the clock is as coarse as that.
+
+use crate::arch::{apic, cpu, pit};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use kcore::clock::{Clock, CpuClock, HighWater, Scale};
+
+const INTERVALS: usize = 3;
+/// Counts of the PIT in one interval: about 5 ms.
+const INTERVAL_COUNTS: u16 = 6000;
+/// How often the PIT is asked.
+const DISCIPLINE_NS: u64 = 1_000_000_000;
+/// One round of the PIT's counter.
+const PIT_ROUND: u64 = 1 << 16;
+
+struct Shared {
+    sequence: AtomicU32,
+    clock: UnsafeCell<Clock>,
+}
+// SAFETY: written by the boot CPU between two odd sequence numbers; readers try again when they saw one.
+unsafe impl Sync for Shared {}
+
+static CLOCK: Shared = Shared {
+    sequence: AtomicU32::new(0),
+    clock: UnsafeCell::new(Clock::new(0, 0, Scale::from_hz(1_000_000_000).expect("1 GHz is a frequency"))),
+};
+/// Engaged if some CPU's TSC is not in step with the boot CPU's.
+static HIGH_WATER: HighWater = HighWater::new();
+/// The TSC did not calibrate: ticks count.
+static BY_TICKS: AtomicBool = AtomicBool::new(false);
+static TICKS_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Nanoseconds since the clock was calibrated. Never goes back, on no CPU and across CPUs.
+#[inline]
+pub fn now_ns() -> u64 {
+    loop {
+        let before = CLOCK.sequence.load(Ordering::Acquire);
+        // SAFETY: a copy that may be torn; it is used only if the sequence number says that it is not.
+        let clock = unsafe { CLOCK.clock.get().read_volatile() };
+        let tsc = cpu::rdtsc();
+        fence(Ordering::Acquire);
+        if before & 1 == 0 && CLOCK.sequence.load(Ordering::Relaxed) == before {
+            if BY_TICKS.load(Ordering::Relaxed) {
+                return TICKS_NS.load(Ordering::Relaxed);
+            }
+            return CpuClock::IN_STEP.now(&clock, tsc, &HIGH_WATER);
+        }
+        cpu::pause();
+    }
+}
+
+fn publish(make: impl FnOnce(u64, &Clock) -> Clock) {
+    CLOCK.sequence.fetch_add(1, Ordering::AcqRel);
+    // SAFETY: the number is odd, so nobody uses what they read; only the boot CPU writes.
+    unsafe {
+        let clock = CLOCK.clock.get();
+        *clock = make(cpu::rdtsc(), &*clock);
+    }
+    CLOCK.sequence.fetch_add(1, Ordering::Release);
+}
+
+/// How the clock was made, for the boot log.
+#[derive(Clone, Copy, Debug)]
+pub struct Calibration {
+    /// TSC ticks a second; `None`: it is not used.
+    pub tsc_hz: Option<u64>,
+    /// Counts of the local timer a second, if it counts.
+    pub apic_hz: Option<u64>,
+}
+
+/// All clocks at one instant.
+struct Sample {
+    tsc: u64,
+    pit: u16,
+    apic: u32,
+}
+
+/// Reads all clocks, several times, and keeps the reading that took least: whoever else uses the host may stop us in the middle.
+fn sample(apic: bool) -> Sample {
+    let mut best = (u64::MAX, Sample { tsc: 0, pit: 0, apic: 0 });
+    for _ in 0..8 {
+        let before = cpu::rdtsc();
+        let pit = pit::counter();
+        let apic = if apic { apic::timer_current() } else { 0 };
+        let width = cpu::rdtsc().wrapping_sub(before);
+        if width < best.0 {
+            best = (width, Sample { tsc: before.wrapping_add(width / 2), pit, apic });
+        }
+    }
+    best.1
+}
+
+/// The next sample, one interval later; `None` if the PIT does not count.
+fn sample_after(last: &Sample, apic: bool) -> Option<Sample> {
+    for _ in 0..10_000_000u32 {
+        if last.pit.wrapping_sub(pit::counter()) >= INTERVAL_COUNTS {
+            return Some(sample(apic));
+        }
+        cpu::pause();
+    }
+    None
+}
+
+fn pit_ns(counts: u64) -> u64 {
+    counts * 1_000_000_000 / pit::HZ
+}
+
+/// Calibrates TSC and local timer against the PIT. `force_pit` pretends that there is no local timer, `fail` that nothing counts.
+pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
+    let mut tsc = [(0u64, 0u64); INTERVALS];
+    let mut counts = [(0u64, 0u64); INTERVALS];
+    let apic = apic::exists() && !force_pit;
+    if apic {
+        apic::timer_setup_masked();
+    }
+    pit::start_counter();
+    let mut last = sample(apic);
+    for i in 0..INTERVALS {
+        let Some(next) = sample_after(&last, apic).filter(|_| !fail) else { break };
+        let ns = pit_ns(last.pit.wrapping_sub(next.pit).into());
+        tsc[i] = (next.tsc.wrapping_sub(last.tsc), ns);
+        counts[i] = (u64::from(last.apic.wrapping_sub(next.apic)), ns);
+        last = next;
+    }
+    if apic {
+        apic::timer_stop();
+    }
+    let calibrated = |samples: &[(u64, u64)], what: &str| {
+        let refused = |error| crate::println!("time: {what} does not calibrate: {error}");
+        kcore::clock::calibrate(samples).map_err(refused).ok()
+    };
+    let tsc_hz = calibrated(&tsc, "the TSC");
+    let apic_hz = if apic { calibrated(&counts, "the local timer") } else { None };
+    match tsc_hz.and_then(Scale::from_hz) {
+        Some(scale) => publish(|tsc, _| Clock::new(tsc, 0, scale)),
+        None => BY_TICKS.store(true, Ordering::Relaxed),
+    }
+    Calibration { tsc_hz, apic_hz }
+}
+
+/// What counts, for those who ask.
+pub fn source() -> &'static str {
+    if BY_TICKS.load(Ordering::Relaxed) { "ticks" } else { "tsc" }
+}
+
+/// A tick of `ns` has passed, where ticks are all we have.
+pub fn tick(ns: u64) {
+    TICKS_NS.fetch_add(ns, Ordering::Relaxed);
+}
+
+/// Waits until `done` or for `ns`, by the PIT's counter: also when nothing calibrated. Was it done?
+pub fn spin(ns: u64, mut done: impl FnMut() -> bool) -> bool {
+    let mut counts = ns * pit::HZ / 1_000_000_000;
+    let mut last = pit::counter();
+    while counts > 0 {
+        if done() {
+            return true;
+        }
+        let now = pit::counter();
+        counts = counts.saturating_sub(last.wrapping_sub(now).into());
+        last = now;
+        cpu::pause();
+    }
+    done()
+}
+
+// ---- discipline -----------------------------------------------------------------------------------------------------------
+
+struct Reference {
+    /// Nanoseconds by the PIT, and its counter then.
+    ns: u64,
+    pit: u16,
+    next_ns: u64,
+}
+
+static REFERENCE: crate::lock::SpinLock<Option<Reference>> =
+    crate::lock::SpinLock::new(crate::lock::Rank::Console, None);
+
+/// Now and then, on the boot CPU: compares with the PIT, and lets the clock run a little faster or slower until they agree.
+#[inline]
+pub fn discipline(now: u64) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    if now >= NEXT.load(Ordering::Relaxed) && !BY_TICKS.load(Ordering::Relaxed) {
+        NEXT.store(now + DISCIPLINE_NS, Ordering::Relaxed);
+        step(now);
+    }
+}
+
+#[cold]
+fn step(now: u64) {
+    let pit = sample(false).pit;
+    let mut reference = REFERENCE.lock();
+    let Some(last) = reference.as_mut() else {
+        *reference = Some(Reference { ns: now, pit, next_ns: 0 });
+        return;
+    };
+    // The counter goes round every 55 ms. Our own clock says how often, as long as it is wrong by less than half a round.
+    let phase = u64::from(last.pit.wrapping_sub(pit));
+    let estimate = u128::from(now - last.ns) * u128::from(pit::HZ) / 1_000_000_000;
+    let rounds = (estimate as u64 + PIT_ROUND / 2).saturating_sub(phase) / PIT_ROUND;
+    last.ns += pit_ns(rounds * PIT_ROUND + phase);
+    last.pit = pit;
+    last.next_ns = now;
+    let reference_ns = last.ns;
+    drop(reference);
+    publish(|tsc, clock| clock.discipline(tsc, reference_ns));
+}
+
+/// How far the clock is from the PIT's reading, in ns, at the last comparison.
+pub fn reference_error_ns() -> Option<i64> {
+    REFERENCE.lock().as_ref().filter(|r| r.next_ns != 0).map(|r| r.next_ns as i64 - r.ns as i64)
+}
+
+// ---- other CPUs -----------------------------------------------------------------------------------------------------------
+
+static BOOT_TSC: AtomicU64 = AtomicU64::new(0);
+
+/// The boot CPU is about to start another.
+pub fn before_start() {
+    BOOT_TSC.store(cpu::rdtsc(), Ordering::Release);
+}
+
+/// On a new CPU: its TSC must be ahead of what the boot CPU read before. If it is not, everybody goes by a shared mark from now on.
+pub fn check_step() {
+    if cpu::rdtsc() < BOOT_TSC.load(Ordering::Acquire) {
+        HIGH_WATER.engage(now_ns());
+    }
+}
+
+/// On the boot CPU, after a new one said what it read: that must be behind us.
+pub fn check_behind(other_tsc: u64) {
+    if cpu::rdtsc() < other_tsc {
+        HIGH_WATER.engage(now_ns());
+    }
+}
+
+/// Whether all CPUs' counters are in step.
+pub fn in_step() -> bool {
+    !HIGH_WATER.is_engaged()
+}
