@@ -192,7 +192,7 @@ fn dispatch(c: &Context<'_>, object: &Object, params: &[u8]) -> Outcome {
                 r.set_exit_code(code.unwrap_or(0));
             })
         }
-        (Object::ThreadControl, 0..=2) => control(c, params),
+        (Object::ThreadControl, 0..=3) => control(c, params),
         (Object::ProcessSpawner, 0) => spawn::spawn(c, params),
         (Object::ProcessSpawner, 1) => sysinfo::programs(c, params),
         (Object::ProcessHandle(process), 0..=3) => handle(c, process),
@@ -280,6 +280,15 @@ fn control(c: &Context<'_>, params: &[u8]) -> Outcome {
             }
             c.thread.fs_base.set(base);
             crate::arch::features::set_fs_base(base);
+            Ok(Completion::OK.into())
+        }
+        3 => {
+            let message = schema::decode(params)?;
+            let bytes = message.root::<m::thread_control_set_affinity_params::Reader<'_>>()?.get_cpus()?;
+            let cpus = sched::CpuMask::from_bytes(bytes)
+                .map_err(|_| (Exception::InvalidArgument, "the CPU mask is not canonical"))?;
+            crate::sched::set_affinity(cpus)
+                .map_err(|_| (Exception::InvalidArgument, "no CPU of the mask is online"))?;
             Ok(Completion::OK.into())
         }
         _ => {

@@ -15,7 +15,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::timerq::TimerQueue;
-use sched::{CpuId, CpuMask, Decision, Effect, Landscape, MoveOutcome, PolicyKind, Runnable, ThreadId, Topology};
+use sched::{CpuId, CpuMask, Decision, Effect, Landscape, Misplaced, MoveOutcome, PolicyKind, Runnable, ThreadId, Topology};
 
 type Queue = sched::Cpu<()>;
 
@@ -31,6 +31,8 @@ pub struct CpuSched {
     idle_rsp: Cell<u64>,
     /// Whose *wait* lock is held over the switch.
     leaving: Cell<Option<&'static Thread>>,
+    /// Who was left only to be placed anew.
+    requeue: Cell<Option<ThreadRef>>,
     /// Somebody else should run.
     resched: Cell<bool>,
     /// Nothing to run, and it said so in [`IDLE`].
@@ -64,6 +66,7 @@ impl CpuSched {
             next_deadline: AtomicU64::new(u64::MAX),
             idle_rsp: Cell::new(0),
             leaving: Cell::new(None),
+            requeue: Cell::new(None),
             resched: Cell::new(false),
             idle: AtomicBool::new(false),
             until_ns: Cell::new(u64::MAX),
@@ -133,13 +136,14 @@ fn enqueue(runnable: Runnable<()>, direct: bool) {
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
     let outcome = if direct { queue.hand_over(runnable, now) } else { queue.enqueue(runnable, now) };
-    let effect = match outcome {
-        Ok(effect) => effect,
+    drop(queue);
+    match outcome {
+        Ok(effect) => apply(target, me, effect),
+        // A preference only: it may not run here.
+        Err(Misplaced(runnable)) if direct => enqueue(runnable, false),
         // `place` obeys masks; a thread that no CPU may run would be lost here.
         Err(_) => panic!("a thread was placed on CPU {} which it may not use", target.id),
-    };
-    drop(queue);
-    apply(target, me, effect);
+    }
 }
 
 fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
@@ -237,6 +241,37 @@ fn assert_unnamed(queue: &Queue, thread: &Thread) {
 /// Exits for which [`assert_unnamed`] held.
 pub static EXITS_CHECKED: AtomicU64 = AtomicU64::new(0);
 
+/// No CPU of a mask is online.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSuchCpu;
+
+/// From now on the current thread runs on these CPUs only; it does when this returns.
+pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
+    let online = CpuMask::first_n(percpu::count());
+    if cpus.and(&online).is_empty() {
+        return Err(NoSuchCpu);
+    }
+    let cpus = if online.without(&cpus).is_empty() { CpuMask::ALL } else { cpus };
+    let me = percpu::this();
+    let thread = thread::current();
+    let mut wait = thread.wait.lock();
+    thread.mxcsr.set(fpu::mxcsr());
+    let now = time::now_ns();
+    let mut queue = me.sched.queue.lock();
+    let mut blocked = queue.block(now).expect("the current thread");
+    let changed = blocked.set_allowed(cpus);
+    debug_assert!(changed.is_ok(), "the mask is not empty");
+    wait.parked = Some(blocked);
+    let decision = queue.dispatch(now);
+    me.sched.leaving.set(Some(thread));
+    // It is off its stack only after the switch; whoever is next wakes it.
+    me.sched.requeue.set(Some(thread.reference()));
+    core::mem::forget(wait);
+    leave(me, queue, decision, now);
+    fpu::reset(thread.mxcsr.get());
+    Ok(())
+}
+
 /// Somebody else should run: does so, if that is (still) true. For paths that return to user mode.
 #[inline]
 pub fn preempt_if_needed() {
@@ -314,6 +349,9 @@ pub fn finish_switch() {
     if let Some(left) = me.sched.leaving.take() {
         // SAFETY: `block` or `end` forgot the guard.
         unsafe { left.wait.unlock_forgotten() };
+    }
+    if let Some(left) = me.sched.requeue.take() {
+        wake(&left, false);
     }
     if let Some(tid) = me.dead.take() {
         let switched = Switched(());

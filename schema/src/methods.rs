@@ -25,6 +25,7 @@ methods! {
         GET_FS_BASE = 0 "getFsBase",
         SET_FS_BASE = 1 "setFsBase",
         EXIT_THREAD = 2 "exitThread",
+        SET_AFFINITY = 3 "setAffinity",
     }
     ProcessSpawner process_spawner { SPAWN = 0 "spawn", PROGRAMS = 1 "programs" }
     ProcessHandle process_handle { WAIT = 0 "wait", KILL = 1 "kill", INFO = 2 "info", EXIT_CODE = 3 "exitCode" }
