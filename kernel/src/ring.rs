@@ -9,6 +9,8 @@ use crate::sched;
 use crate::thread::{self, OPS, TIMEOUT, Thread};
 use crate::time;
 use abi::{CQ_ENTRIES, Cqe, Ring, SQ_ENTRIES, Sqe, TransportError};
+use crate::arch::mem::snapshot_64;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
@@ -254,8 +256,13 @@ pub fn drain(thread: &'static Thread, page: *const Ring, will_wait: bool) -> Res
             result = Err(TransportError::StaleSqConsumer);
             break;
         }
-        // SAFETY: as above; a copy, because the program may change the entry while we look at it.
-        let sqe: Sqe = unsafe { (&raw const (*page).sq[(head % SQ_ENTRIES) as usize]).read_volatile() };
+        let mut sqe = MaybeUninit::<Sqe>::uninit();
+        // SAFETY: as above; a copy, because the program may change the entry while we look at it. Any bytes are an entry.
+        let sqe = unsafe {
+            let from = &raw const (*page).sq[(head % SQ_ENTRIES) as usize];
+            snapshot_64(from.cast(), sqe.as_mut_ptr().cast());
+            sqe.assume_init()
+        };
         thread.sq_head.set(head.wrapping_add(1));
         // SAFETY: as above.
         unsafe { (*page).sq_head.store(head.wrapping_add(1), Ordering::Release) };

@@ -37,8 +37,8 @@ pub struct CpuSched {
     resched: Cell<bool>,
     /// Nothing to run, and it said so in [`IDLE`].
     pub idle: AtomicBool,
-    /// The core wants to be asked again then.
-    until_ns: Cell<u64>,
+    /// A direct handoff left the timer as it was.
+    unarmed: Cell<bool>,
     /// Next look at the neighbours.
     balance_ns: Cell<u64>,
     /// Switches so far.
@@ -69,7 +69,7 @@ impl CpuSched {
             requeue: Cell::new(None),
             resched: Cell::new(false),
             idle: AtomicBool::new(false),
-            until_ns: Cell::new(u64::MAX),
+            unarmed: Cell::new(false),
             balance_ns: Cell::new(0),
             switches: AtomicU64::new(0),
             steals: AtomicU64::new(0),
@@ -138,7 +138,9 @@ fn enqueue(runnable: Runnable<()>, direct: bool) {
     let outcome = if direct { queue.hand_over(runnable, now) } else { queue.enqueue(runnable, now) };
     drop(queue);
     match outcome {
-        Ok(effect) => apply(target, me, effect),
+        // The caller is about to wait: the switch arms the timer. If it does not wait after all, `preempt_if_needed` does.
+        Ok(Effect::Rearm { .. }) if direct => me.sched.unarmed.set(true),
+        Ok(effect) => apply(target, me, effect, now),
         // A preference only: it may not run here.
         Err(Misplaced(runnable)) if direct => enqueue(runnable, false),
         // `place` obeys masks; a thread that no CPU may run would be lost here.
@@ -150,10 +152,10 @@ fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
     let Some(topology) = topology() else { return me };
     let previous = runnable.last_cpu();
     // The usual case first: it ran here, and nobody else is idle.
-    let idle = IDLE.snapshot();
-    if idle.is_empty() && previous.is_some_and(|last| last.index() == me.id) {
+    if previous.is_some_and(|last| last.index() == me.id) && IDLE.is_empty() {
         return me;
     }
+    let idle = IDLE.snapshot();
     let land = Landscape {
         topology,
         online: CpuMask::first_n(percpu::count()),
@@ -169,17 +171,14 @@ fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
 }
 
 /// Does what the core asked for on `target`.
-fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect) {
+fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, now: u64) {
     match effect {
         Effect::Keep => {}
         _ if target.id != me.id => {
             PENDING.insert(target.id);
             smp::interrupt(target, smp::IPI_RESCHED);
         }
-        Effect::Rearm { until_ns } => {
-            me.sched.until_ns.set(until_ns);
-            time::arm(me, until_ns);
-        }
+        Effect::Rearm { until_ns } => time::arm(me, until_ns, now),
         Effect::Dispatch => me.sched.resched.set(true),
     }
 }
@@ -278,6 +277,9 @@ pub fn preempt_if_needed() {
     let me = percpu::this();
     if me.sched.resched.get() {
         preempt(me, false);
+    } else if me.sched.unarmed.replace(false) {
+        let until_ns = me.sched.queue.lock().until_ns();
+        time::arm(me, until_ns, time::now_ns());
     }
 }
 
@@ -299,13 +301,13 @@ fn preempt(me: &'static PerCpu, voluntarily: bool) {
 }
 
 /// Switches to whom `decision` names. Returns when this context is chosen again.
-fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<()>, _now: u64) {
+fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<()>, now: u64) {
     debug_assert!(decision.evicted.is_none(), "nobody has a context yet");
     let next = decision.run.and_then(|id| thread::get(id.0 as u32));
     let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const Thread);
-    me.sched.until_ns.set(decision.until_ns);
-    time::arm(me, decision.until_ns);
+    time::arm(me, decision.until_ns, now);
     me.sched.resched.set(false);
+    me.sched.unarmed.set(false);
     let previous = me.current.get();
     if core::ptr::eq(previous, next_pointer) {
         if let Some(left) = me.sched.leaving.take() {
@@ -407,8 +409,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
             // Somebody may have queued for a busy neighbour before the mark was seen: look once more.
             continue;
         }
-        me.sched.until_ns.set(u64::MAX);
-        time::arm(me, u64::MAX);
+        time::arm(me, u64::MAX, now);
         crate::process::note_idle(me.id);
         cpu::wait_for_interrupt();
     }
@@ -469,10 +470,7 @@ pub fn look(me: &'static PerCpu) {
     drop(queue);
     match effect {
         Effect::Dispatch => me.sched.resched.set(true),
-        Effect::Keep | Effect::Rearm { .. } => {
-            me.sched.until_ns.set(until_ns);
-            time::arm(me, until_ns);
-        }
+        Effect::Keep | Effect::Rearm { .. } => time::arm(me, until_ns, now),
     }
 }
 
@@ -491,17 +489,12 @@ fn balance(me: &'static PerCpu, now: u64) {
     if let Some(slow) = plan.pull_from.and_then(|slow| percpu::get(slow.index())) {
         let outcome = with_both(me, slow, |mine, theirs, now| mine.balance_from(theirs, now));
         if let MoveOutcome::Moved { effect, .. } = outcome {
-            apply(me, me, effect);
+            apply(me, me, effect, now);
         }
     }
     if let Some(limit) = plan.forgive_below {
         me.sched.queue.lock().forgive_below(limit);
     }
-}
-
-/// The instant that the core wants to be asked at.
-pub fn until_ns(me: &PerCpu) -> u64 {
-    me.sched.until_ns.get()
 }
 
 /// Makes the idle context of a CPU and enters it. The boot stack is left for ever.
