@@ -315,7 +315,10 @@ pub fn release(thread: &'static Thread, token: OffStackToken) {
     drop(parked);
     if let Some(body) = body {
         let Body { process, stack, exit, .. } = body;
-        crate::process::note_depth(stack.depth());
+        // The search costs more than all the rest: tests only.
+        if cfg!(debug_assertions) {
+            crate::process::note_depth(stack.depth());
+        }
         stack.free(token);
         process.ledger.release_stack();
         exit.reaped();

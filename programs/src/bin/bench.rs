@@ -157,22 +157,14 @@ fn switches(yielding: Sqe) -> Outcome {
             unsafe { ring::run(yielding) };
         }
     });
-    // A round is two switches.
-    let mut costs = Vec::new();
-    for batch in 0..BATCHES + 5 {
-        let before = ticks();
-        for _ in 0..50 {
-            // SAFETY: names no memory.
-            unsafe { ring::run(yielding) };
-        }
-        if batch >= 5 {
-            costs.push((ticks() - before) / 100);
-        }
-    }
+    // A yield of ours is two switches: there and back, each with a system call.
+    row("context-switch-pair", 50, || {
+        // SAFETY: names no memory.
+        unsafe { ring::run(yielding) };
+        Ok(())
+    })?;
     stop.store(true, Ordering::Relaxed);
     other.join()?;
-    costs.sort_unstable();
-    println!("bench context-switch {} (spread {} to {})", costs[BATCHES / 2], costs[0], costs[BATCHES - 1]);
     Ok(())
 }
 
