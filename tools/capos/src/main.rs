@@ -23,6 +23,8 @@ struct Line {
 enum Action {
     /// Build kernel and programs
     Build(Build),
+    /// Check kernel, runtime and programs with clippy, warnings as errors
+    Lint,
     /// Make the boot image of a manifest out of what was built
     Image {
         /// The manifest: a name (manifests/NAME.toml) or a path
@@ -139,6 +141,7 @@ fn main() -> ExitCode {
     let line = Line::parse();
     let result = Project::find().and_then(|project| match &line.command {
         Action::Build(build) => guest::build(&project, &build.variant()).map(|()| ExitCode::SUCCESS),
+        Action::Lint => guest::lint(&project).map(|()| ExitCode::SUCCESS),
         Action::Image { manifest, output, build } => {
             package::make(&project, &build.variant(), &project.manifest(manifest), output)
                 .map(|()| ExitCode::SUCCESS)

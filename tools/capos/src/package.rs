@@ -1,6 +1,6 @@
 //! Makes boot images: all programs, the compiled manifest, the kernel's symbols.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use image::{Manifest, write_archive};
@@ -19,9 +19,24 @@ pub const SYMBOLS: &str = "kernel.sym";
 /// # Errors
 /// When it cannot be read, or is bad.
 pub fn compile_manifest(path: &Path) -> Result<Vec<u8>, Problem> {
-    let text = std::fs::read_to_string(path).map_err(|error| cannot("read the manifest", path, &error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| no_manifest(path, &error))?;
     let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(manifest::compile(&file, &text)?)
+}
+
+/// Why a manifest cannot be read; when there is none of that name, which there are.
+fn no_manifest(path: &Path, error: &std::io::Error) -> Problem {
+    let folder = path.parent().filter(|_| error.kind() == std::io::ErrorKind::NotFound);
+    let Some(entries) = folder.and_then(|folder| std::fs::read_dir(folder).ok()) else {
+        return cannot("read the manifest", path, error);
+    };
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_manifest = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "toml");
+    let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let mut names: Vec<String> = files.filter(is_manifest).map(|file| stem(&file)).collect();
+    names.sort();
+    let (name, file) = (stem(path), path.display());
+    Problem(format!("no manifest `{name}`: write {file}, or take one of: {}", names.join(" ")))
 }
 
 /// Makes the image of the manifest in `path`, out of what was built, and writes it to `output`.
