@@ -80,7 +80,7 @@ step_iso() {
   [ -d /usr/lib/grub/x86_64-efi ] || install_package grub-efi-amd64-bin "the disc boots by UEFI with it"
   has xorriso || install_package xorriso "grub-mkrescue writes the disc with it"
   has mformat || install_package mtools "grub-mkrescue makes the disc's UEFI partition with it"
-  [ -e /usr/share/OVMF/OVMF_CODE_4M.fd ] || [ -e /usr/share/ovmf/OVMF.fd ] ||
+  [ -e /usr/share/ovmf/OVMF.fd ] || [ -n "${CAPOS_OVMF-}" ] ||
     install_package ovmf "the UEFI firmware that the disc is tested with"
 }
 

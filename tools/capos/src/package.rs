@@ -67,12 +67,33 @@ pub fn make(project: &Project, variant: &Variant, path: &Path, output: &Path) ->
     write_file(output, &image)
 }
 
+/// Builds the guest, if it is to be, and makes the image of the manifest in `path`. Says where kernel and image are.
+///
+/// # Errors
+/// As [`make`], and when the guest does not build.
+pub fn prepare(
+    project: &Project,
+    variant: &Variant,
+    path: &Path,
+    build: bool,
+) -> Result<(PathBuf, PathBuf), Problem> {
+    // A bad manifest is said at once, not after the build.
+    compile_manifest(path)?;
+    if build {
+        guest::build(project, variant)?;
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let image = project.output("images", &format!("{name}{}.img", variant.suffix()))?;
+    make(project, variant, path, &image)?;
+    Ok((variant.built(project, "kernel"), image))
+}
+
 fn not_built(problem: &Problem) -> Problem {
     Problem(format!("{problem}; build the guest first: capos build"))
 }
 
 /// A program without its debug information.
-fn strip(program: &Path) -> Result<Vec<u8>, Problem> {
+pub(crate) fn strip(program: &Path) -> Result<Vec<u8>, Problem> {
     if let Err(error) = std::fs::metadata(program) {
         return Err(not_built(&cannot("read", program, &error)));
     }
