@@ -72,6 +72,18 @@ step_qemu() {
   has objcopy || install_package binutils "programs go into the boot image without their debug information"
 }
 
+# A disc that boots the kernel by GRUB, by BIOS and by UEFI, and the UEFI firmware to test it with.
+step_iso() {
+  step_qemu
+  has grub-mkrescue || install_package grub-common "grub-mkrescue makes the disc"
+  [ -d /usr/lib/grub/i386-pc ] || install_package grub-pc-bin "the disc boots by BIOS with it"
+  [ -d /usr/lib/grub/x86_64-efi ] || install_package grub-efi-amd64-bin "the disc boots by UEFI with it"
+  has xorriso || install_package xorriso "grub-mkrescue writes the disc with it"
+  has mformat || install_package mtools "grub-mkrescue makes the disc's UEFI partition with it"
+  [ -e /usr/share/ovmf/OVMF.fd ] || [ -n "${CAPOS_OVMF-}" ] ||
+    install_package ovmf "the UEFI firmware that the disc is tested with"
+}
+
 step_fuzz() {
   has rustup || fail "cargo-fuzz needs a nightly toolchain, and rustup is missing; install it (https://rustup.rs)"
   if ! rustup run nightly rustc --version >/dev/null 2>&1; then
@@ -110,10 +122,10 @@ step_go() {
   fi
 }
 
-[ $# -gt 0 ] || fail "name the steps: rust, python, c, valgrind, qemu, fuzz, peers"
+[ $# -gt 0 ] || fail "name the steps: rust, python, c, valgrind, qemu, iso, fuzz, peers"
 for step in "$@"; do
   case $step in
-    rust | python | c | valgrind | qemu | fuzz | peers) "step_$step" ;;
-    *) fail "no step '$step'; there are rust, python, c, valgrind, qemu, fuzz and peers" ;;
+    rust | python | c | valgrind | qemu | iso | fuzz | peers) "step_$step" ;;
+    *) fail "no step '$step'; there are rust, python, c, valgrind, qemu, iso, fuzz and peers" ;;
   esac
 done

@@ -10,9 +10,10 @@ cd "$(dirname "$0")/.." || exit 2
 seeds=${SEEDS:-200}
 groups=(
   "fmt:       cargo fmt --all --check -- --color=never"
-  "clippy:    cargo clippy --workspace --all-targets --locked -- -D warnings"
+  "clippy:    cargo clippy --all-targets --locked -- -D warnings"
+  "lint:      cargo run --quiet --locked -p capos -- lint"
   "tidy:      cargo run --quiet --locked -p tidy"
-  "tests:     cargo test --workspace --exclude models --locked --no-fail-fast"
+  "tests:     cargo test --workspace --exclude models --exclude kernel --exclude programs --locked --no-fail-fast"
   "models:    cargo test --release -p models --locked --no-fail-fast"
   "no-std:    tools/no-std/check.sh"
   "golden:    cargo run --release --quiet --locked -p sim -- golden --check"

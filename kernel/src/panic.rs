@@ -39,13 +39,14 @@ pub fn report(
 }
 
 fn backtrace(mut frame: u64, rip: Option<u64>, out: &dyn Fn(Arguments<'_>)) {
-    let show = |n: usize, address: u64| match crate::image::symbol(address) {
-        Some(symbol) => out(format_args!("  {n:2} {address:#x} {}+{:#x}", symbol.name, symbol.offset)),
+    // A return address may be the first byte after a function that ends with the call: look one byte before it.
+    let show = |n: usize, address: u64, back: u64| match crate::image::symbol(address - back) {
+        Some(symbol) => out(format_args!("  {n:2} {address:#x} {}+{:#x}", symbol.name, symbol.offset + back)),
         None => out(format_args!("  {n:2} {address:#x}")),
     };
     let mut n = 0;
     if let Some(rip) = rip {
-        show(n, rip);
+        show(n, rip, 0);
         n += 1;
     }
     while n < MAX_FRAMES && frame >= paging::PHYS_BASE && frame.is_multiple_of(8) {
@@ -54,7 +55,7 @@ fn backtrace(mut frame: u64, rip: Option<u64>, out: &dyn Fn(Arguments<'_>)) {
         if !paging::is_text(address) {
             break;
         }
-        show(n, address);
+        show(n, address, 1);
         n += 1;
         if next <= frame || next - frame > 64 * 1024 {
             break;

@@ -30,7 +30,7 @@ pub(crate) struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  sim tour                                    a guided tour (this is what `make run` plays)
+  sim tour                                    a guided tour (this is what `make tour` plays)
   sim run sim/scenarios/two-to-one.scn        one scenario: table and verdicts
   sim run FILE --html out.html                the same, as a page with a timeline to zoom into
   sim run FILE --policy eevdf --cpus 4        under another policy, on more CPUs

@@ -55,18 +55,25 @@ fn cargo(project: &Project) -> Command {
     command
 }
 
-/// Builds kernel and programs.
-///
-/// # Errors
-/// When cargo fails; it has said why.
-pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
+/// A cargo command for what runs in the machine, with its profile, its flags and its folder.
+fn guest_cargo(project: &Project, variant: &Variant, what: &str) -> Command {
     let mut command = cargo(project);
-    command.args(["build", "--locked", "--profile", variant.profile(), "-p", "kernel", "-p", "programs"]);
+    command.args([what, "--locked", "--profile", variant.profile()]);
     command.arg("--target-dir").arg(variant.target(project)).env("RUSTFLAGS", RUSTFLAGS);
     // These would take the place of RUSTFLAGS, or of the linker that the kernel's build script speaks to.
     for name in ["CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
         command.env_remove(name);
     }
+    command
+}
+
+/// Builds kernel and programs.
+///
+/// # Errors
+/// When cargo fails; it has said why.
+pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
+    let mut command = guest_cargo(project, variant, "build");
+    command.args(["-p", "kernel", "-p", "programs"]);
     if let Some(name) = &variant.planted {
         command.arg("--features").arg(format!("kernel/planted-{name}"));
     }
@@ -80,6 +87,18 @@ pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
         "the guest{} does not build; mend what cargo says above",
         planted.unwrap_or_default()
     )))
+}
+
+/// Clippy on what runs in the machine, with warnings as errors.
+///
+/// # Errors
+/// When it finds something; it has said what.
+pub fn lint(project: &Project) -> Result<(), Problem> {
+    let mut command = guest_cargo(project, &Variant::default(), "clippy");
+    command.args(["-p", "kernel", "-p", "rt", "-p", "programs", "--", "-D", "warnings"]);
+    let status = command.status();
+    let status = status.map_err(|error| Problem(format!("cannot run cargo: {error}; install Rust")))?;
+    if status.success() { Ok(()) } else { Err(Problem::new("mend what clippy says above")) }
 }
 
 /// The names of all programs: the binaries of the package `programs`.

@@ -4,6 +4,7 @@
 //! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed.
 
 pub mod guest;
+pub mod iso;
 pub mod manifest;
 pub mod package;
 pub mod place;

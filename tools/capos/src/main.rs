@@ -9,7 +9,7 @@ use capos::place::Project;
 use capos::proof::{Report, Run, Show, say};
 use capos::qemu::{Guest, Machine, Medium, Outcome};
 use capos::terminal::{Farewell, converse};
-use capos::{Problem, package};
+use capos::{Problem, iso, package};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
@@ -23,6 +23,8 @@ struct Line {
 enum Action {
     /// Build kernel and programs
     Build(Build),
+    /// Check kernel, runtime and programs with clippy, warnings as errors
+    Lint,
     /// Make the boot image of a manifest out of what was built
     Image {
         /// The manifest: a name (manifests/NAME.toml) or a path
@@ -41,6 +43,22 @@ enum Action {
     },
     /// Build, make the image, boot it, and show what it says
     Run(Boot),
+    /// Build, and make a disc that boots by BIOS and by UEFI
+    Iso {
+        /// The manifest: a name (manifests/NAME.toml) or a path
+        #[arg(long, default_value = "default")]
+        manifest: String,
+        /// Where the disc goes (default: target/images/NAME.iso)
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+        /// Boot options for the kernel
+        #[arg(long, value_name = "OPTIONS", default_value = "")]
+        append: String,
+        #[command(flatten)]
+        build: Build,
+    },
+    /// Make a disc with a proof on it, boot it by BIOS and by UEFI, and judge
+    IsoTest(IsoTest),
     /// Build, make the image, boot it, and judge: ends with `proof NAME: ok` or `proof NAME: FAILED <why>`
     Proof {
         /// The proof: manifests/NAME.toml
@@ -135,16 +153,43 @@ struct ProofBoot {
     options: MachineOptions,
 }
 
+#[derive(Args)]
+struct IsoTest {
+    /// The proof: manifests/NAME.toml
+    #[arg(default_value = "smoke")]
+    name: String,
+    /// CPUs
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
+    cpus: u32,
+    /// Time limit of each boot in seconds; the firmware takes most of it
+    #[arg(long, value_name = "SECONDS", default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// Show all that is said
+    #[arg(short, long)]
+    verbose: bool,
+}
+
 fn main() -> ExitCode {
     let line = Line::parse();
     let result = Project::find().and_then(|project| match &line.command {
         Action::Build(build) => guest::build(&project, &build.variant()).map(|()| ExitCode::SUCCESS),
+        Action::Lint => guest::lint(&project).map(|()| ExitCode::SUCCESS),
         Action::Image { manifest, output, build } => {
             package::make(&project, &build.variant(), &project.manifest(manifest), output)
                 .map(|()| ExitCode::SUCCESS)
         }
         Action::Check { manifests } => check(&project, manifests),
         Action::Run(boot) => run(&project, boot),
+        Action::Iso { manifest, output, append, build } => {
+            let output = match output {
+                Some(path) => path.clone(),
+                None => project.output("images", &format!("{}.iso", name_of(Path::new(manifest))))?,
+            };
+            make_disc(&project, &build.variant(), manifest, append, &output)?;
+            say(&output.display().to_string());
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::IsoTest(test) => test_disc(&project, test),
         Action::Proof { name, boot } => Ok(proof(&project, name, boot)),
     });
     result.unwrap_or_else(|problem| {
@@ -174,15 +219,47 @@ fn name_of(manifest: &Path) -> String {
 
 /// Builds what the options ask for, and makes the image.
 fn prepare(project: &Project, options: &MachineOptions, manifest: &Path) -> Result<Medium, Problem> {
-    // A bad manifest is said at once, not after the build.
-    package::compile_manifest(manifest)?;
     let variant = options.build.variant();
-    if !options.no_build {
-        guest::build(project, &variant)?;
+    let (kernel, image) = package::prepare(project, &variant, manifest, !options.no_build)?;
+    Ok(Medium::Kernel { kernel, image })
+}
+
+fn make_disc(
+    project: &Project,
+    variant: &Variant,
+    manifest: &str,
+    options: &str,
+    output: &Path,
+) -> Result<(), Problem> {
+    let (kernel, image) = package::prepare(project, variant, &project.manifest(manifest), true)?;
+    iso::make(&kernel, &image, options, output)
+}
+
+fn test_disc(project: &Project, test: &IsoTest) -> Result<ExitCode, Problem> {
+    let IsoTest { name, cpus, .. } = test;
+    let firmware = iso::firmware()?;
+    let disc = project.output("images", &format!("{name}-test.iso"))?;
+    make_disc(project, &Variant::default(), name, "", &disc)?;
+    let limit = Some(Duration::from_secs(test.timeout));
+    let mut code = ExitCode::SUCCESS;
+    for (by, firmware) in [("bios", None), ("uefi", Some(firmware))] {
+        let log = project.output("logs", &format!("iso-{by}.log"))?;
+        let machine = Machine { cpus: *cpus, ..Machine::default() };
+        let show = if test.verbose { Show::Lines } else { Show::Nothing };
+        let medium = Medium::Disc { iso: disc.clone(), firmware };
+        let run =
+            Run { machine, medium, limit, expects: vec!["(Multiboot2)".to_owned()], show, log: log.clone() };
+        let report = run.watch()?;
+        let seconds = report.took.as_secs_f64();
+        match report.proof_failure(name, limit) {
+            None => say(&format!("iso {by}: ok, {seconds:.1} s")),
+            Some(why) => {
+                say(&format!("{}iso {by}: FAILED {why}; {}", report.last_lines(), report.advice(&log)));
+                code = ExitCode::FAILURE;
+            }
+        }
     }
-    let image = project.output("images", &format!("{}{}.img", name_of(manifest), variant.suffix()))?;
-    package::make(project, &variant, manifest, &image)?;
-    Ok(Medium::Kernel { kernel: variant.built(project, "kernel"), image })
+    Ok(code)
 }
 
 fn log_of(project: &Project, options: &MachineOptions, name: &str) -> Result<PathBuf, Problem> {

@@ -1,6 +1,6 @@
 //! Makes boot images: all programs, the compiled manifest, the kernel's symbols.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use image::{Manifest, write_archive};
@@ -19,9 +19,24 @@ pub const SYMBOLS: &str = "kernel.sym";
 /// # Errors
 /// When it cannot be read, or is bad.
 pub fn compile_manifest(path: &Path) -> Result<Vec<u8>, Problem> {
-    let text = std::fs::read_to_string(path).map_err(|error| cannot("read the manifest", path, &error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| no_manifest(path, &error))?;
     let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(manifest::compile(&file, &text)?)
+}
+
+/// Why a manifest cannot be read; when there is none of that name, which there are.
+fn no_manifest(path: &Path, error: &std::io::Error) -> Problem {
+    let folder = path.parent().filter(|_| error.kind() == std::io::ErrorKind::NotFound);
+    let Some(entries) = folder.and_then(|folder| std::fs::read_dir(folder).ok()) else {
+        return cannot("read the manifest", path, error);
+    };
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_manifest = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "toml");
+    let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let mut names: Vec<String> = files.filter(is_manifest).map(|file| stem(&file)).collect();
+    names.sort();
+    let (name, file) = (stem(path), path.display());
+    Problem(format!("no manifest `{name}`: write {file}, or take one of: {}", names.join(" ")))
 }
 
 /// Makes the image of the manifest in `path`, out of what was built, and writes it to `output`.
@@ -52,12 +67,33 @@ pub fn make(project: &Project, variant: &Variant, path: &Path, output: &Path) ->
     write_file(output, &image)
 }
 
+/// Builds the guest, if it is to be, and makes the image of the manifest in `path`. Says where kernel and image are.
+///
+/// # Errors
+/// As [`make`], and when the guest does not build.
+pub fn prepare(
+    project: &Project,
+    variant: &Variant,
+    path: &Path,
+    build: bool,
+) -> Result<(PathBuf, PathBuf), Problem> {
+    // A bad manifest is said at once, not after the build.
+    compile_manifest(path)?;
+    if build {
+        guest::build(project, variant)?;
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let image = project.output("images", &format!("{name}{}.img", variant.suffix()))?;
+    make(project, variant, path, &image)?;
+    Ok((variant.built(project, "kernel"), image))
+}
+
 fn not_built(problem: &Problem) -> Problem {
     Problem(format!("{problem}; build the guest first: capos build"))
 }
 
 /// A program without its debug information.
-fn strip(program: &Path) -> Result<Vec<u8>, Problem> {
+pub(crate) fn strip(program: &Path) -> Result<Vec<u8>, Problem> {
     if let Err(error) = std::fs::metadata(program) {
         return Err(not_built(&cannot("read", program, &error)));
     }

@@ -61,6 +61,13 @@ pub enum Medium {
         /// The boot image.
         image: PathBuf,
     },
+    /// A disc whose boot loader knows the rest.
+    Disc {
+        /// Its image.
+        iso: PathBuf,
+        /// A UEFI firmware; without one, the machine's own BIOS boots it.
+        firmware: Option<PathBuf>,
+    },
 }
 
 impl Machine {
@@ -88,6 +95,12 @@ impl Machine {
                 words.extend(["-kernel".into(), kernel.into(), "-initrd".into(), image.into()]);
                 if !self.append.is_empty() {
                     words.extend(["-append".into(), self.append.clone().into()]);
+                }
+            }
+            Medium::Disc { iso, firmware } => {
+                words.extend(["-cdrom".into(), iso.into()]);
+                if let Some(firmware) = firmware {
+                    words.extend(["-bios".into(), firmware.into()]);
                 }
             }
         }
