@@ -148,7 +148,7 @@ fn sleep(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Option<Comple
         return Some(Completion::error(TransportError::NoSpace));
     }
     let Some(waiter) = ring::accept(thread, sqe.user_data, Waitable::Sleep) else {
-        process.ledger.release_sleeps(1);
+        process.ledger.release_sleep();
         return Some(Completion::error(TransportError::NoSpace));
     };
     time::set_timer(thread, waiter.op as usize, waiter.sequence, time::deadline(sqe.arg0));
