@@ -67,7 +67,8 @@ struct Flight {
     entry: Option<InFlight>,
 }
 
-struct InFlight {
+/// A call that was delivered and not yet answered.
+pub struct InFlight {
     caller: Waiter,
     reply: Buffer,
     server: ThreadRef,
@@ -267,34 +268,9 @@ impl Endpoint {
         Delivered::Yes
     }
 
-    /// Answers the call with `token`, if it is in flight and `server`'s process has it.
-    pub fn reply(&self, server: &ThreadRef, token: u64, answer: Answer, direct: bool) -> Result<(), TransportError> {
-        let flight = take_by_token(&mut self.state.lock(), token, Some(server)).ok_or(TransportError::BadToken)?;
-        let InFlight { caller, reply, .. } = flight;
-        let Answer { exception, message, cap } = answer;
-        let mut completion = Completion { status: exception.map_or(0, |e| e as i32), ..Completion::OK };
-        match &message {
-            Message::Inline(words) => {
-                completion.flags = cqe_flags::INLINE;
-                completion.w = *words;
-            }
-            Message::Bytes(bytes) => {
-                if bytes.len() > reply.length as usize {
-                    completion.status = TransportError::TooLong as i32;
-                } else if reply.process.space.write(reply.address, bytes).is_err() {
-                    completion.status = TransportError::BadAddress as i32;
-                }
-                completion.value = bytes.len() as u64;
-            }
-        }
-        if let Some(cap) = cap {
-            match reply.process.insert_cap(cap) {
-                Ok(id) => completion.cap = id.0,
-                Err(_) => completion.status = TransportError::NoSpace as i32,
-            }
-        }
-        ring::complete(&caller, &completion, direct);
-        Ok(())
+    /// The call with `token`, to be answered, if it is in flight and `server`'s process has it.
+    pub fn take(&self, server: &ThreadRef, token: u64) -> Option<InFlight> {
+        take_by_token(&mut self.state.lock(), token, Some(server))
     }
 
     /// Takes a call out of the queue, or forgets who waits for its answer.
@@ -320,6 +296,38 @@ impl Endpoint {
         let receiver = found.and_then(|at| state.receivers.remove(at));
         drop(state);
         receiver.is_some()
+    }
+}
+
+impl InFlight {
+    /// Answers the caller. Nobody else can any more.
+    pub fn answer(self, answer: Answer, direct: bool) {
+        let InFlight { caller, reply, .. } = self;
+        let Answer { exception, message, cap } = answer;
+        let mut completion = Completion { status: exception.map_or(0, |e| e as i32), ..Completion::OK };
+        match &message {
+            Message::Inline(words) => {
+                completion.flags = cqe_flags::INLINE;
+                completion.w = *words;
+            }
+            Message::Bytes(bytes) => {
+                // Of an exception's text the caller gets what it has room for; half an answer is none.
+                let cut = if exception.is_some() { bytes.len().min(reply.length as usize) } else { bytes.len() };
+                if cut > reply.length as usize {
+                    completion.status = TransportError::TooLong as i32;
+                } else if reply.process.space.write(reply.address, &bytes[..cut]).is_err() {
+                    completion.status = TransportError::BadAddress as i32;
+                }
+                completion.value = cut as u64;
+            }
+        }
+        if let Some(cap) = cap.filter(|_| completion.status >= 0) {
+            match reply.process.insert_cap(cap) {
+                Ok(id) => completion.cap = id.0,
+                Err(_) => completion.status = TransportError::NoSpace as i32,
+            }
+        }
+        ring::complete(&caller, &completion, direct);
     }
 }
 
