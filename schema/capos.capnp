@@ -57,6 +57,8 @@ interface ProcessHandle {
   info @2 () -> M.ProcessHandleInfoResults;
   exitCode @3 () -> M.ProcessHandleExitCodeResults;
   # At once, and as often as you like.
+  exit @4 M.ThreadControlExitThreadParams -> ();
+  # Ends the caller's own process, all threads, with this code; for another process InvalidArgument. Does not complete.
 }
 
 interface Endpoint {

@@ -28,7 +28,13 @@ methods! {
         SET_AFFINITY = 3 "setAffinity",
     }
     ProcessSpawner process_spawner { SPAWN = 0 "spawn", PROGRAMS = 1 "programs" }
-    ProcessHandle process_handle { WAIT = 0 "wait", KILL = 1 "kill", INFO = 2 "info", EXIT_CODE = 3 "exitCode" }
+    ProcessHandle process_handle {
+        WAIT = 0 "wait",
+        KILL = 1 "kill",
+        INFO = 2 "info",
+        EXIT_CODE = 3 "exitCode",
+        EXIT = 4 "exit",
+    }
     VirtualMemory virtual_memory { MAP = 0 "map", UNMAP = 1 "unmap", PROTECT = 2 "protect" }
     MemoryObject memory_object { MAP = 0 "map", UNMAP = 1 "unmap", PROTECT = 2 "protect", INFO = 3 "info" }
     UserSession user_session { INFO = 0 "info", LOGOUT = 1 "logout" }

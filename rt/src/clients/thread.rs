@@ -31,6 +31,7 @@ impl ThreadSpawner {
         fs_base: u64,
         flags: u32,
     ) -> Result<ThreadHandle> {
+        crate::start::note_thread();
         let mut room = [0; RESULTS_BYTES];
         let results =
             invoke_with::<thread_spawner_create_params::Owned>(self.0.id(), 0, &mut room, |mut params| {
