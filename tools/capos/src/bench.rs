@@ -134,12 +134,7 @@ fn rows(text: &str) -> Vec<(String, u64)> {
     text.lines()
         .filter_map(|line| {
             let mut words = line.trim().strip_prefix("bench ")?.split_whitespace();
-            let (name, count) = (words.next()?, words.next()?.parse().ok()?);
-            // The guest measures there and back together.
-            match name.strip_suffix("-pair") {
-                Some(single) => Some((single.to_owned(), count / 2)),
-                None => Some((name.to_owned(), count)),
-            }
+            Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
         })
         .collect()
 }
@@ -172,8 +167,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_read_and_pairs_halved() {
-        let text = "noise\r\nbench ipc-one-cpu 3850 (spread 1 to 2)\r\nbench context-switch-pair 2400 (x)\r\nbench bad\n";
+    fn rows_are_read() {
+        let text = "noise\r\nbench ipc-one-cpu 3850 (spread 1 to 2)\r\nbench context-switch 1200 (x)\r\nbench bad\n";
         assert_eq!(rows(text), [("ipc-one-cpu".to_owned(), 3850), ("context-switch".to_owned(), 1200)]);
     }
 }
