@@ -10,6 +10,7 @@ pub mod package;
 pub mod place;
 pub mod proof;
 pub mod qemu;
+pub mod suite;
 pub mod symbols;
 pub mod terminal;
 

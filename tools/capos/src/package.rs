@@ -51,11 +51,11 @@ pub fn make(project: &Project, variant: &Variant, path: &Path, output: &Path) ->
         .check_programs(|name| names.iter().any(|known| known == name))
         .map_err(|error| Problem(format!("{error}\nthere are {}", names.join(", "))))?;
     let mut files = vec![(MANIFEST.to_owned(), compiled)];
-    let kernel = variant.built(project, "kernel");
+    let kernel = variant.kernel(project);
     let kernel = std::fs::read(&kernel).map_err(|error| not_built(&cannot("read", &kernel, &error)))?;
     files.push((SYMBOLS.to_owned(), symbols::table(&kernel)?));
     for name in names {
-        let stripped = strip(&variant.built(project, &name))?;
+        let stripped = strip(&variant.program(project, &name))?;
         files.push((name, stripped));
     }
     files.sort();
@@ -85,7 +85,7 @@ pub fn prepare(
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let image = project.output("images", &format!("{name}{}.img", variant.suffix()))?;
     make(project, variant, path, &image)?;
-    Ok((variant.built(project, "kernel"), image))
+    Ok((variant.kernel(project), image))
 }
 
 fn not_built(problem: &Problem) -> Problem {
