@@ -25,7 +25,8 @@ interface ThreadSpawner {
 
 interface ThreadHandle {
   # 4. One thread of the caller's process. Releasing it detaches the thread.
-  join @0 () -> M.ThreadHandleJoinResults;
+  join @0 () -> ();
+  # The exit code is the first word of the completion: whoever ends does not write to the waiter's memory.
   # Completes when the thread has ended; once. A second join, or one's own, is Failed.
   exitCode @1 () -> M.ThreadHandleExitCodeResults;
   # At once, and as often as you like.
@@ -37,6 +38,7 @@ interface ThreadControl {
   setFsBase @1 M.ThreadControlSetFsBaseParams -> ();
   exitThread @2 M.ThreadControlExitThreadParams -> ();
   # Does not complete.
+  setAffinity @3 M.ThreadControlSetAffinityParams -> ();
 }
 
 interface ProcessSpawner {
@@ -48,12 +50,15 @@ interface ProcessSpawner {
 
 interface ProcessHandle {
   # 7. One process.
-  wait @0 () -> M.ProcessHandleWaitResults;
+  wait @0 () -> ();
+  # Exit code and ExitReason are the words of the completion.
   # Completes when the process has ended.
   kill @1 () -> ();
   info @2 () -> M.ProcessHandleInfoResults;
   exitCode @3 () -> M.ProcessHandleExitCodeResults;
   # At once, and as often as you like.
+  exit @4 M.ThreadControlExitThreadParams -> ();
+  # Ends the caller's own process, all threads, with this code; for another process InvalidArgument. Does not complete.
 }
 
 interface Endpoint {

@@ -61,10 +61,6 @@ struct ThreadSpawnerCreateParams {
 
 # ThreadHandle
 
-struct ThreadHandleJoinResults {
-  exitCode @0 :Int64;
-}
-
 struct ThreadHandleExitCodeResults {
   exited @0 :Bool;
   exitCode @1 :Int64;  # If it exited.
@@ -82,6 +78,10 @@ struct ThreadControlSetFsBaseParams {
 
 struct ThreadControlExitThreadParams {
   code @0 :Int64;
+}
+
+struct ThreadControlSetAffinityParams {
+  cpus @0 :Data;  # CPU n is bit n % 8 of byte n / 8; the last byte is not 0.
 }
 
 # ProcessSpawner
@@ -110,11 +110,6 @@ struct ProcessSpawnerProgramsResults {
 }
 
 # ProcessHandle
-
-struct ProcessHandleWaitResults {
-  exitCode @0 :Int64;
-  reason @1 :ExitReason;
-}
 
 struct ProcessInfo {
   pid @0 :UInt32;

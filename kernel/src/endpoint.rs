@@ -11,7 +11,7 @@ use crate::object::{Cap, Waitable};
 use crate::process::Process;
 use crate::ring::{self, Completion, Waiter};
 use crate::thread::Thread;
-use abi::{Exception, TransportError, cqe_flags};
+use abi::{CapId, Exception, TransportError, cqe_flags};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -67,7 +67,8 @@ struct Flight {
     entry: Option<InFlight>,
 }
 
-struct InFlight {
+/// A call that was delivered and not yet answered.
+pub struct InFlight {
     caller: Waiter,
     reply: Buffer,
     server: ThreadRef,
@@ -151,7 +152,12 @@ impl Endpoint {
     }
 
     /// Delivers a call to a receiver that waits, or queues it. `direct`: the caller is about to wait.
-    pub fn call(&self, mut call: Call, direct: bool) {
+    pub fn call(&self, call: Call, direct: bool) {
+        self.offer(call, direct, false);
+    }
+
+    /// As [`Endpoint::call`]; with `again` the call was accepted before, and is the first in the queue.
+    fn offer(&self, mut call: Call, direct: bool, again: bool) {
         loop {
             let mut state = self.state.lock();
             if state.closed {
@@ -159,13 +165,16 @@ impl Endpoint {
                 return disconnect(&call.caller, &call.reply);
             }
             let Some(receiver) = state.receivers.pop_front() else {
-                if state.calls.len() + state.flights.len() - state.free.len() >= MAX_CALLS
-                    || state.calls.try_reserve(1).is_err()
-                {
+                let is_full = state.calls.len() + state.flights.len() - state.free.len() >= MAX_CALLS;
+                if is_full && !again || state.calls.try_reserve(1).is_err() {
                     drop(state);
                     return overloaded(&call);
                 }
-                state.calls.push_back(call);
+                if again {
+                    state.calls.push_front(call);
+                } else {
+                    state.calls.push_back(call);
+                }
                 return;
             };
             drop(state);
@@ -194,15 +203,16 @@ impl Endpoint {
             None => state.receivers.push_back(receiver),
             Some(call) => {
                 drop(state);
+                // It was nobody's while we tried: others may have come to receive, or the last server may have gone.
                 if let Delivered::NotTo(call) = self.deliver(call, receiver, false) {
-                    let mut state = self.state.lock();
-                    state.calls.push_front(call);
+                    self.offer(call, false, true);
                 }
             }
         }
         None
     }
 
+    /// Gives the call to the receiver. Both are out of their queues.
     fn deliver(&self, call: Call, receiver: Receiver, direct: bool) -> Delivered {
         let Call { caller, reply, method, badge, message, cap } = call;
         let mut completion =
@@ -224,12 +234,23 @@ impl Endpoint {
                 completion.w = [bytes.len() as u64, 0];
             }
         }
+        if let Some(cap) = cap {
+            match receiver.buffer.process.insert_cap(cap) {
+                Ok(id) => completion.cap = id.0,
+                Err(cap) => {
+                    ring::complete(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
+                    return Delivered::NotTo(Call { caller, reply, method, badge, message, cap: Some(cap) });
+                }
+            }
+        }
         let token = {
             let mut state = self.state.lock();
             match new_flight(&mut state, InFlight { caller, reply, server: receiver.waiter.thread }) {
                 Ok(token) => token,
                 Err(flight) => {
                     drop(state);
+                    let cap = receiver.buffer.process.caps.lock().remove(CapId(completion.cap));
+                    drop(cap);
                     crate::object::cancelled(&receiver.waiter);
                     fail(&flight.caller, &flight.reply, Exception::Overloaded, "the endpoint is full");
                     return Delivered::Yes;
@@ -237,12 +258,6 @@ impl Endpoint {
             }
         };
         completion.value = token;
-        if let Some(cap) = cap {
-            match receiver.buffer.process.insert_cap(cap) {
-                Ok(id) => completion.cap = id.0,
-                Err(_) => completion.status = TransportError::NoSpace as i32,
-            }
-        }
         if !ring::complete(&receiver.waiter, &completion, direct) {
             // The receiver died under our hands: nobody will answer.
             let flight = take_by_token(&mut self.state.lock(), token, None);
@@ -253,34 +268,9 @@ impl Endpoint {
         Delivered::Yes
     }
 
-    /// Answers the call with `token`, if it is in flight and `server`'s process has it.
-    pub fn reply(&self, server: &ThreadRef, token: u64, answer: Answer, direct: bool) -> Result<(), TransportError> {
-        let flight = take_by_token(&mut self.state.lock(), token, Some(server)).ok_or(TransportError::BadToken)?;
-        let InFlight { caller, reply, .. } = flight;
-        let Answer { exception, message, cap } = answer;
-        let mut completion = Completion { status: exception.map_or(0, |e| e as i32), ..Completion::OK };
-        match &message {
-            Message::Inline(words) => {
-                completion.flags = cqe_flags::INLINE;
-                completion.w = *words;
-            }
-            Message::Bytes(bytes) => {
-                if bytes.len() > reply.length as usize {
-                    completion.status = TransportError::TooLong as i32;
-                } else if reply.process.space.write(reply.address, bytes).is_err() {
-                    completion.status = TransportError::BadAddress as i32;
-                }
-                completion.value = bytes.len() as u64;
-            }
-        }
-        if let Some(cap) = cap {
-            match reply.process.insert_cap(cap) {
-                Ok(id) => completion.cap = id.0,
-                Err(_) => completion.status = TransportError::NoSpace as i32,
-            }
-        }
-        ring::complete(&caller, &completion, direct);
-        Ok(())
+    /// The call with `token`, to be answered, if it is in flight and `server`'s process has it.
+    pub fn take(&self, server: &ThreadRef, token: u64) -> Option<InFlight> {
+        take_by_token(&mut self.state.lock(), token, Some(server))
     }
 
     /// Takes a call out of the queue, or forgets who waits for its answer.
@@ -306,6 +296,38 @@ impl Endpoint {
         let receiver = found.and_then(|at| state.receivers.remove(at));
         drop(state);
         receiver.is_some()
+    }
+}
+
+impl InFlight {
+    /// Answers the caller. Nobody else can any more.
+    pub fn answer(self, answer: Answer, direct: bool) {
+        let InFlight { caller, reply, .. } = self;
+        let Answer { exception, message, cap } = answer;
+        let mut completion = Completion { status: exception.map_or(0, |e| e as i32), ..Completion::OK };
+        match &message {
+            Message::Inline(words) => {
+                completion.flags = cqe_flags::INLINE;
+                completion.w = *words;
+            }
+            Message::Bytes(bytes) => {
+                // Of an exception's text the caller gets what it has room for; half an answer is none.
+                let cut = if exception.is_some() { bytes.len().min(reply.length as usize) } else { bytes.len() };
+                if cut > reply.length as usize {
+                    completion.status = TransportError::TooLong as i32;
+                } else if reply.process.space.write(reply.address, &bytes[..cut]).is_err() {
+                    completion.status = TransportError::BadAddress as i32;
+                }
+                completion.value = cut as u64;
+            }
+        }
+        if let Some(cap) = cap.filter(|_| completion.status >= 0) {
+            match reply.process.insert_cap(cap) {
+                Ok(id) => completion.cap = id.0,
+                Err(_) => completion.status = TransportError::NoSpace as i32,
+            }
+        }
+        ring::complete(&caller, &completion, direct);
     }
 }
 

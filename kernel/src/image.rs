@@ -3,11 +3,10 @@
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::Frame;
 use crate::mm::paging::phys;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use image::{Archive, Manifest, Symbol, Symbols};
 
-static START: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Checked once, at boot; nobody writes to it afterwards.
+static ARCHIVE: SpinLock<Option<Archive<'static>>> = SpinLock::new(Rank::Console, None);
 static SYMBOLS: SpinLock<Option<Symbols<'static>>> = SpinLock::new(Rank::Console, None);
 
 /// Remembers where the loader put the image, and checks it.
@@ -16,26 +15,22 @@ pub fn init(module: Option<(u64, u64)>) {
         crate::println!("boot: no boot image; start QEMU with -initrd, or GRUB with module2");
         crate::power::off(1)
     };
-    START.store(phys::pointer(start), Ordering::Relaxed);
-    BYTES.store(bytes as usize, Ordering::Relaxed);
-    let archive = match Archive::parse(bytes_of()) {
+    let bytes = phys::bytes(start, bytes as usize).unwrap_or(&[]);
+    let archive = match Archive::parse(bytes) {
         Ok(archive) => archive,
         Err(error) => {
             crate::println!("boot: {error}");
             crate::power::off(1)
         }
     };
+    *ARCHIVE.lock() = Some(archive);
     let symbols = archive.find("kernel.sym").and_then(|entry| Symbols::parse(entry.data).ok());
     *SYMBOLS.lock() = symbols;
 }
 
-fn bytes_of() -> &'static [u8] {
-    phys::bytes(phys::address(START.load(Ordering::Relaxed) as u64), BYTES.load(Ordering::Relaxed)).unwrap_or(&[])
-}
-
 /// The archive.
 pub fn archive() -> Option<Archive<'static>> {
-    Archive::parse(bytes_of()).ok()
+    *ARCHIVE.lock()
 }
 
 /// A program: its bytes, and the frame in which they begin.

@@ -192,10 +192,11 @@ fn dispatch(c: &Context<'_>, object: &Object, params: &[u8]) -> Outcome {
                 r.set_exit_code(code.unwrap_or(0));
             })
         }
-        (Object::ThreadControl, 0..=2) => control(c, params),
+        (Object::ThreadControl, 0..=3) => control(c, params),
         (Object::ProcessSpawner, 0) => spawn::spawn(c, params),
         (Object::ProcessSpawner, 1) => sysinfo::programs(c, params),
         (Object::ProcessHandle(process), 0..=3) => handle(c, process),
+        (Object::ProcessHandle(process), 4) => exit(c, process, params),
         (Object::VirtualMemory, 0..=2) => memory(c, params),
         (Object::MemoryObject(object), 0..=3) => object_memory(c, object, params),
         (Object::UserSession(session), 0..=1) => user_session(c, session),
@@ -282,6 +283,15 @@ fn control(c: &Context<'_>, params: &[u8]) -> Outcome {
             crate::arch::features::set_fs_base(base);
             Ok(Completion::OK.into())
         }
+        3 => {
+            let message = schema::decode(params)?;
+            let bytes = message.root::<m::thread_control_set_affinity_params::Reader<'_>>()?.get_cpus()?;
+            let cpus = sched::CpuMask::from_bytes(bytes)
+                .map_err(|_| (Exception::InvalidArgument, "the CPU mask is not canonical"))?;
+            crate::sched::set_affinity(cpus)
+                .map_err(|_| (Exception::InvalidArgument, "no CPU of the mask is online"))?;
+            Ok(Completion::OK.into())
+        }
         _ => {
             let message = schema::decode(params)?;
             Ok(Reply::Exit(message.root::<m::thread_control_exit_thread_params::Reader<'_>>()?.get_code()))
@@ -326,6 +336,17 @@ fn handle(c: &Context<'_>, process: &Arc<Process>) -> Outcome {
             })
         }
     }
+}
+
+/// ProcessHandle.exit: a process ends itself, all threads, with a code of its own.
+fn exit(c: &Context<'_>, process: &Arc<Process>, params: &[u8]) -> Outcome {
+    if !Arc::ptr_eq(process, c.process) {
+        return Err((Exception::InvalidArgument, "a process exits itself; others kill it").into());
+    }
+    let message = schema::decode(params)?;
+    let code = message.root::<m::thread_control_exit_thread_params::Reader<'_>>()?.get_code();
+    process.kill(code, Reason::Exited);
+    Ok(Reply::Exit(code))
 }
 
 fn memory(c: &Context<'_>, params: &[u8]) -> Outcome {

@@ -148,7 +148,7 @@ fn sleep(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Option<Comple
         return Some(Completion::error(TransportError::NoSpace));
     }
     let Some(waiter) = ring::accept(thread, sqe.user_data, Waitable::Sleep) else {
-        process.ledger.release_sleeps(1);
+        process.ledger.release_sleep();
         return Some(Completion::error(TransportError::NoSpace));
     };
     time::set_timer(thread, waiter.op as usize, waiter.sequence, time::deadline(sqe.arg0));
@@ -233,19 +233,21 @@ fn message(process: &Process, sqe: &Sqe) -> Decoded<Message> {
     Ok(Message::Bytes(bytes))
 }
 
-/// The capability that an entry passes along; moved out of the table only when the rest is known to be good.
-fn passenger(process: &Process, sqe: &Sqe) -> Decoded<Option<Cap>> {
+/// The capability that an entry passes along. It is moved out of the table only after `rest` has said that the rest is good.
+fn passenger<T>(process: &Process, sqe: &Sqe, rest: impl FnOnce() -> Decoded<T>) -> Decoded<(Option<Cap>, T)> {
+    let is_moved = sqe.flags & flags::MOVE != 0;
     if sqe.xfer == 0 {
-        return if sqe.flags & flags::MOVE != 0 { Err(TransportError::BadFlags) } else { Ok(None) };
+        return if is_moved { Err(TransportError::BadFlags) } else { Ok((None, rest()?)) };
     }
     let mut caps = process.caps.lock();
     let id = CapId(sqe.xfer);
     let held = caps.get(id).map_or(0, |cap| cap.rights);
     let cap = passable(caps.get(id), held, 0)?;
-    let moved = if sqe.flags & flags::MOVE != 0 { caps.remove(id) } else { None };
+    let value = rest()?;
+    let moved = if is_moved { caps.remove(id) } else { None };
     drop(caps);
     drop(moved);
-    Ok(Some(cap))
+    Ok((Some(cap), value))
 }
 
 fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
@@ -264,10 +266,10 @@ fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: b
         return Err(TransportError::TooLong);
     }
     let message = message(process, sqe)?;
-    let cap = passenger(process, sqe)?;
     let reply = Buffer { process: process.clone(), address: sqe.result_addr, length: sqe.result_len };
-    let caller =
-        ring::accept(thread, sqe.user_data, Waitable::Call(endpoint.clone())).ok_or(TransportError::NoSpace)?;
+    let waits_on = Waitable::Call(endpoint.clone());
+    let accept = || ring::accept(thread, sqe.user_data, waits_on).ok_or(TransportError::NoSpace);
+    let (cap, caller) = passenger(process, sqe, accept)?;
     endpoint.call(Call { caller, reply, method, badge, message, cap }, will_wait);
     Ok(Reply::Later)
 }
@@ -299,7 +301,8 @@ fn answer(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait:
         Err(_) => return Err(TransportError::BadFlags),
     };
     let message = message(process, sqe)?;
-    let cap = passenger(process, sqe)?;
-    endpoint.reply(&thread.reference(), sqe.result_addr, Answer { exception, message, cap }, will_wait)?;
+    let take = || endpoint.take(&thread.reference(), sqe.result_addr).ok_or(TransportError::BadToken);
+    let (cap, flight) = passenger(process, sqe, take)?;
+    flight.answer(Answer { exception, message, cap }, will_wait);
     Ok(Completion::OK.into())
 }

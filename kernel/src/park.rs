@@ -137,16 +137,22 @@ fn take_first(key: (u64, u64)) -> Option<Waiter> {
 pub fn withdraw(waiter: &Waiter) -> bool {
     let Some(thread) = thread::get(waiter.thread.tid) else { return false };
     time::cancel_timer(thread, waiter.op as usize);
-    unqueue(thread, waiter.op)
+    unqueue(thread, waiter)
 }
 
-fn unqueue(thread: &'static Thread, op: u8) -> bool {
+/// Generation and sequence number matter: since the waiter was taken the thread may have been woken and have parked again with the same
+/// operation slot, or its record may serve another thread that has.
+fn unqueue(thread: &'static Thread, waiter: &Waiter) -> bool {
     // The key does not change while the thread is parked; if it is not, the look under the lock says so.
     // SAFETY: a racy read of plain numbers, checked again under the lock.
     let key = unsafe { core::ptr::addr_of!((*thread.park.get()).key).read_volatile() };
     let mut bucket = bucket(key).lock();
     // SAFETY: the bucket's lock is held, if the key is what we read.
-    let found = unsafe { link(thread).queued && link(thread).op == op && link(thread).key == key };
+    let found = unsafe {
+        let link = link(thread);
+        let same = link.op == waiter.op && link.sequence == waiter.sequence && link.key == key;
+        link.queued && same && thread.is(&waiter.thread)
+    };
     if found {
         bucket.remove(thread);
     }
@@ -156,7 +162,7 @@ fn unqueue(thread: &'static Thread, op: u8) -> bool {
 /// The time limit of a parked operation is over.
 pub fn timed_out(waiter: &Waiter) {
     let Some(thread) = thread::get(waiter.thread.tid) else { return };
-    if unqueue(thread, waiter.op) {
+    if unqueue(thread, waiter) {
         ring::complete(waiter, &Completion::error(TransportError::TimedOut), false);
     }
 }

@@ -6,7 +6,7 @@ use crate::lock::{Rank, SpinLock};
 use crate::mm::frames;
 use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
-use crate::object::{Cap, Object, Session, ThreadExit, Waitable};
+use crate::object::{Cap, Object, Session, ThreadExit};
 use crate::ring::{self, Completion, Waiter};
 use crate::sched;
 use crate::thread::{self, Body, Start, Thread};
@@ -78,9 +78,9 @@ impl Ledger {
     pub fn take_sleep(&self) -> bool {
         take(&self.sleeps, 1, PROCESS_SLEEP_LIMIT)
     }
-    /// That many fewer.
-    pub fn release_sleeps(&self, count: u32) {
-        self.sleeps.fetch_sub(count, Ordering::Relaxed);
+    /// One fewer.
+    pub fn release_sleep(&self) {
+        self.sleeps.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -366,7 +366,7 @@ impl Process {
             }
         };
         if !listed {
-            let _ = ring::close(thread);
+            ring::close(thread);
             self.unmap_ring(ring_address);
             frames::free(ring_frame);
             thread::forget(thread);
@@ -444,7 +444,6 @@ impl Process {
 
     /// The last thread is gone: lets go of everything, and tells those who wait.
     fn finish(&self, code: i64, reason: Reason) {
-        sched::leave_space();
         // Capabilities first: servers and peers learn that we are gone.
         loop {
             let mut caps = self.caps.lock();
@@ -492,7 +491,7 @@ impl NewThread {
     pub fn cancel(self) {
         let process = self.thread.body().process.clone();
         let (address, frame) = (self.thread.body().ring_address, self.thread.body().ring_frame);
-        let _ = ring::close(self.thread);
+        ring::close(self.thread);
         process.unmap_ring(address);
         frames::free(frame);
         process.inner.lock().threads.retain(|tid| *tid != self.thread.tid());
@@ -537,23 +536,20 @@ pub fn exit_current(code: i64) -> ! {
     let thread = thread::current();
     let body = thread.body();
     let process = body.process.clone();
+    thread.sq.invalidate();
+    withdraw_all(thread);
     if thread.served.get() {
         fail_unanswered(&process, &thread.reference());
     }
-    // From here on completions find nobody, and what was under way is withdrawn.
-    thread.sq.invalidate();
-    let pending = ring::close(thread);
-    for (waiter, on) in pending.into_iter().flatten() {
-        crate::object::withdraw(&waiter, &on);
-        if matches!(on, Waitable::Sleep) {
-            process.ledger.release_sleeps(1);
-        }
-    }
     crate::time::cancel_timer(thread, thread::TIMEOUT);
+    // From here on completions find nobody.
+    ring::close(thread);
     process.unmap_ring(body.ring_address);
     frames::free(body.ring_frame);
     let exit = body.exit.clone();
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
+    // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more.
+    sched::leave_space();
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
     exit.ended(code);
     drop(exit);
@@ -564,6 +560,20 @@ pub fn exit_current(code: i64) -> ! {
     }
     drop(process);
     sched::end()
+}
+
+/// Withdraws what the current thread has under way. What another CPU has in its hands (it copies a message, or wakes the thread) is
+/// finished there first: when the thread has ended, its memory and its record may serve others, and nobody may write to them on its behalf.
+fn withdraw_all(thread: &Thread) {
+    while let Some((waiter, on)) = ring::any_pending(thread) {
+        if crate::object::withdraw(&waiter, &on) {
+            ring::forget(thread, &waiter);
+        } else {
+            // Bounded: the other CPU is in the kernel, which does not preempt itself, and we hold nothing that it could wait for.
+            crate::arch::cpu::pause();
+            crate::mm::tlb::poll();
+        }
+    }
 }
 
 /// Calls that `server` received and did not answer fail, whoever else serves the endpoint.

@@ -9,6 +9,8 @@ use crate::sched;
 use crate::thread::{self, OPS, TIMEOUT, Thread};
 use crate::time;
 use abi::{CQ_ENTRIES, Cqe, Ring, SQ_ENTRIES, Sqe, TransportError};
+use crate::arch::mem::snapshot_64;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
@@ -71,8 +73,6 @@ pub struct RingSide {
     /// The thread waits for this many completions; 0: it does not wait.
     need: u32,
     sequence: u32,
-    /// Sleeps that ended and are still charged: given back by the thread itself, since whoever ends one may be an interrupt handler.
-    sleeps_done: u32,
     pending: [Option<Pending>; OPS],
 }
 
@@ -85,7 +85,7 @@ pub static STALE_COMPLETIONS: AtomicU64 = AtomicU64::new(0);
 impl RingSide {
     /// Of no thread.
     pub const fn closed() -> RingSide {
-        RingSide { page: core::ptr::null_mut(), cq_tail: 0, reserved: 0, need: 0, sequence: 0, sleeps_done: 0, pending: [const { None }; OPS] }
+        RingSide { page: core::ptr::null_mut(), cq_tail: 0, reserved: 0, need: 0, sequence: 0, pending: [const { None }; OPS] }
     }
 
     /// Of a new thread, with its page.
@@ -165,7 +165,7 @@ pub fn complete(waiter: &Waiter, completion: &Completion, direct: bool) -> bool 
         return false;
     };
     ring.reserved -= 1;
-    ring.sleeps_done += u32::from(matches!(pending.on, Waitable::Sleep));
+    uncharge(thread, &pending.on);
     ring.post(pending.user_data, completion);
     let wake = ring.satisfied();
     if wake {
@@ -205,19 +205,41 @@ pub fn pending_on(thread: &Thread, user_data: u64) -> Option<(Waiter, Waitable)>
     Some((Waiter { thread: thread.reference(), op: op as u8, sequence }, on))
 }
 
-/// Closes the ring of a thread that ends: later completions find nobody. Returns what its operations waited on.
-pub fn close(thread: &Thread) -> [Option<(Waiter, Waitable)>; OPS] {
-    let mut out = [const { None }; OPS];
-    let reference = thread.reference();
-    let mut ring = thread.ring.lock();
-    thread.generation.store(0, Ordering::Release);
-    settle_sleeps(thread, &mut ring);
-    for (op, pending) in ring.pending.iter_mut().enumerate() {
-        let waiter = |sequence| Waiter { thread: reference, op: op as u8, sequence };
-        out[op] = pending.take().map(|pending| (waiter(pending.sequence), pending.on));
+/// Gives back what an operation under way was charged.
+/// The ring's lock is held and the ring is open, so the thread has not ended and its body is there.
+fn uncharge(thread: &Thread, on: &Waitable) {
+    if matches!(on, Waitable::Sleep) {
+        thread.body().process.ledger.release_sleep();
     }
+}
+
+/// Some operation of the current thread that is under way.
+pub fn any_pending(thread: &Thread) -> Option<(Waiter, Waitable)> {
+    let ring = thread.ring.lock();
+    let op = ring.pending.iter().position(Option::is_some)?;
+    let pending = ring.pending[op].as_ref()?;
+    let (on, sequence) = (pending.on.clone(), pending.sequence);
+    drop(ring);
+    Some((Waiter { thread: thread.reference(), op: op as u8, sequence }, on))
+}
+
+/// Forgets an operation of the current thread that was withdrawn: it does not complete.
+pub fn forget(thread: &Thread, waiter: &Waiter) {
+    let mut ring = thread.ring.lock();
+    let Some(pending) = ring.pending[waiter.op as usize].take() else { return };
+    ring.reserved -= 1;
+    uncharge(thread, &pending.on);
+    drop(ring);
+    // What it waited on may end here, without a lock.
+    drop(pending);
+}
+
+/// Closes the ring of a thread that ends and has nothing under way: later completions find nobody.
+pub fn close(thread: &Thread) {
+    let mut ring = thread.ring.lock();
+    debug_assert!(ring.pending.iter().all(Option::is_none), "a thread ends with operations under way");
+    thread.generation.store(0, Ordering::Release);
     *ring = RingSide::closed();
-    out
 }
 
 // ---- submissions ----------------------------------------------------------------------------------------------------------
@@ -254,8 +276,13 @@ pub fn drain(thread: &'static Thread, page: *const Ring, will_wait: bool) -> Res
             result = Err(TransportError::StaleSqConsumer);
             break;
         }
-        // SAFETY: as above; a copy, because the program may change the entry while we look at it.
-        let sqe: Sqe = unsafe { (&raw const (*page).sq[(head % SQ_ENTRIES) as usize]).read_volatile() };
+        let mut sqe = MaybeUninit::<Sqe>::uninit();
+        // SAFETY: as above; a copy, because the program may change the entry while we look at it. Any bytes are an entry.
+        let sqe = unsafe {
+            let from = &raw const (*page).sq[(head % SQ_ENTRIES) as usize];
+            snapshot_64(from.cast(), sqe.as_mut_ptr().cast());
+            sqe.assume_init()
+        };
         thread.sq_head.set(head.wrapping_add(1));
         // SAFETY: as above.
         unsafe { (*page).sq_head.store(head.wrapping_add(1), Ordering::Release) };
@@ -268,20 +295,11 @@ pub fn drain(thread: &'static Thread, page: *const Ring, will_wait: bool) -> Res
     result
 }
 
-/// Gives the charges of ended sleeps back.
-#[inline]
-fn settle_sleeps(thread: &Thread, ring: &mut RingSide) {
-    if ring.sleeps_done > 0 {
-        thread.body().process.ledger.release_sleeps(core::mem::take(&mut ring.sleeps_done));
-    }
-}
-
 /// Waits until `min` completions are there or it is `deadline`. Says how many are there.
 pub fn wait(thread: &'static Thread, min: u32, deadline: u64) -> u32 {
     let mut armed = false;
     loop {
         let mut ring = thread.ring.lock();
-        settle_sleeps(thread, &mut ring);
         let unread = ring.unread();
         let ended = thread.body().process.is_ending();
         if unread >= min || ended || deadline == 0 || (armed && time::now_ns() >= deadline) {

@@ -15,7 +15,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::timerq::TimerQueue;
-use sched::{CpuId, CpuMask, Decision, Effect, Landscape, MoveOutcome, PolicyKind, Runnable, ThreadId, Topology};
+use sched::{CpuId, CpuMask, Decision, Effect, Landscape, Misplaced, MoveOutcome, PolicyKind, Runnable, ThreadId, Topology};
 
 type Queue = sched::Cpu<()>;
 
@@ -31,12 +31,14 @@ pub struct CpuSched {
     idle_rsp: Cell<u64>,
     /// Whose *wait* lock is held over the switch.
     leaving: Cell<Option<&'static Thread>>,
+    /// Who was left only to be placed anew.
+    requeue: Cell<Option<ThreadRef>>,
     /// Somebody else should run.
     resched: Cell<bool>,
     /// Nothing to run, and it said so in [`IDLE`].
     pub idle: AtomicBool,
-    /// The core wants to be asked again then.
-    until_ns: Cell<u64>,
+    /// A direct handoff left the timer as it was.
+    unarmed: Cell<bool>,
     /// Next look at the neighbours.
     balance_ns: Cell<u64>,
     /// Switches so far.
@@ -64,9 +66,10 @@ impl CpuSched {
             next_deadline: AtomicU64::new(u64::MAX),
             idle_rsp: Cell::new(0),
             leaving: Cell::new(None),
+            requeue: Cell::new(None),
             resched: Cell::new(false),
             idle: AtomicBool::new(false),
-            until_ns: Cell::new(u64::MAX),
+            unarmed: Cell::new(false),
             balance_ns: Cell::new(0),
             switches: AtomicU64::new(0),
             steals: AtomicU64::new(0),
@@ -133,23 +136,26 @@ fn enqueue(runnable: Runnable<()>, direct: bool) {
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
     let outcome = if direct { queue.hand_over(runnable, now) } else { queue.enqueue(runnable, now) };
-    let effect = match outcome {
-        Ok(effect) => effect,
+    drop(queue);
+    match outcome {
+        // The caller is about to wait: the switch arms the timer. If it does not wait after all, `preempt_if_needed` does.
+        Ok(Effect::Rearm { .. }) if direct => me.sched.unarmed.set(true),
+        Ok(effect) => apply(target, me, effect, now),
+        // A preference only: it may not run here.
+        Err(Misplaced(runnable)) if direct => enqueue(runnable, false),
         // `place` obeys masks; a thread that no CPU may run would be lost here.
         Err(_) => panic!("a thread was placed on CPU {} which it may not use", target.id),
-    };
-    drop(queue);
-    apply(target, me, effect);
+    }
 }
 
 fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
     let Some(topology) = topology() else { return me };
     let previous = runnable.last_cpu();
     // The usual case first: it ran here, and nobody else is idle.
-    let idle = IDLE.snapshot();
-    if idle.is_empty() && previous.is_some_and(|last| last.index() == me.id) {
+    if previous.is_some_and(|last| last.index() == me.id) && IDLE.is_empty() {
         return me;
     }
+    let idle = IDLE.snapshot();
     let land = Landscape {
         topology,
         online: CpuMask::first_n(percpu::count()),
@@ -165,17 +171,14 @@ fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
 }
 
 /// Does what the core asked for on `target`.
-fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect) {
+fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, now: u64) {
     match effect {
         Effect::Keep => {}
         _ if target.id != me.id => {
             PENDING.insert(target.id);
             smp::interrupt(target, smp::IPI_RESCHED);
         }
-        Effect::Rearm { until_ns } => {
-            me.sched.until_ns.set(until_ns);
-            time::arm(me, until_ns);
-        }
+        Effect::Rearm { until_ns } => time::arm(me, until_ns, now),
         Effect::Dispatch => me.sched.resched.set(true),
     }
 }
@@ -237,12 +240,46 @@ fn assert_unnamed(queue: &Queue, thread: &Thread) {
 /// Exits for which [`assert_unnamed`] held.
 pub static EXITS_CHECKED: AtomicU64 = AtomicU64::new(0);
 
+/// No CPU of a mask is online.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSuchCpu;
+
+/// From now on the current thread runs on these CPUs only; it does when this returns.
+pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
+    let online = CpuMask::first_n(percpu::count());
+    if cpus.and(&online).is_empty() {
+        return Err(NoSuchCpu);
+    }
+    let cpus = if online.without(&cpus).is_empty() { CpuMask::ALL } else { cpus };
+    let me = percpu::this();
+    let thread = thread::current();
+    let mut wait = thread.wait.lock();
+    thread.mxcsr.set(fpu::mxcsr());
+    let now = time::now_ns();
+    let mut queue = me.sched.queue.lock();
+    let mut blocked = queue.block(now).expect("the current thread");
+    let changed = blocked.set_allowed(cpus);
+    debug_assert!(changed.is_ok(), "the mask is not empty");
+    wait.parked = Some(blocked);
+    let decision = queue.dispatch(now);
+    me.sched.leaving.set(Some(thread));
+    // It is off its stack only after the switch; whoever is next wakes it.
+    me.sched.requeue.set(Some(thread.reference()));
+    core::mem::forget(wait);
+    leave(me, queue, decision, now);
+    fpu::reset(thread.mxcsr.get());
+    Ok(())
+}
+
 /// Somebody else should run: does so, if that is (still) true. For paths that return to user mode.
 #[inline]
 pub fn preempt_if_needed() {
     let me = percpu::this();
     if me.sched.resched.get() {
         preempt(me, false);
+    } else if me.sched.unarmed.replace(false) {
+        let until_ns = me.sched.queue.lock().until_ns();
+        time::arm(me, until_ns, time::now_ns());
     }
 }
 
@@ -264,13 +301,13 @@ fn preempt(me: &'static PerCpu, voluntarily: bool) {
 }
 
 /// Switches to whom `decision` names. Returns when this context is chosen again.
-fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<()>, _now: u64) {
+fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<()>, now: u64) {
     debug_assert!(decision.evicted.is_none(), "nobody has a context yet");
     let next = decision.run.and_then(|id| thread::get(id.0 as u32));
     let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const Thread);
-    me.sched.until_ns.set(decision.until_ns);
-    time::arm(me, decision.until_ns);
+    time::arm(me, decision.until_ns, now);
     me.sched.resched.set(false);
+    me.sched.unarmed.set(false);
     let previous = me.current.get();
     if core::ptr::eq(previous, next_pointer) {
         if let Some(left) = me.sched.leaving.take() {
@@ -314,6 +351,9 @@ pub fn finish_switch() {
     if let Some(left) = me.sched.leaving.take() {
         // SAFETY: `block` or `end` forgot the guard.
         unsafe { left.wait.unlock_forgotten() };
+    }
+    if let Some(left) = me.sched.requeue.take() {
+        wake(&left, false);
     }
     if let Some(tid) = me.dead.take() {
         let switched = Switched(());
@@ -369,8 +409,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
             // Somebody may have queued for a busy neighbour before the mark was seen: look once more.
             continue;
         }
-        me.sched.until_ns.set(u64::MAX);
-        time::arm(me, u64::MAX);
+        time::arm(me, u64::MAX, now);
         crate::process::note_idle(me.id);
         cpu::wait_for_interrupt();
     }
@@ -431,10 +470,7 @@ pub fn look(me: &'static PerCpu) {
     drop(queue);
     match effect {
         Effect::Dispatch => me.sched.resched.set(true),
-        Effect::Keep | Effect::Rearm { .. } => {
-            me.sched.until_ns.set(until_ns);
-            time::arm(me, until_ns);
-        }
+        Effect::Keep | Effect::Rearm { .. } => time::arm(me, until_ns, now),
     }
 }
 
@@ -453,17 +489,12 @@ fn balance(me: &'static PerCpu, now: u64) {
     if let Some(slow) = plan.pull_from.and_then(|slow| percpu::get(slow.index())) {
         let outcome = with_both(me, slow, |mine, theirs, now| mine.balance_from(theirs, now));
         if let MoveOutcome::Moved { effect, .. } = outcome {
-            apply(me, me, effect);
+            apply(me, me, effect, now);
         }
     }
     if let Some(limit) = plan.forgive_below {
         me.sched.queue.lock().forgive_below(limit);
     }
-}
-
-/// The instant that the core wants to be asked at.
-pub fn until_ns(me: &PerCpu) -> u64 {
-    me.sched.until_ns.get()
 }
 
 /// Makes the idle context of a CPU and enters it. The boot stack is left for ever.

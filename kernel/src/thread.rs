@@ -154,18 +154,19 @@ impl Thread {
         }
     }
 
-    /// Is it the one that `reference` names?
+    /// Is it the one that `reference` names? A reference that was taken when the record had no thread (generation 0) names nobody.
     #[inline]
     pub fn is(&self, reference: &ThreadRef) -> bool {
-        self.generation.load(Ordering::Relaxed) == reference.thread_generation
+        reference.thread_generation != 0
+            && self.generation.load(Ordering::Relaxed) == reference.thread_generation
             && self.pid.load(Ordering::Relaxed) == reference.pid
             && self.process_generation.load(Ordering::Relaxed) == reference.process_generation
     }
 
-    /// What it has. Only the running thread itself may ask.
+    /// What it has. Only the running thread itself may ask, and who holds the lock of its ring while that is open.
     #[inline]
     pub fn body(&self) -> &Body {
-        // SAFETY: the body is put there before the thread runs and taken after it has ended; the thread itself asks.
+        // SAFETY: the body is put there before the thread has its generation and runs, and taken after it has closed the ring and ended.
         unsafe { (*self.body.get()).as_ref() }.expect("a live thread")
     }
 }
@@ -315,7 +316,10 @@ pub fn release(thread: &'static Thread, token: OffStackToken) {
     drop(parked);
     if let Some(body) = body {
         let Body { process, stack, exit, .. } = body;
-        crate::process::note_depth(stack.depth());
+        // The search costs more than all the rest: tests only.
+        if cfg!(debug_assertions) {
+            crate::process::note_depth(stack.depth());
+        }
         stack.free(token);
         process.ledger.release_stack();
         exit.reaped();

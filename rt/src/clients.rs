@@ -24,6 +24,7 @@ pub use system::{Counter, CpuInfo, Machine, SystemInfo, ThreadInfo};
 pub use thread::{ThreadControl, ThreadHandle, ThreadSpawner};
 pub use timer::Timer;
 
+pub(crate) use process::exit_process;
 pub(crate) use thread::set_fs_base;
 
 /// Declares the client of an interface.

@@ -196,7 +196,9 @@ impl Client {
     pub(crate) fn wait(&self, token: Token) -> Cqe {
         // The usual case: nothing else is under way, and the completion is there when the system call returns.
         if self.done.get() & (1 << token.slot()) == 0 {
-            self.enter(1, u64::MAX);
+            if self.cq_head.get() == self.ring().cq_tail.load(Ordering::Acquire) {
+                self.enter(1, u64::MAX);
+            }
             if let Some(cqe) = self.take_one() {
                 if cqe.user_data == token.id {
                     self.free.set(self.free.get() | 1 << token.slot());

@@ -1,7 +1,7 @@
 //! From the first instruction of a program to its `main`, and the end of threads and programs.
 
 use core::arch::naked_asm;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use abi::{BOOTINFO_MAGIC, CapSetEntry, Cqe, Interface, RING_ABI_VERSION, Ring, RuntimeBootInfo, Sqe};
 
@@ -12,7 +12,7 @@ use crate::{caps, error, syscall};
 pub const EXIT_UNSUPPORTED_ABI: i64 = 120;
 /// Exit code of a program that cannot set up its first thread: it has no `ThreadControl`, or too much thread-local data.
 pub const EXIT_NO_THREAD_DATA: i64 = 121;
-/// Exit code after a panic.
+/// Exit code after a panic, in whichever thread.
 pub const EXIT_PANIC: i64 = 101;
 
 /// Thread-local data of the initial thread lies on its stack; more than this is refused.
@@ -104,9 +104,26 @@ unsafe extern "C" fn begin(
     exit(code)
 }
 
-/// Ends the calling thread with `code` after dropping its [`crate::Local`]s. The process ends with its last thread.
+/// Ends the process with `code`, as std does: the calling thread's [`crate::Local`]s are dropped, other threads end where they are.
 pub fn exit(code: i64) -> ! {
     tls::drop_locals();
+    end_process(code)
+}
+
+/// Whether there was ever a second thread. Without one the end of the thread is the end of the process, with one system call.
+static IS_THREADED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the process may have more than one thread.
+pub(crate) fn note_thread() {
+    IS_THREADED.store(true, Ordering::Relaxed);
+}
+
+/// Ends every thread by the handle to the own process, which the kernel grants to each process as `self`.
+fn end_process(code: i64) -> ! {
+    if IS_THREADED.load(Ordering::Relaxed) {
+        // Returns only if the kernel refuses; then the other threads go on, and the process ends with the last of them.
+        let _ = crate::clients::exit_process(code);
+    }
     syscall::exit_thread(code)
 }
 
@@ -158,6 +175,6 @@ static CONTROL: caps::Known = caps::Known::new(Interface::ThreadControl);
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     crate::println!("{}: {info}", crate::args::program());
-    // No destructors: what they would touch may be what is broken.
-    syscall::exit_thread(EXIT_PANIC)
+    // No destructors: what they would touch may be what is broken. Other threads end too: they may wait for this one for ever.
+    end_process(EXIT_PANIC)
 }

@@ -130,7 +130,15 @@ unsafe extern "C" fn begin(start: *mut Start, tid: u32, ring: *const Ring) -> ! 
         let start = unsafe { Box::from_raw(start) };
         (start.run)();
     }
-    crate::start::exit(0)
+    exit(0)
+}
+
+/// Ends the calling thread with `code` after dropping its [`crate::Local`]s. Whoever joins it gets [`JoinError::Ended`].
+///
+/// In the first thread this is not the end of the program: that is [`crate::exit`], or the return of `main`.
+pub fn exit(code: i64) -> ! {
+    tls::drop_locals();
+    crate::syscall::exit_thread(code)
 }
 
 /// A running thread and where it runs.

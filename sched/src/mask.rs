@@ -62,6 +62,11 @@ impl CpuMask {
     /// Every CPU that there can be.
     pub const ALL: CpuMask = CpuMask([u64::MAX; WORDS]);
 
+    /// From words, CPU 0 the lowest bit of the first.
+    pub const fn from_words(words: [u64; WORDS]) -> CpuMask {
+        CpuMask(words)
+    }
+
     /// The first `count` CPUs.
     pub fn first_n(count: usize) -> CpuMask {
         let mut mask = CpuMask::EMPTY;

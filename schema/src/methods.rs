@@ -25,9 +25,16 @@ methods! {
         GET_FS_BASE = 0 "getFsBase",
         SET_FS_BASE = 1 "setFsBase",
         EXIT_THREAD = 2 "exitThread",
+        SET_AFFINITY = 3 "setAffinity",
     }
     ProcessSpawner process_spawner { SPAWN = 0 "spawn", PROGRAMS = 1 "programs" }
-    ProcessHandle process_handle { WAIT = 0 "wait", KILL = 1 "kill", INFO = 2 "info", EXIT_CODE = 3 "exitCode" }
+    ProcessHandle process_handle {
+        WAIT = 0 "wait",
+        KILL = 1 "kill",
+        INFO = 2 "info",
+        EXIT_CODE = 3 "exitCode",
+        EXIT = 4 "exit",
+    }
     VirtualMemory virtual_memory { MAP = 0 "map", UNMAP = 1 "unmap", PROTECT = 2 "protect" }
     MemoryObject memory_object { MAP = 0 "map", UNMAP = 1 "unmap", PROTECT = 2 "protect", INFO = 3 "info" }
     UserSession user_session { INFO = 0 "info", LOGOUT = 1 "logout" }

@@ -94,12 +94,29 @@ pub const fn index(address: u64, level: u32) -> usize {
 /// # Safety
 /// As [`table`], for the whole tree under `root`.
 pub unsafe fn entry<'a>(root: u64, address: u64, level: u32, flags: u64) -> Option<&'a mut u64> {
+    // SAFETY: the caller's promise.
+    unsafe { entry_noting(root, address, level, flags, |_| {}) }
+}
+
+/// As [`entry`]; `made` hears of every table that had to be made.
+///
+/// # Safety
+/// As [`entry`].
+pub unsafe fn entry_noting<'a>(
+    root: u64,
+    address: u64,
+    level: u32,
+    flags: u64,
+    mut made: impl FnMut(Frame),
+) -> Option<&'a mut u64> {
     let mut frame = root;
     for above in (level + 1..4).rev() {
         // SAFETY: the caller's promise.
         let slot = unsafe { &mut table(frame)[index(address, above)] };
         if *slot & PRESENT == 0 {
-            *slot = frames::allocate_zeroed()?.0 | PRESENT | WRITABLE | flags;
+            let table = frames::allocate_zeroed()?;
+            made(table);
+            *slot = table.0 | PRESENT | WRITABLE | flags;
         }
         frame = *slot & ADDRESS;
     }

@@ -104,6 +104,8 @@ pub struct Tables {
     regions: Vec<Region>,
     /// Where the search for free addresses begins.
     hint: u64,
+    /// Frames of its page tables, the root excepted.
+    tables: Vec<Frame>,
     /// Frames that belong to this space, tables excluded.
     owned: u64,
     limit: u64,
@@ -146,7 +148,7 @@ impl Space {
             let kernel = &paging::table(paging::kernel_root())[256..];
             paging::table(root)[256..].copy_from_slice(kernel);
         }
-        let tables = Tables { root, regions: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, limit };
+        let tables = Tables { root, regions: Vec::new(), tables: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, limit };
         Some(Space { tables: SpinLock::new(Rank::Space, tables), resident: AtomicMask::new(), root, id: crate::object::fresh_id() })
     }
 
@@ -318,18 +320,31 @@ impl Space {
 
     /// Frees everything. Nobody has the space loaded any more.
     pub fn destroy(&self) {
-        let mut regions = Vec::new();
         let mut tables = self.lock();
-        core::mem::swap(&mut regions, &mut tables.regions);
+        let regions = core::mem::take(&mut tables.regions);
+        let own_tables = core::mem::take(&mut tables.tables);
         let root = core::mem::replace(&mut tables.root, 0);
         tables.owned = 0;
         drop(tables);
         if root == 0 {
             return;
         }
-        // SAFETY: nobody has it loaded and nobody can reach it by `tables` any more.
-        unsafe { free_tree(root, 3) };
-        drop(regions);
+        for region in &regions {
+            // Other kinds of memory have their own owners; fixed regions may be either.
+            if matches!(region.kind, Kind::Object(..)) {
+                continue;
+            }
+            for page in (region.start..region.end).step_by(FRAME_BYTES as usize) {
+                // SAFETY: nobody has it loaded and nobody can reach it by `tables` any more.
+                if let Some(slot) = unsafe { paging::find(root, page) }
+                    && *slot & OWNED != 0
+                {
+                    frames::free(Frame(*slot & ADDRESS));
+                }
+            }
+        }
+        own_tables.iter().for_each(|table| frames::free(*table));
+        frames::free(Frame(root));
     }
 }
 
@@ -337,26 +352,6 @@ impl Drop for Space {
     fn drop(&mut self) {
         self.destroy();
     }
-}
-
-/// # Safety
-/// Nobody uses the tables any more.
-unsafe fn free_tree(frame: u64, level: u32) {
-    let user = if level == 3 { 256 } else { 512 };
-    for index in 0..user {
-        // SAFETY: the caller's promise; levels above 0 hold tables.
-        let slot = unsafe { paging::table(frame)[index] };
-        if slot & PRESENT == 0 {
-            continue;
-        }
-        if level > 0 {
-            // SAFETY: the caller's promise.
-            unsafe { free_tree(slot & ADDRESS, level - 1) };
-        } else if slot & OWNED != 0 {
-            frames::free(Frame(slot & ADDRESS));
-        }
-    }
-    frames::free(Frame(frame & ADDRESS));
 }
 
 impl Tables {
@@ -430,8 +425,12 @@ impl Tables {
         self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
         for page in 0..pages {
             let address = start + page * FRAME_BYTES;
+            // Room to note every table that this page may need.
+            let noted = self.tables.try_reserve(3).is_ok();
+            let list = &mut self.tables;
             // SAFETY: the space's lock is held.
-            let slot = unsafe { paging::entry(self.root, address, 0, USER) };
+            let slot = unsafe { paging::entry_noting(self.root, address, 0, USER, |table| list.push(table)) };
+            let slot = slot.filter(|_| noted);
             let entry = slot.and_then(|slot| {
                 *slot = match &backing {
                     Backing::Zero => frames::allocate_zeroed()?.0 | OWNED,

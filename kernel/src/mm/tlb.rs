@@ -39,13 +39,12 @@ impl AtomicMask {
     }
     /// The set, as it is word by word.
     pub fn snapshot(&self) -> CpuMask {
-        let mut mask = CpuMask::EMPTY;
-        for cpu in (0..percpu::count()).filter(|cpu| self.contains(*cpu)) {
-            if let Some(cpu) = CpuId::new(cpu) {
-                mask.insert(cpu);
-            }
-        }
-        mask
+        CpuMask::from_words(core::array::from_fn(|i| self.0[i].load(Ordering::SeqCst)))
+    }
+    /// Nobody.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
     }
     fn any_but(&self, cpu: usize) -> bool {
         self.0.iter().enumerate().any(|(i, word)| {

@@ -8,6 +8,10 @@ use crate::{History, Key};
 
 /// Longest line, in characters; what is typed beyond it is ignored.
 const LINE_MAX: usize = 200;
+/// Columns of the terminal. A line that is longer is shown in part, never wrapped: wrapped lines cannot be drawn again by a VT100.
+pub(crate) const COLUMNS: usize = 80;
+/// Most words that a completion lists.
+const LISTED_MAX: usize = 200;
 
 /// What a key led to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,15 +46,38 @@ impl Editor {
 
     /// Shows prompt and line; first thing to do for a new line.
     pub fn show(&self, out: &mut String) {
+        let room = self.room();
+        let first = self.first();
+        let end = self.text.len().min(first + room);
         out.push('\r');
         out.push_str(&self.prompt);
-        out.extend(&self.text);
+        for (at, &c) in self.text.iter().enumerate().take(end).skip(first) {
+            out.push(match at {
+                at if at == first && first > 0 => '<',
+                at if at + 1 == end && end < self.text.len() => '>',
+                _ => shown(c),
+            });
+        }
         out.push_str("\x1b[K");
-        let back = self.text.len() - self.cursor;
+        let back = end - self.cursor;
         if back > 0 {
             // Writing to a string does not fail.
             let _ = write!(out, "\x1b[{back}D");
         }
+    }
+
+    /// Columns for the line; the last one of the terminal stays free for the cursor.
+    fn room(&self) -> usize {
+        COLUMNS.saturating_sub(1 + self.prompt.chars().count()).max(8)
+    }
+
+    /// The first character that is shown: as few half pages on as bring the cursor into view.
+    fn first(&self) -> usize {
+        let (room, step) = (self.room(), self.room() / 2);
+        if self.text.len() <= room || self.cursor < room {
+            return 0;
+        }
+        ((self.cursor - room) / step + 1) * step
     }
 
     /// Takes a key; `out` gets what brings the screen up to date. `candidates` completes: given the text up to the cursor, it returns
@@ -77,6 +104,12 @@ impl Editor {
             Key::Ctrl('l') => out.push_str("\x1b[2J\x1b[H"),
             Key::Up | Key::Ctrl('p') => self.recall(self.age + 1, history),
             Key::Down | Key::Ctrl('n') => self.recall(self.age.saturating_sub(1), history),
+            Key::Char(c) if self.cursor == self.text.len() && self.text.len() < self.room() => {
+                // At the end of a line that fits, the character is all that changes.
+                self.edit(key);
+                out.push(shown(c));
+                return Event::Editing;
+            }
             _ => self.edit(key),
         }
         self.show(out);
@@ -173,10 +206,40 @@ impl Editor {
                 self.edit(Key::Char(c));
             }
         } else if found.len() > 1 {
-            out.push_str("\r\n");
-            out.push_str(&found.join("  "));
-            out.push_str("\r\n");
+            list(&found, out);
         }
+    }
+}
+
+/// Shows words, as many in a line as fit.
+fn list(words: &[String], out: &mut String) {
+    let mut column = 0;
+    for word in words.iter().take(LISTED_MAX) {
+        let wide = word.chars().count();
+        if column > 0 && column + 2 + wide < COLUMNS {
+            out.push_str("  ");
+            column += 2 + wide;
+        } else {
+            out.push_str("\r\n");
+            column = wide;
+        }
+        out.push_str(word);
+    }
+    if words.len() > LISTED_MAX {
+        // Writing to a string does not fail.
+        let _ = write!(out, "\r\nand {} more", words.len() - LISTED_MAX);
+    }
+    out.push_str("\r\n");
+}
+
+/// What stands for `c` on the screen: characters that take no column or two would move everything after them.
+fn shown(c: char) -> char {
+    match u32::from(c) {
+        0x300..=0x36f | 0x1100..=0x115f | 0x200b..=0x200f | 0x202a..=0x202e | 0x2060..=0x2064 => '?',
+        0x20d0..=0x20ff | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xd800..=0xfaff | 0xfe00..=0xfe6f => '?',
+        0xfeff..=0xff60 | 0xffe0..=0xffe6 => '?',
+        0x10000.. => '?',
+        _ => c,
     }
 }
 
@@ -275,6 +338,42 @@ mod tests {
         assert_eq!(terminal.types("ab\x0c"), "> ab|");
         assert_eq!(terminal.screen.text(), "> ab", "the rest was cleared");
         assert_eq!(terminal.types("\x01\x04"), "> |b", "Ctrl-D deletes when there is something");
+    }
+
+    #[test]
+    fn a_long_line_is_shown_in_part() {
+        let mut terminal = Terminal::new();
+        let text: String = (0..150).map(|n| char::from(b'a' + n % 26)).collect();
+        // The screen panics if anything goes beyond its 80 columns.
+        let shown = terminal.types(&text);
+        assert!(shown.starts_with("> <") && shown.ends_with("qrst|"), "{shown}");
+        let shown = terminal.types("\x1b[H");
+        assert!(shown.starts_with("> |abcd") && shown.ends_with('>'), "{shown}");
+        let shown = terminal.types("\x05\x1b[DX");
+        assert!(shown.ends_with("qrsX|t"), "{shown}");
+        for _ in 0..160 {
+            terminal.types("\x1b[D");
+        }
+        terminal.types("\r");
+        let expected = format!("{}X{}", &text[..149], &text[149..]);
+        assert_eq!(terminal.events, [Event::Line(expected)]);
+    }
+
+    #[test]
+    fn what_has_no_column_of_its_own_is_shown_as_one() {
+        let mut terminal = Terminal::new();
+        assert_eq!(terminal.types("a\u{301}ä漢😀"), "> a?ä??|");
+        terminal.types("\r");
+        assert_eq!(terminal.events, [Event::Line("a\u{301}ä漢😀".into())]);
+    }
+
+    #[test]
+    fn many_candidates_are_listed_in_lines() {
+        let words: Vec<String> = (0..250).map(|n| format!("program-{n:03}")).collect();
+        let mut out = String::new();
+        list(&words, &mut out);
+        assert!(out.lines().all(|line| line.len() < COLUMNS), "{out}");
+        assert!(out.ends_with("program-199\r\nand 50 more\r\n"), "{out}");
     }
 
     #[test]

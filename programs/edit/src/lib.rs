@@ -11,7 +11,9 @@ mod history;
 mod keys;
 #[cfg(test)]
 mod screen;
+mod words;
 
 pub use editor::{Editor, Event};
 pub use history::History;
 pub use keys::{Key, Keys};
+pub use words::words;

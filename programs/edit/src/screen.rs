@@ -1,6 +1,6 @@
 //! For tests: what a VT100 shows.
 
-/// A terminal of unlimited width and height that knows the sequences which the editor uses, and panics at others.
+/// A terminal of 80 columns and unlimited height that panics at a character beyond them. It knows the sequences which the editor uses, and panics at others too.
 pub(crate) struct Screen {
     lines: Vec<Vec<char>>,
     row: usize,
@@ -27,6 +27,7 @@ impl Screen {
                     self.sequence(&rest);
                 }
                 _ => {
+                    assert!(self.column < crate::editor::COLUMNS - 1, "the last column is left free");
                     let line = &mut self.lines[self.row];
                     line.resize(line.len().max(self.column + 1), ' ');
                     line[self.column] = c;

@@ -7,7 +7,7 @@ use abi::{CapId, Interface, Op, Sqe, TransportError, rights};
 use schema::messages_capnp::{
     ExitReason, ProcessState, grant, list_params, process_handle_exit_code_results,
     process_handle_info_results, process_info, process_spawner_programs_results,
-    process_spawner_spawn_params, process_spawner_spawn_results,
+    process_spawner_spawn_params, process_spawner_spawn_results, thread_control_exit_thread_params,
 };
 use schema::words;
 
@@ -79,9 +79,13 @@ impl<'a> Command<'a> {
             .grant_own("park", Interface::ParkSpace, rights::CALL)
     }
 
-    /// Grants everything that this process was born with, under the same names and with the same rights, except what `is_left_out` says.
+    /// Grants everything that this process was born with, under the same names and with the same rights, except what `is_left_out` says
+    /// and the handle to the process itself: each has its own.
     pub fn grant_all(mut self, is_left_out: impl Fn(&abi::CapSetEntry) -> bool) -> Command<'a> {
         for entry in crate::caps::granted().iter().filter(|entry| !is_left_out(entry)) {
+            if crate::caps::name_of(entry) == "self" {
+                continue;
+            }
             let cap = if is_own(entry.interface) { CapId::new(entry.interface, 0) } else { entry.cap };
             self.grants.push(Grant {
                 name: crate::caps::name_of(entry),
@@ -283,6 +287,17 @@ impl ProcessHandle {
             Some(results.get_exited().then_some(exit))
         })
     }
+}
+
+/// Ends this process, all threads, with `code`; returns only if the kernel refuses.
+pub(crate) fn exit_process(code: i64) -> Result<core::convert::Infallible> {
+    const EXIT: u32 = schema::methods::process_handle::EXIT;
+    let this: ProcessHandle = crate::caps::get("self")?;
+    let mut room = [0; RESULTS_BYTES];
+    invoke_with::<thread_control_exit_thread_params::Owned>(this.0.id(), EXIT, &mut room, |mut params| {
+        params.set_code(code);
+    })?;
+    Err(Error::BadReply)
 }
 
 /// The answer to a wait comes in the completion itself: code and reason.

@@ -4,7 +4,7 @@ use alloc_crate::vec::Vec;
 
 use abi::{CapId, Op, Sqe};
 use schema::messages_capnp::{
-    thread_control_exit_thread_params, thread_control_get_fs_base_results, thread_control_set_fs_base_params,
+    thread_control_exit_thread_params, thread_control_set_affinity_params, thread_control_get_fs_base_results, thread_control_set_fs_base_params,
     thread_handle_exit_code_results, thread_spawner_create_params,
 };
 
@@ -31,6 +31,7 @@ impl ThreadSpawner {
         fs_base: u64,
         flags: u32,
     ) -> Result<ThreadHandle> {
+        crate::start::note_thread();
         let mut room = [0; RESULTS_BYTES];
         let results =
             invoke_with::<thread_spawner_create_params::Owned>(self.0.id(), 0, &mut room, |mut params| {
@@ -89,6 +90,17 @@ impl ThreadControl {
     /// answer is already read through it.
     pub unsafe fn set_fs_base(&self, fs_base: u64) -> Result<()> {
         set_fs_base(&crate::tls::current().client, self.0.id(), fs_base)
+    }
+
+    /// From now on the calling thread runs on these CPUs only (bit `n % 8` of byte `n / 8` is CPU `n`; the last byte is not 0).
+    pub fn set_affinity(&self, cpus: &[u8]) -> Result<()> {
+        let mut room = [0; RESULTS_BYTES];
+        let mut params = [0; 96];
+        let more = schema::words::data(cpus.len());
+        let len = schema::encode::<thread_control_set_affinity_params::Owned>(&mut params, more, |mut p| p.set_cpus(cpus))
+            .map_err(|_| abi::TransportError::TooLong)?;
+        super::call::call(&crate::tls::current().client, self.0.id(), 3, &params[..len], &mut room)?;
+        Ok(())
     }
 
     /// Ends the calling thread; returns only if the kernel refuses.

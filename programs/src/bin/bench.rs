@@ -1,0 +1,250 @@
+//! What the kernel's operations cost, in guest instructions: run under icount, where one tick of the TSC is one instruction.
+//!
+//! Each row is the median of warm batches, printed as `bench <row> <instructions>`; `capos bench` reads these lines. With one CPU it prints
+//! the rows of one CPU, with more those across CPUs.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::ControlFlow::{Break, Continue};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use programs::proof::{Doing, Outcome, prove};
+use rt::abi::{Op, Sqe};
+use rt::{Command, Factory, ParkSpace, Pending, ProcessSpawner, ThreadControl, Timer, caps, println, ring, syscall, thread};
+
+rt::main!(run);
+
+/// Batches of which the median is taken, after as many to warm up.
+const BATCHES: usize = 41;
+
+fn ticks() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Where a profiler begins to count; the row that is named as the first argument calls it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn profile_begin() {
+    core::hint::black_box(0);
+}
+
+/// Where it stops.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn profile_end() {
+    core::hint::black_box(1);
+}
+
+/// The median cost of `each`, run `count` times in every batch.
+fn row(name: &str, count: u64, mut each: impl FnMut() -> Outcome) -> Outcome {
+    let mut costs = Vec::new();
+    for batch in 0..BATCHES + 5 {
+        if batch == BATCHES && rt::args::args().next().is_some_and(|arg| arg == name) {
+            profile_begin();
+        }
+        let before = ticks();
+        for _ in 0..count {
+            each()?;
+        }
+        if batch == BATCHES && rt::args::args().next().is_some_and(|arg| arg == name) {
+            profile_end();
+        }
+        if batch >= 5 {
+            costs.push((ticks() - before) / count);
+        }
+    }
+    costs.sort_unstable();
+    println!("bench {name} {} (spread {} to {})", costs[BATCHES / 2], costs[0], costs[BATCHES - 1]);
+    Ok(())
+}
+
+fn run() -> i64 {
+    // What this program is when it is spawned to be measured.
+    if rt::args::args().next().is_some_and(|arg| arg == "nothing") {
+        return 0;
+    }
+    prove("bench", || {
+        if rt::boot_info().cpus == 1 {
+            one_cpu()
+        } else {
+            across()
+        }
+    })
+}
+
+fn nop() -> Sqe {
+    Sqe { op: Op::Nop as u8, ..Sqe::default() }
+}
+
+fn one_cpu() -> Outcome {
+    // SAFETY: the queue is empty.
+    row("null-cap-enter", 100, || {
+        // SAFETY: the queue is empty.
+        unsafe { syscall::cap_enter(0, 0) };
+        Ok(())
+    })?;
+    // SAFETY: names no memory.
+    row("ring-nop-1", 100, || {
+        // SAFETY: names no memory.
+        unsafe { ring::run(nop()) };
+        Ok(())
+    })?;
+    nop_batch()?;
+    let yielding = Sqe { op: Op::Yield as u8, ..Sqe::default() };
+    switches(yielding)?;
+    ipc("ipc-one-cpu", None)?;
+    park_pair()?;
+    row("thread-create-join", 10, || {
+        thread::spawn(|| 1).join()?;
+        Ok(())
+    })?;
+    let spawner: ProcessSpawner = caps::any()?;
+    row("process-spawn-wait", 5, || {
+        let own = rt::abi::Interface::ThreadControl;
+        let command =
+            Command::new("bench").arg("nothing").grant_own("thread_control", own, rt::abi::rights::CALL);
+        let child = command.spawn(&spawner).doing("spawn")?;
+        child.handle.wait().doing("wait")?;
+        Ok(())
+    })?;
+    row("map-touch-unmap", 20, || {
+        let at = rt::vm::map(4096).doing("map")?;
+        // SAFETY: just mapped; nobody else knows of it.
+        unsafe {
+            at.as_ptr().write_volatile(1);
+            rt::vm::unmap(at.as_ptr() as u64, 4096).doing("unmap")
+        }
+    })?;
+    sleeps()
+}
+
+/// Thirty-two NOPs by one system call, each.
+fn nop_batch() -> Outcome {
+    let mut costs = Vec::new();
+    for batch in 0..BATCHES + 5 {
+        let before = ticks();
+        let mut tokens = [const { None }; 32];
+        for token in &mut tokens {
+            // SAFETY: names no memory.
+            *token = Some(unsafe { ring::queue(nop()) }.map_err(rt::Error::from)?);
+        }
+        // SAFETY: only the entries above are in the queue.
+        unsafe { syscall::cap_enter(32, u64::MAX) };
+        for token in tokens.into_iter().flatten() {
+            ring::wait(token);
+        }
+        if batch >= 5 {
+            costs.push((ticks() - before) / 32);
+        }
+    }
+    costs.sort_unstable();
+    println!("bench ring-nop-32-each {} (spread {} to {})", costs[BATCHES / 2], costs[0], costs[BATCHES - 1]);
+    Ok(())
+}
+
+/// Two threads that yield to each other: the cost of one switch.
+fn switches(yielding: Sqe) -> Outcome {
+    let stop = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&stop);
+    let other = thread::spawn(move || {
+        while !theirs.load(Ordering::Relaxed) {
+            // SAFETY: names no memory.
+            unsafe { ring::run(yielding) };
+        }
+    });
+    // A yield of ours is two switches: there and back, each with a system call.
+    row("context-switch-pair", 50, || {
+        // SAFETY: names no memory.
+        unsafe { ring::run(yielding) };
+        Ok(())
+    })?;
+    stop.store(true, Ordering::Relaxed);
+    other.join()?;
+    Ok(())
+}
+
+/// A call and its answer, two words each way; with `pin` the server runs on another CPU than the caller.
+fn ipc(name: &str, pin: Option<[u8; 2]>) -> Outcome {
+    let factory: Factory = caps::any()?;
+    let endpoint = Arc::new(factory.endpoint().doing("make an endpoint")?);
+    let theirs = Arc::clone(&endpoint);
+    let server = thread::spawn(move || {
+        if let Some([_, cpu]) = pin {
+            caps::any::<ThreadControl>()?.set_affinity(&[cpu])?;
+        }
+        theirs.serve(|call| {
+            let [first, second] = call.message.words();
+            if call.method == 1 { Continue([first + 1, second]) } else { Break([0; 2]) }
+        })
+    });
+    if let Some([cpu, _]) = pin {
+        caps::any::<ThreadControl>()?.set_affinity(&[cpu]).doing("pin")?;
+    }
+    row(name, 50, || {
+        endpoint.call(1, [1, 2]).doing("call")?;
+        Ok(())
+    })?;
+    endpoint.call(2, [0; 2]).doing("the last call")?;
+    server.join()?.doing("serve")
+}
+
+/// Two threads that park in turn: a round is a wake and a wait on both sides.
+fn park_pair() -> Outcome {
+    static TURN: AtomicU32 = AtomicU32::new(0);
+    let space: ParkSpace = caps::any()?;
+    let pass = |space: &ParkSpace, mine: u32, next: u32| {
+        while TURN.load(Ordering::Acquire) != mine {
+            let _ = space.park(&TURN, next, u64::MAX);
+        }
+        TURN.store(next, Ordering::Release);
+        space.unpark(&TURN, 1)
+    };
+    const STOP: u32 = 9;
+    TURN.store(0, Ordering::Relaxed);
+    let other = thread::spawn(move || {
+        let Ok(space) = caps::any::<ParkSpace>() else { return };
+        loop {
+            let turn = TURN.load(Ordering::Acquire);
+            match turn {
+                STOP => return,
+                1 => {
+                    TURN.store(0, Ordering::Release);
+                    let _ = space.unpark(&TURN, 1);
+                }
+                _ => {
+                    let _ = space.park(&TURN, turn, u64::MAX);
+                }
+            }
+        }
+    });
+    row("park-unpark", 50, || {
+        pass(&space, 0, 1).doing("unpark")?;
+        Ok(())
+    })?;
+    while TURN.load(Ordering::Acquire) != 0 {
+        let _ = space.park(&TURN, 1, u64::MAX);
+    }
+    TURN.store(STOP, Ordering::Release);
+    space.unpark(&TURN, 1).doing("unpark")?;
+    other.join()?;
+    Ok(())
+}
+
+/// A sleep of 1 µs: what the CPU does for it. The idle time in between is not counted: the sleeper is alone, so the rest is idle.
+fn sleeps() -> Outcome {
+    let timer: Timer = caps::any()?;
+    row("sleep-1us", 20, || timer.sleep(1000).doing("sleep"))
+}
+
+fn across() -> Outcome {
+    ipc("ipc-across-cpus", Some([1, 2]))?;
+    // Started and answered without waiting in between: nobody is handed over.
+    let timer: Timer = caps::any()?;
+    let pending: Pending<()> = timer.sleep_start(1000).doing("sleep")?;
+    pending.wait().doing("sleep")
+}
