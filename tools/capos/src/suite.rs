@@ -24,6 +24,8 @@ const COLUMNS: usize = 6;
 pub enum Verdict {
     /// The proof holds, and this text is said, if there is one.
     Holds(Option<String>),
+    /// It is no proof: the machine ends well, and this text is said.
+    Says(String),
     /// The proof does not hold, and this text is said.
     Fails(String),
 }
@@ -112,7 +114,8 @@ impl InRange for Result<u32, String> {
 }
 
 fn parse_verdict(text: &str) -> Result<(Option<String>, Verdict), String> {
-    let known = "`ok`, `ok with TEXT`, `must fail with TEXT`, `planted-NAME must fail with TEXT`";
+    let known =
+        "`ok`, `ok with TEXT`, `says TEXT`, `must fail with TEXT`, `planted-NAME must fail with TEXT`";
     let (planted, text) = match text.strip_prefix(PLANTED_PREFIX).and_then(|rest| rest.split_once(' ')) {
         Some((name, rest)) => (Some(name.to_owned()), rest.trim_start()),
         None => (None, text),
@@ -123,6 +126,8 @@ fn parse_verdict(text: &str) -> Result<(Option<String>, Verdict), String> {
         return Err(format!("what must come of it is one of: {known}; a planted bug must fail"));
     } else if let Some(text) = text.strip_prefix("ok with ") {
         Verdict::Holds(Some(text.trim().to_owned()))
+    } else if let Some(text) = text.strip_prefix("says ") {
+        Verdict::Says(text.trim().to_owned())
     } else if text == "ok" {
         Verdict::Holds(None)
     } else {
@@ -152,16 +157,14 @@ pub fn size_of(rows: &[Row], name: &str) -> Option<(u32, u64)> {
 struct Case {
     row: Row,
     cpus: u32,
+    /// What it boots, or why there is no such thing.
+    medium: Result<Medium, Problem>,
 }
 
 impl Case {
-    fn variant(&self) -> Variant {
-        Variant { planted: self.row.planted.clone(), ..Variant::default() }
-    }
-
     /// For people: `smoke on 2 CPUs, icount, pit`.
     fn title(&self) -> String {
-        let Case { row, cpus } = self;
+        let Case { row, cpus, .. } = self;
         let mut title = format!("{} on {cpus} CPU{}", row.name, if *cpus == 1 { "" } else { "s" });
         if row.icount {
             title.push_str(", icount");
@@ -182,9 +185,10 @@ impl Case {
 
     /// The command that makes this run again.
     fn command(&self) -> String {
-        let Case { row, cpus } = self;
+        let Case { row, cpus, .. } = self;
+        let kind = if matches!(row.verdict, Verdict::Says(_)) { "run --manifest" } else { "proof" };
         let mut command =
-            format!("cargo run -p capos -- proof {} --cpus {cpus} --mem {}", row.name, row.mem_mib);
+            format!("cargo run -p capos -- {kind} {} --cpus {cpus} --mem {}", row.name, row.mem_mib);
         if row.icount {
             command.push_str(" --icount");
         }
@@ -201,8 +205,8 @@ impl Case {
         self.cpus <= SMALL_CPUS_MAX || self.row.icount
     }
 
-    fn run(&self, project: &Project, medium: Medium) -> Result<(Report, PathBuf), Problem> {
-        let row = &self.row;
+    fn run(&self, project: &Project) -> Result<(Report, PathBuf), Problem> {
+        let (row, medium) = (&self.row, self.medium.clone()?);
         let machine = Machine {
             cpus: self.cpus,
             mem_mib: row.mem_mib,
@@ -212,7 +216,7 @@ impl Case {
         };
         let expects = match &row.verdict {
             Verdict::Holds(text) => text.iter().cloned().collect(),
-            Verdict::Fails(text) => vec![text.clone()],
+            Verdict::Says(text) | Verdict::Fails(text) => vec![text.clone()],
         };
         let log = project.output("logs/suite", &format!("{}.log", self.file()))?;
         let limit = Some(Duration::from_secs(row.seconds));
@@ -226,6 +230,7 @@ impl Case {
         let failure = report.proof_failure(&self.row.name, limit);
         match &self.row.verdict {
             Verdict::Holds(_) => failure,
+            Verdict::Says(_) => report.failure(limit),
             Verdict::Fails(text) => match failure {
                 None => Some("the proof holds, and must not".to_owned()),
                 Some(why) if report.missing.is_empty() => {
@@ -258,11 +263,9 @@ pub fn run(project: &Project, names: &[String]) -> Result<Tally, Problem> {
         let known: Vec<&str> = known.into_iter().collect();
         return Err(Problem(format!("{TABLE} has no proof `{name}`; it has {}", known.join(" "))));
     }
-    let rows = rows.into_iter().filter(|row| names.is_empty() || names.contains(&row.name));
-    let cases: Vec<Case> = rows
-        .flat_map(|row| row.cpus.clone().into_iter().map(move |cpus| Case { row: row.clone(), cpus }))
-        .collect();
-    build(project, &cases)?;
+    let rows: Vec<Row> =
+        rows.into_iter().filter(|row| names.is_empty() || names.contains(&row.name)).collect();
+    let cases = prepare(project, &rows)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let (small, large): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(Case::is_small);
     let tallies = [run_all(project, &small, cores), run_all(project, &large, (cores / 4).max(1))];
@@ -272,16 +275,22 @@ pub fn run(project: &Project, names: &[String]) -> Result<Tally, Problem> {
     })
 }
 
-/// Builds every variant that the cases need, once.
-fn build(project: &Project, cases: &[Case]) -> Result<(), Problem> {
+/// Builds every variant that the rows need, once, and the image of each.
+fn prepare(project: &Project, rows: &[Row]) -> Result<Vec<Case>, Problem> {
     let mut built: Vec<Variant> = Vec::new();
-    for variant in cases.iter().map(Case::variant) {
+    let mut cases = Vec::new();
+    for row in rows {
+        let variant = Variant { planted: row.planted.clone(), ..Variant::default() };
         if !built.contains(&variant) {
             guest::build(project, &variant)?;
-            built.push(variant);
+            built.push(variant.clone());
         }
+        let made = package::prepare(project, &variant, &project.manifest(&row.name), false);
+        let medium = made.map(|(kernel, image)| Medium::Kernel { kernel, image });
+        let case = |cpus: &u32| Case { row: row.clone(), cpus: *cpus, medium: medium.clone() };
+        cases.extend(row.cpus.iter().map(case));
     }
-    Ok(())
+    Ok(cases)
 }
 
 /// Makes the runs, `jobs` at a time.
@@ -303,10 +312,8 @@ fn run_all(project: &Project, cases: &[Case], jobs: usize) -> Tally {
 }
 
 fn run_one(project: &Project, case: &Case) -> bool {
-    let medium = package::prepare(project, &case.variant(), &project.manifest(&case.row.name), false)
-        .map(|(kernel, image)| Medium::Kernel { kernel, image });
     let title = case.title();
-    match medium.and_then(|medium| case.run(project, medium)) {
+    match case.run(project) {
         Err(problem) => {
             say(&format!("FAILED {title}: {problem}"));
             false
@@ -351,7 +358,7 @@ mod tests {
         assert_eq!(rows[3].verdict, Verdict::Fails("start_bsp".to_owned()));
         assert_eq!(size_of(&rows, "smoke"), Some((256, 30)));
         assert_eq!(size_of(&rows, "tlb"), None, "only planted");
-        let case = Case { row: rows[1].clone(), cpus: 4 };
+        let case = Case { row: rows[1].clone(), cpus: 4, medium: Err(Problem::new("none")) };
         assert_eq!(case.title(), "smoke on 4 CPUs, icount, pit quiet");
         assert_eq!(case.file(), "smoke-on-4-CPUs-icount-pit-quiet");
         assert!(case.command().ends_with("proof smoke --cpus 4 --mem 128 --icount --append 'pit quiet'"));
@@ -383,7 +390,7 @@ mod tests {
     #[test]
     fn what_must_fail_must_say_why() {
         let row = parse(GOOD).unwrap()[3].clone();
-        let case = Case { row, cpus: 2 };
+        let case = Case { row, cpus: 2, medium: Err(Problem::new("none")) };
         let report = |missing: &[&str], outcome, proofs: &[&str]| Report {
             outcome,
             missing: missing.iter().map(|text| (*text).to_owned()).collect(),
