@@ -3,7 +3,8 @@
 # The log of each is kept under target/test-logs/. Ends with the plain line `N passed, M failed`.
 #
 # To add a group, add one line to the list below: its name, a colon and its command (plain words, no quoting).
-# A group that prints libtest's "test result:" lines counts as many tests as they say; any other counts as one.
+# A group that prints libtest's "test result:" lines counts as many tests as they say; one whose last line is
+# "N passed, M failed" as many as that says; any other counts as one.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
@@ -16,6 +17,8 @@ groups=(
   "tests:     cargo test --workspace --exclude models --exclude kernel --exclude programs --locked --no-fail-fast"
   "models:    cargo test --release -p models --locked --no-fail-fast"
   "no-std:    tools/no-std/check.sh"
+  "kernel:    cargo run --quiet --locked -p capos -- suite"
+  "iso:       cargo run --quiet --locked -p capos -- iso-test"
   "golden:    cargo run --release --quiet --locked -p sim -- golden --check"
   "sim-fuzz:  cargo run --release --quiet --locked -p sim -- fuzz --seeds $seeds"
   "asan:      tools/asan.sh"
@@ -42,11 +45,15 @@ command_of() {
   return 1
 }
 
-# count LOG WORD: the sum of the numbers before WORD in libtest's result lines; nothing when there are none.
+# count LOG WORD: the sum of the numbers before WORD in libtest's result lines, or the one in a last line of our own;
+# nothing when there is neither.
 count() {
   awk -v word="$2" '
     /^test result:/ { seen = 1; for (i = 2; i <= NF; i++) if ($i == word ";") sum += $(i - 1) }
-    END { if (seen) print sum + 0 }' "$1"
+    END {
+      if (!seen && /^[0-9]+ passed, [0-9]+ failed$/) { seen = 1; sum = word == "passed" ? $1 : $3 }
+      if (seen) print sum + 0
+    }' "$1"
 }
 
 passed=0

@@ -4,10 +4,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::Problem;
-use crate::place::Project;
+use crate::place::{Project, cannot};
 
 /// Frame pointers for backtraces; no red zone, because interrupts come at any time.
 const RUSTFLAGS: &str = "-C force-frame-pointers=yes -C no-redzone=yes";
+
+/// What the names of planted bugs begin with, as features of the kernel.
+pub const PLANTED_PREFIX: &str = "planted-";
 
 /// Which build of the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,23 +32,32 @@ impl Variant {
     #[must_use]
     pub fn suffix(&self) -> String {
         let bench = if self.bench { "-bench" } else { "" };
-        let planted = self.planted.as_ref().map(|name| format!("-planted-{name}")).unwrap_or_default();
-        format!("{bench}{planted}")
+        let planted = self.planted.as_ref().map(|name| format!("-{PLANTED_PREFIX}{name}"));
+        format!("{bench}{}", planted.unwrap_or_default())
     }
 
-    /// Where cargo puts it. A planted bug has a folder of its own, so that it is in nobody else's build.
-    #[must_use]
-    pub fn target(&self, project: &Project) -> PathBuf {
-        match &self.planted {
-            None => project.target.join("guest"),
-            Some(name) => project.target.join(format!("guest-planted-{name}")),
-        }
+    /// The same without a planted bug: programs have none.
+    fn clean(&self) -> Variant {
+        Variant { planted: None, ..self.clone() }
     }
 
-    /// A file that was built.
+    /// Where cargo puts it. Kernels with planted bugs have a folder of their own, so that they are in nobody else's build.
+    fn target(&self, project: &Project) -> PathBuf {
+        project.target.join(if self.planted.is_some() { "guest-planted" } else { "guest" })
+    }
+
+    /// A program that was built.
     #[must_use]
-    pub fn built(&self, project: &Project, name: &str) -> PathBuf {
-        self.target(project).join(self.profile()).join(name)
+    pub fn program(&self, project: &Project, name: &str) -> PathBuf {
+        let clean = self.clean();
+        clean.target(project).join(clean.profile()).join(name)
+    }
+
+    /// The kernel that was built.
+    #[must_use]
+    pub fn kernel(&self, project: &Project) -> PathBuf {
+        let folder = self.target(project).join(self.profile());
+        folder.join(format!("kernel{}", self.suffix().trim_start_matches("-bench")))
     }
 }
 
@@ -67,26 +79,28 @@ fn guest_cargo(project: &Project, variant: &Variant, what: &str) -> Command {
     command
 }
 
+fn finish(mut command: Command, what: &str) -> Result<(), Problem> {
+    let status = command.status();
+    let status = status.map_err(|error| Problem(format!("cannot run cargo: {error}; install Rust")))?;
+    if status.success() { Ok(()) } else { Err(Problem(format!("{what}; mend what cargo says above"))) }
+}
+
 /// Builds kernel and programs.
 ///
 /// # Errors
 /// When cargo fails; it has said why.
 pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
-    let mut command = guest_cargo(project, variant, "build");
+    let mut command = guest_cargo(project, &variant.clean(), "build");
     command.args(["-p", "kernel", "-p", "programs"]);
-    if let Some(name) = &variant.planted {
-        command.arg("--features").arg(format!("kernel/planted-{name}"));
-    }
-    let status =
-        command.status().map_err(|error| Problem(format!("cannot run cargo: {error}; install Rust")))?;
-    if status.success() {
-        return Ok(());
-    }
-    let planted = variant.planted.as_ref().map(|name| format!(" with the planted bug `{name}`"));
-    Err(Problem(format!(
-        "the guest{} does not build; mend what cargo says above",
-        planted.unwrap_or_default()
-    )))
+    finish(command, "the guest does not build")?;
+    let Some(name) = &variant.planted else { return Ok(()) };
+    let mut command = guest_cargo(project, variant, "build");
+    command.args(["-p", "kernel", "--features"]).arg(format!("kernel/{PLANTED_PREFIX}{name}"));
+    finish(command, &format!("the kernel with the planted bug `{name}` does not build"))?;
+    // The next bug's kernel will be in the same place.
+    let (from, to) =
+        (variant.target(project).join(variant.profile()).join("kernel"), variant.kernel(project));
+    std::fs::copy(&from, &to).map(|_| ()).map_err(|error| cannot("copy", &from, &error))
 }
 
 /// Clippy on what runs in the machine, with warnings as errors.
@@ -96,9 +110,7 @@ pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
 pub fn lint(project: &Project) -> Result<(), Problem> {
     let mut command = guest_cargo(project, &Variant::default(), "clippy");
     command.args(["-p", "kernel", "-p", "rt", "-p", "programs", "--", "-D", "warnings"]);
-    let status = command.status();
-    let status = status.map_err(|error| Problem(format!("cannot run cargo: {error}; install Rust")))?;
-    if status.success() { Ok(()) } else { Err(Problem::new("mend what clippy says above")) }
+    finish(command, "the guest is not clean")
 }
 
 /// The names of all programs: the binaries of the package `programs`.
@@ -152,9 +164,11 @@ mod tests {
     fn each_variant_has_its_own_files() {
         let project = Project { root: "/p".into(), target: "/p/target".into() };
         let plain = Variant::default();
-        assert_eq!(plain.built(&project, "kernel"), PathBuf::from("/p/target/guest/guest/kernel"));
+        assert_eq!(plain.kernel(&project), PathBuf::from("/p/target/guest/guest/kernel"));
         let odd = Variant { bench: true, planted: Some("x".to_owned()) };
-        assert_eq!(odd.built(&project, "init"), PathBuf::from("/p/target/guest-planted-x/guest-bench/init"));
+        let kernel = "/p/target/guest-planted/guest-bench/kernel-planted-x";
+        assert_eq!(odd.kernel(&project), PathBuf::from(kernel));
+        assert_eq!(odd.program(&project, "init"), PathBuf::from("/p/target/guest/guest-bench/init"));
         assert_eq!((plain.suffix().as_str(), odd.suffix().as_str()), ("", "-bench-planted-x"));
     }
 }

@@ -11,6 +11,7 @@ pub mod package;
 pub mod place;
 pub mod proof;
 pub mod qemu;
+pub mod suite;
 pub mod symbols;
 pub mod terminal;
 

@@ -10,8 +10,13 @@ use capos::place::Project;
 use capos::proof::{Report, Run, Show, say};
 use capos::qemu::{Guest, Machine, Medium, Outcome};
 use capos::terminal::{Farewell, converse};
-use capos::{Problem, iso, package};
+use capos::{Problem, iso, package, suite};
 use clap::{Args, Parser, Subcommand};
+
+/// Memory of a machine, unless somebody says otherwise.
+const MEM_MIB: u32 = 256;
+/// Time limit of a run, unless somebody says otherwise.
+const SECONDS: u64 = 60;
 
 #[derive(Parser)]
 #[command(name = "capos", about = "Builds capOS, makes boot images, boots them in QEMU", version)]
@@ -44,6 +49,11 @@ enum Action {
     },
     /// Build, make the image, boot it, and show what it says
     Run(Boot),
+    /// Make all runs of tools/capos/suite.txt: ends with `N passed, M failed`
+    Suite {
+        /// Only those of these proofs
+        names: Vec<String>,
+    },
     /// Build, and make a disc that boots by BIOS and by UEFI
     Iso {
         /// The manifest: a name (manifests/NAME.toml) or a path
@@ -99,9 +109,9 @@ impl Build {
 
 #[derive(Args, Clone)]
 struct MachineOptions {
-    /// Memory in MiB
-    #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=65536))]
-    mem: u32,
+    /// Memory in MiB (default: 256; of a proof, what tools/capos/suite.txt says)
+    #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u32).range(16..=65536))]
+    mem: Option<u32>,
     /// Count instructions instead of time, 2^SHIFT ns each: the same run again is the same
     #[arg(long, value_name = "SHIFT", num_args = 0..=1, default_missing_value = "0",
         value_parser = clap::value_parser!(u8).range(0..=10))]
@@ -127,9 +137,10 @@ struct MachineOptions {
 
 impl MachineOptions {
     fn machine(&self, cpus: u32) -> Machine {
+        let mem_mib = self.mem.unwrap_or(MEM_MIB);
         let (cpu, append) = (self.cpu.clone(), self.append.clone());
         let extra = self.qemu_args.split_whitespace().map(str::to_owned).collect();
-        Machine { cpus, mem_mib: self.mem, icount: self.icount, cpu, append, extra, ..Machine::default() }
+        Machine { cpus, mem_mib, icount: self.icount, cpu, append, extra, ..Machine::default() }
     }
 }
 
@@ -159,9 +170,9 @@ struct ProofBoot {
     /// CPUs; several numbers with commas make several runs
     #[arg(long, value_delimiter = ',', default_value = "4", value_parser = clap::value_parser!(u32).range(1..=255))]
     cpus: Vec<u32>,
-    /// Time limit of each run in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    /// Time limit of each run in seconds (default: what tools/capos/suite.txt says, or 60)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
     #[command(flatten)]
     options: MachineOptions,
 }
@@ -210,6 +221,10 @@ fn main() -> ExitCode {
             };
             bench::run(&project, cpu, then).map(|()| ExitCode::SUCCESS)
         }
+        Action::Suite { names } => suite::run(&project, names).map(|tally| {
+            say(&format!("{} passed, {} failed", tally.passed, tally.failed));
+            if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }),
         Action::IsoTest(test) => test_disc(&project, test),
         Action::Proof { name, boot } => Ok(proof(&project, name, boot)),
     });
@@ -295,7 +310,7 @@ fn run(project: &Project, boot: &Boot) -> Result<ExitCode, Problem> {
     let medium = prepare(project, &boot.options, &manifest)?;
     let log = log_of(project, &boot.options, &name_of(&manifest))?;
     let machine = boot.options.machine(boot.cpus);
-    let limit = boot.timeout.or((!boot.interactive).then_some(60)).map(Duration::from_secs);
+    let limit = boot.timeout.or((!boot.interactive).then_some(SECONDS)).map(Duration::from_secs);
     if boot.interactive {
         return interact(&machine, &medium, &log, limit);
     }
@@ -360,13 +375,17 @@ fn proof(project: &Project, name: &str, boot: &ProofBoot) -> ExitCode {
 fn prove(project: &Project, name: &str, boot: &ProofBoot) -> Result<(), Problem> {
     let medium = prepare(project, &boot.options, &project.manifest(name))?;
     let log = log_of(project, &boot.options, name)?;
+    let size = suite::size_of(&suite::read(project)?, name);
+    let seconds = boot.timeout.or(size.map(|(_, seconds)| seconds)).unwrap_or(SECONDS);
+    let mut options = boot.options.clone();
+    options.mem = options.mem.or(size.map(|(mem_mib, _)| mem_mib));
     for &cpus in &boot.cpus {
         if boot.cpus.len() > 1 {
             say(&format!("--- {name} on {cpus} CPUs"));
         }
-        let limit = Some(Duration::from_secs(boot.timeout));
+        let limit = Some(Duration::from_secs(seconds));
         let show = Show::LinesOfProof(name.to_owned());
-        let (machine, medium, log) = (boot.options.machine(cpus), medium.clone(), log.clone());
+        let (machine, medium, log) = (options.machine(cpus), medium.clone(), log.clone());
         let report = Run { machine, medium, limit, expects: Vec::new(), show, log: log.clone() }.watch()?;
         if let Some(why) = report.proof_failure(name, limit) {
             let on = if boot.cpus.len() > 1 { format!(" (on {cpus} CPUs)") } else { String::new() };

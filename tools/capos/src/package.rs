@@ -51,11 +51,11 @@ pub fn make(project: &Project, variant: &Variant, path: &Path, output: &Path) ->
         .check_programs(|name| names.iter().any(|known| known == name))
         .map_err(|error| Problem(format!("{error}\nthere are {}", names.join(", "))))?;
     let mut files = vec![(MANIFEST.to_owned(), compiled)];
-    let kernel = variant.built(project, "kernel");
+    let kernel = variant.kernel(project);
     let kernel = std::fs::read(&kernel).map_err(|error| not_built(&cannot("read", &kernel, &error)))?;
     files.push((SYMBOLS.to_owned(), symbols::table(&kernel)?));
     for name in names {
-        let stripped = strip(&variant.built(project, &name))?;
+        let stripped = strip(&variant.program(project, &name))?;
         files.push((name, stripped));
     }
     files.sort();
@@ -85,28 +85,37 @@ pub fn prepare(
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let image = project.output("images", &format!("{name}{}.img", variant.suffix()))?;
     make(project, variant, path, &image)?;
-    Ok((variant.built(project, "kernel"), image))
+    Ok((variant.kernel(project), image))
 }
 
 fn not_built(problem: &Problem) -> Problem {
     Problem(format!("{problem}; build the guest first: capos build"))
 }
 
-/// A program without its debug information.
+/// A program without its debug information. What was stripped before is taken again, as long as it is of the same age as the program.
 pub(crate) fn strip(program: &Path) -> Result<Vec<u8>, Problem> {
-    if let Err(error) = std::fs::metadata(program) {
-        return Err(not_built(&cannot("read", program, &error)));
+    let unreadable = |error: std::io::Error| not_built(&cannot("read", program, &error));
+    let age = std::fs::metadata(program).and_then(|data| data.modified()).map_err(unreadable)?;
+    let beside = |ending: &str| {
+        let mut path = program.as_os_str().to_owned();
+        path.push(ending);
+        PathBuf::from(path)
+    };
+    let stripped = beside(".stripped");
+    let kept = std::fs::metadata(&stripped).and_then(|data| data.modified());
+    if !kept.is_ok_and(|kept| kept == age) {
+        let draft = beside(&format!(".stripped.{}", std::process::id()));
+        let output = Command::new("objcopy").arg("--strip-debug").arg(program).arg(&draft).output();
+        let output =
+            output.map_err(|error| Problem(format!("cannot run objcopy: {error}; install binutils")))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Problem(format!("objcopy cannot strip {}: {said}", program.display())));
+        }
+        let file = std::fs::File::options().append(true).open(&draft);
+        file.and_then(|file| file.set_modified(age))
+            .and_then(|()| std::fs::rename(&draft, &stripped))
+            .map_err(|error| cannot("write", &stripped, &error))?;
     }
-    let mut stripped = program.as_os_str().to_owned();
-    stripped.push(format!(".stripped.{}", std::process::id()));
-    let stripped = Path::new(&stripped);
-    let output = Command::new("objcopy").arg("--strip-debug").arg(program).arg(stripped).output();
-    let output = output.map_err(|error| Problem(format!("cannot run objcopy: {error}; install binutils")))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(Problem(format!("objcopy cannot strip {}: {said}", program.display())));
-    }
-    let bytes = std::fs::read(stripped).map_err(|error| cannot("read", stripped, &error));
-    let _ = std::fs::remove_file(stripped);
-    bytes
+    std::fs::read(&stripped).map_err(|error| cannot("read", &stripped, &error))
 }

@@ -1,0 +1,413 @@
+//! The kernel's test suite: proofs, boot options and planted bugs on several machines, as the table `tools/capos/suite.txt` says.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::guest::{self, Variant};
+use crate::package;
+use crate::place::{Project, cannot};
+use crate::proof::{Report, Run, Show, say};
+use crate::qemu::{Machine, Medium};
+use crate::{Problem, guest::PLANTED_PREFIX};
+
+/// Where the table is, from the project's root.
+pub const TABLE: &str = "tools/capos/suite.txt";
+/// Machines with up to this many CPUs run beside each other.
+const SMALL_CPUS_MAX: u32 = 2;
+const COLUMNS: usize = 6;
+
+/// What must come of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The proof holds, and this text is said, if there is one.
+    Holds(Option<String>),
+    /// It is no proof: the machine ends well, and this text is said.
+    Says(String),
+    /// The proof does not hold, and this text is said.
+    Fails(String),
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The proof.
+    pub name: String,
+    /// Numbers of CPUs; a run on each.
+    pub cpus: Vec<u32>,
+    /// Whether instructions are counted instead of time.
+    pub icount: bool,
+    /// Memory, in MiB.
+    pub mem_mib: u32,
+    /// Time limit of each run, in seconds.
+    pub seconds: u64,
+    /// Boot options.
+    pub options: String,
+    /// The bug that is planted.
+    pub planted: Option<String>,
+    /// What must come of it.
+    pub verdict: Verdict,
+}
+
+impl Row {
+    /// Whether this is the proof as it is: no bug, no boot options.
+    fn is_plain(&self) -> bool {
+        self.options.is_empty() && self.planted.is_none()
+    }
+}
+
+/// Reads the table.
+///
+/// # Errors
+/// With the line that is wrong.
+pub fn parse(text: &str) -> Result<Vec<Row>, Problem> {
+    let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let rows = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    rows.map(|(at, line)| parse_row(line).map_err(|why| Problem(format!("{TABLE}:{at}: {why}")))).collect()
+}
+
+fn parse_row(line: &str) -> Result<Row, String> {
+    let mut rest = line;
+    let mut columns = [""; COLUMNS];
+    for column in &mut columns {
+        let (word, after) = rest.split_once(char::is_whitespace).ok_or_else(|| {
+            "a line is: proof, CPUs, icount, MiB, seconds, boot options, and what must come of it".to_owned()
+        })?;
+        (*column, rest) = (word, after.trim_start());
+    }
+    let [name, cpus, icount, mem, seconds, options] = columns;
+    let cpus = cpus.split(',').map(|word| number(word, "a number of CPUs").filter_range(1..=255));
+    let (planted, verdict) = parse_verdict(rest)?;
+    Ok(Row {
+        name: name.to_owned(),
+        cpus: cpus.collect::<Result<_, _>>()?,
+        icount: match icount {
+            "yes" => true,
+            "no" => false,
+            other => return Err(format!("icount is `yes` or `no`, not `{other}`")),
+        },
+        mem_mib: number(mem, "MiB of memory").filter_range(16..=65536)?,
+        seconds: number(seconds, "seconds").filter_range(1..=3600)?.into(),
+        options: if options == "-" { String::new() } else { options.replace(',', " ") },
+        planted,
+        verdict,
+    })
+}
+
+fn number(word: &str, what: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| format!("`{word}` is not {what}"))
+}
+
+trait InRange {
+    fn filter_range(self, range: std::ops::RangeInclusive<u32>) -> Result<u32, String>;
+}
+
+impl InRange for Result<u32, String> {
+    fn filter_range(self, range: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
+        self.and_then(|value| match range.contains(&value) {
+            true => Ok(value),
+            false => Err(format!("{value} is not from {} to {}", range.start(), range.end())),
+        })
+    }
+}
+
+fn parse_verdict(text: &str) -> Result<(Option<String>, Verdict), String> {
+    let known =
+        "`ok`, `ok with TEXT`, `says TEXT`, `must fail with TEXT`, `planted-NAME must fail with TEXT`";
+    let (planted, text) = match text.strip_prefix(PLANTED_PREFIX).and_then(|rest| rest.split_once(' ')) {
+        Some((name, rest)) => (Some(name.to_owned()), rest.trim_start()),
+        None => (None, text),
+    };
+    let verdict = if let Some(text) = text.strip_prefix("must fail with ") {
+        Verdict::Fails(text.trim().to_owned())
+    } else if planted.is_some() {
+        return Err(format!("what must come of it is one of: {known}; a planted bug must fail"));
+    } else if let Some(text) = text.strip_prefix("ok with ") {
+        Verdict::Holds(Some(text.trim().to_owned()))
+    } else if let Some(text) = text.strip_prefix("says ") {
+        Verdict::Says(text.trim().to_owned())
+    } else if text == "ok" {
+        Verdict::Holds(None)
+    } else {
+        return Err(format!("what must come of it is one of: {known}; not `{text}`"));
+    };
+    Ok((planted, verdict))
+}
+
+/// Reads the project's table.
+///
+/// # Errors
+/// When it cannot be read, or is wrong.
+pub fn read(project: &Project) -> Result<Vec<Row>, Problem> {
+    let path = project.root.join(TABLE);
+    parse(&std::fs::read_to_string(&path).map_err(|error| cannot("read", &path, &error))?)
+}
+
+/// The memory and the time limit that the table gives the proof `name`, where it knows it.
+#[must_use]
+pub fn size_of(rows: &[Row], name: &str) -> Option<(u32, u64)> {
+    let rows = rows.iter().filter(|row| row.name == name && row.is_plain());
+    rows.map(|row| (row.mem_mib, row.seconds)).reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)))
+}
+
+/// One run of a row.
+#[derive(Clone, Debug)]
+struct Case {
+    row: Row,
+    cpus: u32,
+    /// What it boots, or why there is no such thing.
+    medium: Result<Medium, Problem>,
+}
+
+impl Case {
+    /// For people: `smoke on 2 CPUs, icount, pit`.
+    fn title(&self) -> String {
+        let Case { row, cpus, .. } = self;
+        let mut title = format!("{} on {cpus} CPU{}", row.name, if *cpus == 1 { "" } else { "s" });
+        if row.icount {
+            title.push_str(", icount");
+        }
+        if !row.options.is_empty() {
+            title.push_str(&format!(", {}", row.options));
+        }
+        if let Some(name) = &row.planted {
+            title.push_str(&format!(", {PLANTED_PREFIX}{name}"));
+        }
+        title
+    }
+
+    /// For a file.
+    fn file(&self) -> String {
+        self.title().replace(", ", "-").replace([' ', '='], "-")
+    }
+
+    /// The command that makes this run again.
+    fn command(&self) -> String {
+        let Case { row, cpus, .. } = self;
+        let kind = if matches!(row.verdict, Verdict::Says(_)) { "run --manifest" } else { "proof" };
+        let mut command =
+            format!("cargo run -p capos -- {kind} {} --cpus {cpus} --mem {}", row.name, row.mem_mib);
+        if row.icount {
+            command.push_str(" --icount");
+        }
+        if !row.options.is_empty() {
+            command.push_str(&format!(" --append '{}'", row.options));
+        }
+        if let Some(name) = &row.planted {
+            command.push_str(&format!(" --planted {name}"));
+        }
+        command
+    }
+
+    fn is_small(&self) -> bool {
+        self.cpus <= SMALL_CPUS_MAX || self.row.icount
+    }
+
+    fn run(&self, project: &Project) -> Result<(Report, PathBuf), Problem> {
+        let (row, medium) = (&self.row, self.medium.clone()?);
+        let machine = Machine {
+            cpus: self.cpus,
+            mem_mib: row.mem_mib,
+            icount: row.icount.then_some(0),
+            append: row.options.clone(),
+            ..Machine::default()
+        };
+        let expects = match &row.verdict {
+            Verdict::Holds(text) => text.iter().cloned().collect(),
+            Verdict::Says(text) | Verdict::Fails(text) => vec![text.clone()],
+        };
+        let log = project.output("logs/suite", &format!("{}.log", self.file()))?;
+        let limit = Some(Duration::from_secs(row.seconds));
+        let run = Run { machine, medium, limit, expects, show: Show::Nothing, log: log.clone() };
+        Ok((run.watch()?, log))
+    }
+
+    /// Why a run is not as it must be; `None` when it is.
+    fn judge(&self, report: &Report) -> Option<String> {
+        let limit = Some(Duration::from_secs(self.row.seconds));
+        let failure = report.proof_failure(&self.row.name, limit);
+        match &self.row.verdict {
+            Verdict::Holds(_) => failure,
+            Verdict::Says(_) => report.failure(limit),
+            Verdict::Fails(text) => match failure {
+                None => Some("the proof holds, and must not".to_owned()),
+                Some(why) if report.missing.is_empty() => {
+                    // A machine that hangs has not noticed anything.
+                    report.outcome.is_none().then_some(why)
+                }
+                Some(why) => Some(format!("failed, but never said `{text}`: {why}")),
+            },
+        }
+    }
+}
+
+/// How many runs there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// As they must be.
+    pub passed: usize,
+    /// Not so.
+    pub failed: usize,
+}
+
+/// Makes the runs of the table, or of the proofs `names` alone, and says how each went.
+///
+/// # Errors
+/// When the table is wrong, or knows none of the names.
+pub fn run(project: &Project, names: &[String]) -> Result<Tally, Problem> {
+    let rows = read(project)?;
+    if let Some(name) = names.iter().find(|name| !rows.iter().any(|row| row.name == **name)) {
+        let known: BTreeSet<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        let known: Vec<&str> = known.into_iter().collect();
+        return Err(Problem(format!("{TABLE} has no proof `{name}`; it has {}", known.join(" "))));
+    }
+    let rows: Vec<Row> =
+        rows.into_iter().filter(|row| names.is_empty() || names.contains(&row.name)).collect();
+    let cases = prepare(project, &rows)?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let (small, large): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(Case::is_small);
+    let tallies = [run_all(project, &small, cores), run_all(project, &large, (cores / 4).max(1))];
+    Ok(Tally {
+        passed: tallies.iter().map(|tally| tally.passed).sum(),
+        failed: tallies.iter().map(|tally| tally.failed).sum(),
+    })
+}
+
+/// Builds every variant that the rows need, once, and the image of each.
+fn prepare(project: &Project, rows: &[Row]) -> Result<Vec<Case>, Problem> {
+    let mut built: Vec<Variant> = Vec::new();
+    let mut cases = Vec::new();
+    for row in rows {
+        let variant = Variant { planted: row.planted.clone(), ..Variant::default() };
+        if !built.contains(&variant) {
+            guest::build(project, &variant)?;
+            built.push(variant.clone());
+        }
+        let made = package::prepare(project, &variant, &project.manifest(&row.name), false);
+        let medium = made.map(|(kernel, image)| Medium::Kernel { kernel, image });
+        let case = |cpus: &u32| Case { row: row.clone(), cpus: *cpus, medium: medium.clone() };
+        cases.extend(row.cpus.iter().map(case));
+    }
+    Ok(cases)
+}
+
+/// Makes the runs, `jobs` at a time.
+fn run_all(project: &Project, cases: &[Case], jobs: usize) -> Tally {
+    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..jobs.min(cases.len()) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !run_one(project, case) {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    Tally { passed: cases.len() - failed, failed }
+}
+
+fn run_one(project: &Project, case: &Case) -> bool {
+    let title = case.title();
+    match case.run(project) {
+        Err(problem) => {
+            say(&format!("FAILED {title}: {problem}"));
+            false
+        }
+        Ok((report, log)) => {
+            let seconds = report.took.as_secs_f64();
+            let Some(why) = case.judge(&report) else {
+                say(&format!("ok     {title:<44} {seconds:6.1} s"));
+                return true;
+            };
+            let (lines, log, command) = (report.last_lines(), log.display(), case.command());
+            say(&format!(
+                "FAILED {title:<44} {seconds:6.1} s: {why}\n{lines}    the whole log: {log}; again: {command}"
+            ));
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qemu::Outcome;
+
+    const GOOD: &str = "# comment\n\n\
+        smoke 1,2 no  256 30 -           ok\n\
+        smoke 4   yes 128 60 pit,quiet   ok with events by Pit\n\
+        tlb   4   no  256 90 -           planted-no-ipi must fail with stale byte\n\
+        smoke 2   no  256 30 panic       must fail with start_bsp\n";
+
+    #[test]
+    fn the_table_is_read() {
+        let rows = parse(GOOD).unwrap();
+        assert_eq!(
+            (rows.len(), &rows[0].cpus[..], &rows[0].verdict),
+            (4, &[1, 2][..], &Verdict::Holds(None))
+        );
+        assert_eq!((rows[1].icount, rows[1].options.as_str(), rows[1].mem_mib), (true, "pit quiet", 128));
+        assert_eq!(rows[1].verdict, Verdict::Holds(Some("events by Pit".to_owned())));
+        assert_eq!(rows[2].planted.as_deref(), Some("no-ipi"));
+        assert_eq!(rows[2].verdict, Verdict::Fails("stale byte".to_owned()));
+        assert_eq!(rows[3].verdict, Verdict::Fails("start_bsp".to_owned()));
+        assert_eq!(size_of(&rows, "smoke"), Some((256, 30)));
+        assert_eq!(size_of(&rows, "tlb"), None, "only planted");
+        let case = Case { row: rows[1].clone(), cpus: 4, medium: Err(Problem::new("none")) };
+        assert_eq!(case.title(), "smoke on 4 CPUs, icount, pit quiet");
+        assert_eq!(case.file(), "smoke-on-4-CPUs-icount-pit-quiet");
+        assert!(case.command().ends_with("proof smoke --cpus 4 --mem 128 --icount --append 'pit quiet'"));
+    }
+
+    #[test]
+    fn the_projects_own_table_is_good() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let rows = parse(&std::fs::read_to_string(root.join(TABLE)).unwrap()).unwrap();
+        assert!(rows.iter().any(|row| row.name == "smoke"));
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        for (line, why) in [
+            ("smoke 1 no 256", "a line is: proof"),
+            ("smoke 0 no 256 30 - ok", "0 is not from 1 to 255"),
+            ("smoke x no 256 30 - ok", "`x` is not a number of CPUs"),
+            ("smoke 1 on 256 30 - ok", "icount is `yes` or `no`"),
+            ("smoke 1 no 8 30 - ok", "8 is not from 16"),
+            ("smoke 1 no 256 30 - okay", "not `okay`"),
+            ("smoke 1 no 256 30 - planted-x ok", "a planted bug must fail"),
+        ] {
+            let problem = parse(&format!("# one\n{line}\n")).unwrap_err().to_string();
+            assert!(problem.contains(why) && problem.contains(":2: "), "{line}: {problem}");
+        }
+    }
+
+    #[test]
+    fn what_must_fail_must_say_why() {
+        let row = parse(GOOD).unwrap()[3].clone();
+        let case = Case { row, cpus: 2, medium: Err(Problem::new("none")) };
+        let report = |missing: &[&str], outcome, proofs: &[&str]| Report {
+            outcome,
+            missing: missing.iter().map(|text| (*text).to_owned()).collect(),
+            tail: Vec::new(),
+            panic: None,
+            proofs: proofs.iter().map(|line| (*line).to_owned()).collect(),
+            complaints: String::new(),
+            took: Duration::ZERO,
+        };
+        let off = |status| Some(Outcome::Off(status));
+        assert_eq!(case.judge(&report(&[], off(15), &[])), None);
+        let says = |report, text: &str| {
+            let why = case.judge(&report).unwrap_or_default();
+            assert!(why.contains(text), "wanted {text}, got {why}");
+        };
+        says(report(&["start_bsp"], off(15), &[]), "never said `start_bsp`");
+        says(report(&[], off(0), &["proof smoke: ok"]), "holds, and must not");
+        says(report(&[], None, &[]), "not done after");
+    }
+}
