@@ -3,5 +3,7 @@
 
 extern crate alloc;
 
+pub mod kit;
 pub mod proof;
 pub mod random;
+pub mod rawring;
