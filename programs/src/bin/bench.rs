@@ -14,7 +14,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use programs::proof::{Doing, Outcome, prove};
 use rt::abi::{Op, Sqe};
-use rt::{Command, Factory, ParkSpace, Pending, ProcessSpawner, ThreadControl, Timer, caps, println, ring, syscall, thread};
+use rt::{
+    Command, Factory, ParkSpace, Pending, ProcessSpawner, ThreadControl, Timer, caps, println, ring, syscall,
+    thread,
+};
 
 rt::main!(run);
 
@@ -68,13 +71,7 @@ fn run() -> i64 {
     if rt::args::args().next().is_some_and(|arg| arg == "nothing") {
         return 0;
     }
-    prove("bench", || {
-        if rt::boot_info().cpus == 1 {
-            one_cpu()
-        } else {
-            across()
-        }
-    })
+    prove("bench", || if rt::boot_info().cpus == 1 { one_cpu() } else { across() })
 }
 
 fn nop() -> Sqe {
