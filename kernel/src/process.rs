@@ -6,7 +6,7 @@ use crate::lock::{Rank, SpinLock};
 use crate::mm::frames;
 use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
-use crate::object::{Cap, Object, Session, ThreadExit};
+use crate::object::{Cap, Object, Session, ThreadExit, Waitable};
 use crate::ring::{self, Completion, Waiter};
 use crate::sched;
 use crate::thread::{self, Body, Start, Thread};
