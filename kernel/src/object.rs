@@ -291,7 +291,7 @@ impl ThreadExit {
         found
     }
 
-    /// The thread ends with `code`.
+    /// The thread has ended with `code`, and is gone from its stack.
     pub fn ended(&self, code: i64) {
         let mut state = self.state.lock();
         state.code = Some(code);
@@ -299,18 +299,12 @@ impl ThreadExit {
         if waiter.is_some() {
             state.joined = true;
         }
-        drop(state);
-        if let Some(waiter) = waiter {
-            crate::methods::complete_join(&waiter, code);
-        }
-    }
-
-    /// The thread is gone from its stack.
-    pub fn reaped(&self) {
-        let mut state = self.state.lock();
         let charge = if state.joined || state.detached { state.charge.take() } else { None };
         drop(state);
         drop(charge);
+        if let Some(waiter) = waiter {
+            crate::methods::complete_join(&waiter, code);
+        }
     }
 
     /// The handle is released.

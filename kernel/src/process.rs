@@ -238,6 +238,7 @@ impl Process {
     pub fn abandon(&self) {
         self.ending.store(true, Ordering::Release);
         self.finish(-1, Reason::Killed);
+        drop(self.end());
     }
 
     /// Is it on its way out?
@@ -459,16 +460,16 @@ impl Process {
         let slot = table.slots.get_mut(self.pid as usize - 1);
         let listed = slot.and_then(|(generation, process)| process.take_if(|_| *generation == self.generation));
         drop(table);
-        let waiters = {
-            let mut inner = self.inner.lock();
-            inner.ended = Some((code, reason));
-            core::mem::take(&mut inner.waiters)
-        };
-        for waiter in waiters {
-            crate::methods::complete_wait(&waiter, code, reason);
-        }
         drop(listed);
-        crate::boot_process_ended(self.pid, code);
+        *self.verdict.lock() = Some((code, reason));
+    }
+
+    /// The last thread is off its stack: from now on the process has ended. Who waits for that?
+    fn end(&self) -> (i64, Reason, Vec<Waiter>) {
+        let (code, reason) = self.verdict.lock().unwrap_or((-1, Reason::Killed));
+        let mut inner = self.inner.lock();
+        inner.ended = Some((code, reason));
+        (code, reason, core::mem::take(&mut inner.waiters))
     }
 }
 
@@ -546,13 +547,12 @@ pub fn exit_current(code: i64) -> ! {
     ring::close(thread);
     process.unmap_ring(body.ring_address);
     frames::free(body.ring_frame);
-    let exit = body.exit.clone();
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
     // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more.
     sched::leave_space();
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
-    exit.ended(code);
-    drop(exit);
+    thread.exit_code.set(code);
+    thread.last.set(last);
     if last {
         process.ending.store(true, Ordering::Release);
         let (code, reason) = process.verdict.lock().take().unwrap_or((code, Reason::Exited));
@@ -595,7 +595,16 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
 
 /// Frees what an ended thread stood on.
 pub fn reap(thread: &'static Thread, token: OffStackToken) {
-    thread::release(thread, token);
+    let last = thread.last.replace(false);
+    let Some(process) = thread::release(thread, token).filter(|_| last) else { return };
+    let (code, reason, waiters) = process.end();
+    let pid = process.pid;
+    // Those who wait find everything free when they hear of it.
+    drop(process);
+    for waiter in waiters {
+        crate::methods::complete_wait(&waiter, code, reason);
+    }
+    crate::boot_process_ended(pid, code);
 }
 
 /// Leaves now if the process is ending: for every path that returns to user mode.

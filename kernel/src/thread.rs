@@ -130,6 +130,10 @@ pub struct Thread {
     /// See [`ParkLink`].
     pub park: UnsafeCell<ParkLink>,
     body: UnsafeCell<Option<Body>>,
+    /// What it ended with, while the record waits to be reaped.
+    pub exit_code: Cell<i64>,
+    /// It was the last of its process.
+    pub last: Cell<bool>,
     /// The generation that ended, while the record waits to be reaped.
     ended_generation: Cell<u32>,
 }
@@ -267,6 +271,8 @@ impl Table {
                     previous: u32::MAX,
                 }),
                 body: UnsafeCell::new(None),
+                exit_code: Cell::new(0),
+                last: Cell::new(false),
                 ended_generation: Cell::new(0),
             });
         }
@@ -305,16 +311,21 @@ pub fn claim(body: Body) -> Result<&'static Thread, Body> {
 
 /// Takes the record of a thread back that never ran.
 pub fn forget(thread: &'static Thread) {
-    release(thread, OffStackToken::for_unused());
+    drop(release(thread, OffStackToken::for_unused()));
 }
 
 /// Takes the record of a thread that has left its stack for ever, or never stood on it, back.
-pub fn release(thread: &'static Thread, token: OffStackToken) {
+///
+/// Those who wait for its end are told last: when they hear of it, everything that it had is free.
+pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Process>> {
     // SAFETY: the thread does not run any more, and nobody else asks for its body.
     let body = unsafe { (*thread.body.get()).take() };
     let parked = thread.wait.lock().parked.take();
     drop(parked);
-    if let Some(body) = body {
+    let code = thread.exit_code.get();
+    let generation = thread.ended_generation.get();
+    let next = if generation == u32::MAX { 1 } else { generation + 1 };
+    let owner = body.map(|body| {
         let Body { process, stack, exit, .. } = body;
         // The search costs more than all the rest: tests only.
         if cfg!(debug_assertions) {
@@ -322,13 +333,11 @@ pub fn release(thread: &'static Thread, token: OffStackToken) {
         }
         stack.free(token);
         process.ledger.release_stack();
-        exit.reaped();
-        drop(exit);
-        drop(process);
-    }
-    let generation = thread.ended_generation.get();
-    let next = if generation == u32::MAX { 1 } else { generation + 1 };
-    TABLE.lock().free.push((thread.tid, next));
+        TABLE.lock().free.push((thread.tid, next));
+        exit.ended(code);
+        process
+    });
+    owner
 }
 
 /// Records that exist, used or not.
