@@ -198,12 +198,6 @@ pub fn get(tid: u32) -> Option<&'static Thread> {
     Some(unsafe { &*record(tid) })
 }
 
-/// The thread that `reference` names, if it is still there. It may end at any time; what must not race takes its lock and asks again.
-#[inline]
-pub fn find(reference: &ThreadRef) -> Option<&'static Thread> {
-    get(reference.tid).filter(|thread| thread.is(reference))
-}
-
 fn record(tid: u32) -> *mut Thread {
     (paging::THREADS_BASE + u64::from(tid) * RECORD_BYTES as u64) as *mut Thread
 }
@@ -228,7 +222,8 @@ impl Table {
         let mut page = at & !(frames::FRAME_BYTES - 1);
         while page < end {
             // SAFETY: the table's lock is held.
-            let mapped = unsafe { paging::find(paging::kernel_root(), page) }.is_some_and(|slot| *slot & 1 != 0);
+            let mapped =
+                unsafe { paging::find(paging::kernel_root(), page) }.is_some_and(|slot| *slot & 1 != 0);
             if !mapped {
                 let frame = frames::allocate()?;
                 if paging::map_kernel(page, frame).is_none() {
@@ -325,7 +320,7 @@ pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Proc
     let code = thread.exit_code.get();
     let generation = thread.ended_generation.get();
     let next = if generation == u32::MAX { 1 } else { generation + 1 };
-    let owner = body.map(|body| {
+    body.map(|body| {
         let Body { process, stack, exit, .. } = body;
         // The search costs more than all the rest: tests only.
         if cfg!(debug_assertions) {
@@ -336,8 +331,7 @@ pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Proc
         TABLE.lock().free.push((thread.tid, next));
         exit.ended(code);
         process
-    });
-    owner
+    })
 }
 
 /// Records that exist, used or not.
