@@ -26,10 +26,14 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "help",
         usage: "[command]",
         summary: "list the commands, or explain one",
-        more: "Keys: Left Right Home End, Ctrl-A Ctrl-E; Backspace Delete; Ctrl-W rubs out a word,\n\
-               Ctrl-U all to the left, Ctrl-K all to the right; Up Down recall lines; Tab completes;\n\
-               Ctrl-L clears the screen; Ctrl-C gives a line up, or ends the program that runs;\n\
-               Ctrl-D on an empty line logs out.",
+        more: "Left Right Home End Ctrl-A Ctrl-E   move\n\
+               Backspace Delete                    rub out a character\n\
+               Ctrl-W Ctrl-U Ctrl-K                rub out a word, all to the left, to the right\n\
+               Up Down                             recall lines\n\
+               Tab                                 completes commands and programs, or lists them\n\
+               Ctrl-L                              clears the screen\n\
+               Ctrl-C                              gives a line up, or kills what runs\n\
+               Ctrl-D                              on an empty line: logs out",
         run: help,
     },
     Command {
@@ -37,8 +41,8 @@ pub(super) const COMMANDS: &[Command] = &[
         usage: "[-t]",
         summary: "list processes; -t: threads",
         more: "KiB is memory that the process is charged for, SES the number of its session.\n\
-               With -t: the CPU a thread is on or was last, its weight and class, how often it was\n\
-               switched away from, and how often it moved to another CPU.",
+               With -t: the CPU that a thread is on or was last, its weight and class, how\n\
+               often it was switched away from, and how often it moved to another CPU.",
         run: look::ps,
     },
     Command {
@@ -52,10 +56,10 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "run",
         usage: "[--name N] [--input] program [arguments] [&]",
         summary: "run a program; with & in the background",
-        more: "The program gets every capability of this shell except `power` and `session`.\n\
-               The shell waits for its end, and Ctrl-C kills it. With & the shell goes on at once.\n\
+        more: "The program gets every capability of this shell but `power` and `session`.\n\
+               The shell waits for its end, and Ctrl-C kills it; with & the shell goes on.\n\
                --name N   calls the process N\n\
-               --input    lets the program read the console; then Ctrl-C is the program's, too",
+               --input    lets the program read the console, Ctrl-C included",
         run: Shell::run,
     },
     Command {
@@ -69,8 +73,8 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "kill",
         usage: "pid | %job",
         summary: "end a program of `jobs`",
-        more: "A process is ended through its handle. This shell holds those of the programs that it\n\
-               started, and no others.",
+        more: "A process is ended through its handle. This shell holds those of the programs\n\
+               that it started, and no others.",
         run: Shell::kill,
     },
     Command { name: "programs", usage: "", summary: "list what can be run", more: "", run: programs },
@@ -85,7 +89,8 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "caps",
         usage: "",
         summary: "the capabilities of this shell",
-        more: "What a process may do is what it was granted, by name. The number is index:generation.",
+        more: "What a process may do is what it was granted, by name. The number is the slot\n\
+               in its table, and how often that was used.",
         run: look::caps,
     },
     Command { name: "cpus", usage: "", summary: "the CPUs since boot", more: "", run: look::cpus },

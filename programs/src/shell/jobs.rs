@@ -216,8 +216,8 @@ impl Shell {
             return Err(Failure::new(format_args!("there is no process {pid}; `ps` lists them")));
         };
         Err(Failure::new(format_args!(
-            "pid {pid} ({}) was not started here, and only who holds its handle can end it;\n\
-             `jobs` lists those that this shell holds",
+            "pid {pid} ({}) was not started here; only who holds its handle can end it,\n\
+             and `jobs` lists those that this shell holds",
             process.name
         )))
     }

@@ -35,12 +35,9 @@ struct Sample {
 impl Sample {
     fn take() -> rt::Result<Sample> {
         let system = system()?;
-        Ok(Sample {
-            cpus: system.cpus()?,
-            processes: system.processes()?,
-            threads: system.threads()?,
-            machine: system.machine(0)?,
-        })
+        let cpus = system.cpus()?;
+        let machine = system.machine(0)?;
+        Ok(Sample { machine, cpus, threads: system.threads()?, processes: system.processes()? })
     }
 }
 
@@ -85,7 +82,7 @@ fn draw(before: &Sample, now: &Sample, by_process: bool) -> Vec<String> {
     let machine = &now.machine;
     let took_ns = machine.uptime_ns.saturating_sub(before.machine.uptime_ns);
     lines.push(format(format_args!(
-        "up {} s   {} processes   {} threads   {} of {} MiB free   any key leaves",
+        "up {} s  {} processes  {} threads  {} of {} MiB free  any key leaves",
         Seconds(machine.uptime_ns),
         now.processes.len(),
         now.threads.len(),
@@ -128,9 +125,9 @@ fn draw_cpus(before: &Sample, now: &Sample, lines: &mut Vec<String>) {
         }
         let _ = write!(cell, "{:>3}%", (share + 5) / 10);
         if columns == 1 {
-            let idle = 1000_u64.saturating_sub(share);
+            let idle = 100_u64.saturating_sub((share + 5) / 10);
             let switches = cpu.switches.saturating_sub(old.switches);
-            let _ = write!(cell, " busy {:3}% idle {switches:6} switches", (idle + 5) / 10);
+            let _ = write!(cell, " busy {idle:3}% idle {switches:6} switches");
         }
         cells.push(cell);
     }
@@ -161,15 +158,15 @@ fn draw_threads(before: &Sample, now: &Sample, took_ns: u64, lines: &mut Vec<Str
         .collect();
     rows.sort_by_key(|(share, switches, thread)| (u64::MAX - share, u64::MAX - switches, key(thread)));
     lines.push(format(format_args!(
-        "{:>5} {:>5} {:16} {:8} {:>3} {:>6} {:>6} {:11} {:>7} {:>4}",
+        "{:>5} {:>5} {:15} {:8} {:>3} {:>6} {:>6} {:11} {:>7} {:>4}",
         "PID", "TID", "NAME", "STATE", "CPU", "%CPU", "WEIGHT", "CLASS", "SWITCH", "MOVE"
     )));
     for (share, switches, thread) in rows.iter().take(LINES) {
         lines.push(format(format_args!(
-            "{:5} {:5} {:16} {:8} {:3} {:6} {:6} {:11} {switches:7} {:4}",
+            "{:5} {:5} {:15} {:8} {:3} {:6} {:6} {:11} {switches:7} {:4}",
             thread.pid,
             thread.tid,
-            cut(name_of(&now.processes, thread.pid), 16),
+            cut(name_of(&now.processes, thread.pid), 15),
             state_name(thread.state),
             thread.cpu,
             Percent(*share),
