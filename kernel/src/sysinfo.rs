@@ -218,7 +218,7 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
 }
 
 /// The kernel's counters, by name.
-fn all_counters() -> [(&'static str, u64); 9] {
+fn all_counters() -> [(&'static str, u64); 11] {
     let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     [
         ("tlb_shootdowns", load(&tlb::SHOOTDOWNS)),
@@ -230,6 +230,8 @@ fn all_counters() -> [(&'static str, u64); 9] {
         ("unexpected_interrupts", load(&interrupt::UNEXPECTED)),
         ("console_lost_bytes", load(&console::LOST)),
         ("thread_records", u64::from(thread::count())),
+        ("frames_outside_heap", frames::used_outside_heap()),
+        ("heap_used_bytes", crate::mm::heap::used().1),
     ]
 }
 
