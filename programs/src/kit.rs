@@ -1,0 +1,181 @@
+//! What proofs ask of the kernel again and again: expected refusals, counters, frames that must come back, children.
+
+use alloc::vec::Vec;
+use core::fmt::Debug;
+
+use abi::{CapId, Exception, TransportError};
+use rt::{Cap, Child, Client, Command, Error, ProcessSpawner, SystemInfo, ThreadState, caps, time};
+
+use crate::ensure;
+use crate::proof::{Doing, Failure, Outcome};
+
+/// Nanoseconds of a millisecond.
+pub const MS: u64 = 1_000_000;
+/// How long something that the kernel does by itself may take. Long: the host may be busy.
+pub const PATIENCE_MS: u64 = 20_000;
+
+/// Fails unless `result` is the transport error `want`.
+pub fn refused<T: Debug>(what: &str, result: rt::Result<T>, want: TransportError) -> Outcome {
+    ensure!(
+        result.as_ref().err().and_then(Error::transport) == Some(want),
+        "{what}: {result:?} instead of {want:?}"
+    );
+    Ok(())
+}
+
+/// Fails unless `result` is the exception `want`, with a text.
+pub fn raised<T: Debug>(what: &str, result: rt::Result<T>, want: Exception) -> Outcome {
+    match &result {
+        Err(Error::Exception { kind, message }) if *kind == want && !message.as_str().is_empty() => Ok(()),
+        _ => Err(Failure::new(format_args!("{what}: {result:?} instead of {want:?} with a text"))),
+    }
+}
+
+/// The machine's facts.
+pub fn system() -> Outcome<SystemInfo> {
+    caps::any().doing("system info")
+}
+
+/// A counter of the kernel.
+pub fn counter(name: &str) -> Outcome<u64> {
+    let counters = system()?.counters().doing("counters")?;
+    let found = counters.iter().find(|counter| counter.name == name);
+    found.map(|counter| counter.value).ok_or_else(|| Failure::new(format_args!("there is no counter {name}")))
+}
+
+/// Waits until `is_so` says so; fails after [`PATIENCE_MS`].
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Outcome<bool>) -> Outcome {
+    let end = time::now_ns().doing("now")? + PATIENCE_MS * MS;
+    while !is_so()? {
+        ensure!(time::now_ns().doing("now")? < end, "{what}: not after {PATIENCE_MS} ms");
+        time::sleep(MS).doing("sleep")?;
+    }
+    Ok(())
+}
+
+/// What the kernel uses. Exact, where the count of free frames is not: a single block holds a page of the kernel's heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Frames in use by anything but the kernel's heap.
+    pub frames: u64,
+    /// Bytes of the kernel's heap.
+    pub heap_bytes: u64,
+    /// Frames that this process owns.
+    pub own_frames: u64,
+    /// Free frames, as SystemInfo says it.
+    pub free_frames: u64,
+    /// Records of threads that exist: those of ended threads stay for the next ones.
+    pub records: u64,
+}
+
+/// By how many frames the count of free ones may differ though nothing is lost: pages of the heap that other blocks hold now.
+const FRAGMENTS: u64 = 8;
+
+impl Usage {
+    /// As it is now.
+    pub fn now() -> Outcome<Usage> {
+        let processes = system()?.processes().doing("processes")?;
+        let own_frames =
+            processes.iter().find(|process| process.pid == rt::boot_info().pid).map_or(0, |own| own.frames);
+        Ok(Usage {
+            frames: counter("frames_outside_heap")?,
+            heap_bytes: counter("heap_used_bytes")?,
+            own_frames,
+            free_frames: system()?.free_frames().doing("free frames")?,
+            records: counter("thread_records")?,
+        })
+    }
+
+    /// As soon as it does not change any more: ended threads and processes are cleared away behind everybody's back.
+    pub fn settled() -> Outcome<Usage> {
+        let mut last = Usage::now()?;
+        wait_until("the use of memory settles", || {
+            time::sleep(4 * MS)?;
+            let now = Usage::now()?;
+            Ok(core::mem::replace(&mut last, now) == now)
+        })?;
+        Ok(last)
+    }
+
+    fn is_back(&self, now: &Usage) -> bool {
+        let (mine, theirs) = (self.frames - self.own_frames, now.frames - now.own_frames);
+        let slack = self.own_frames.abs_diff(now.own_frames) + FRAGMENTS;
+        // More threads at once than ever before make records and a few lists and tables longer, for good.
+        let grown = if now.records > self.records { 2 * (now.records - self.records) + 2 } else { 0 };
+        (mine..=mine + grown).contains(&theirs)
+            && (self.heap_bytes..=self.heap_bytes + 1024 * grown).contains(&now.heap_bytes)
+            && self.free_frames.abs_diff(now.free_frames) <= slack + grown
+    }
+
+    /// Waits until the kernel uses as much as it did then, this process's own memory aside.
+    pub fn comes_back(&self, what: &str) -> Outcome {
+        let mut now = *self;
+        let is_back = wait_until(what, || {
+            now = Usage::now()?;
+            Ok(self.is_back(&now))
+        });
+        is_back.map_err(|_| Failure::new(format_args!("{what}: {now:?} after {self:?}")))
+    }
+}
+
+/// Waits until thread `tid` of this process waits in the kernel.
+pub fn wait_blocked(tid: u32) -> Outcome {
+    let (system, pid) = (system()?, rt::boot_info().pid);
+    wait_until("a thread should wait", || {
+        let threads = system.threads().doing("threads")?;
+        let mut mine = threads.iter().filter(|thread| thread.pid == pid && thread.tid == tid);
+        Ok(mine.any(|thread| thread.state == ThreadState::Blocked))
+    })
+}
+
+/// How many threads this process has.
+pub fn thread_count() -> Outcome<u32> {
+    let processes = system()?.processes().doing("processes")?;
+    let mine = processes.iter().find(|process| process.pid == rt::boot_info().pid);
+    mine.map(|process| process.threads).ok_or_else(|| Failure::new("this process is not in the list"))
+}
+
+/// Starts this program again with `args`, with everything that this process has and `more`: name, capability, rights, badge.
+pub fn again(args: &[&str], more: &[(&str, &Cap, u16, u32)]) -> Outcome<Child> {
+    start(rt::args::program(), args, more)
+}
+
+/// Starts `program` with `args`, with everything that this process has and `more`.
+pub fn start(program: &str, args: &[&str], more: &[(&str, &Cap, u16, u32)]) -> Outcome<Child> {
+    let spawner: ProcessSpawner = caps::any()?;
+    let mut command = Command::new(program).grant_all(|entry| {
+        let name = caps::name_of(entry);
+        name == "self" || more.iter().any(|(other, ..)| *other == name)
+    });
+    for arg in args {
+        command = command.arg(arg);
+    }
+    for (name, cap, rights, badge) in more {
+        command = command.grant(name, cap, *rights, *badge);
+    }
+    command.spawn(&spawner).doing("spawn a process")
+}
+
+/// Waits for a child that must succeed.
+pub fn succeeds(what: &str, child: &Child) -> Outcome {
+    let exit = child.wait().doing("wait")?;
+    ensure!(exit.is_success(), "{what}: {exit}");
+    Ok(())
+}
+
+/// Copies of `cap` until the table of capabilities is full.
+pub fn fill_caps(cap: &Cap, rights: u16) -> Outcome<Vec<Cap>> {
+    let mut copies = Vec::new();
+    loop {
+        match cap.copy(rights, 0) {
+            Ok(copy) => copies.push(copy),
+            Err(Error::Transport(TransportError::NoSpace)) => return Ok(copies),
+            Err(error) => return Err(Failure::new(format_args!("copy {}: {error}", copies.len()))),
+        }
+    }
+}
+
+/// A client by the number of its capability, which stays.
+pub fn client<C: Client>(id: CapId) -> C {
+    C::of(Cap::borrowed(id))
+}
