@@ -444,7 +444,6 @@ impl Process {
 
     /// The last thread is gone: lets go of everything, and tells those who wait.
     fn finish(&self, code: i64, reason: Reason) {
-        sched::leave_space();
         // Capabilities first: servers and peers learn that we are gone.
         loop {
             let mut caps = self.caps.lock();
@@ -559,6 +558,8 @@ pub fn exit_current(code: i64) -> ! {
     frames::free(body.ring_frame);
     let exit = body.exit.clone();
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
+    // Before the last one can take the tables apart: this CPU still has them loaded.
+    sched::leave_space();
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
     exit.ended(code);
     drop(exit);
