@@ -154,10 +154,11 @@ impl Thread {
         }
     }
 
-    /// Is it the one that `reference` names?
+    /// Is it the one that `reference` names? A reference that was made of a record without a thread names nobody.
     #[inline]
     pub fn is(&self, reference: &ThreadRef) -> bool {
-        self.generation.load(Ordering::Relaxed) == reference.thread_generation
+        reference.thread_generation != 0
+            && self.generation.load(Ordering::Relaxed) == reference.thread_generation
             && self.pid.load(Ordering::Relaxed) == reference.pid
             && self.process_generation.load(Ordering::Relaxed) == reference.process_generation
     }
