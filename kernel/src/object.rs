@@ -195,8 +195,8 @@ impl Drop for Cap {
 pub enum Waitable {
     /// A timer.
     Sleep,
-    /// A parking place.
-    Park,
+    /// A parking place, by its key.
+    Park((u64, u64)),
     /// An answer.
     Call(Arc<Endpoint>),
     /// A call.
@@ -397,7 +397,7 @@ pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {
     match on {
         Waitable::Sleep => crate::thread::get(waiter.thread.tid)
             .is_some_and(|thread| crate::time::cancel_timer(thread, waiter.op as usize)),
-        Waitable::Park => crate::park::withdraw(waiter),
+        Waitable::Park(key) => crate::park::withdraw(waiter, *key),
         Waitable::Call(endpoint) => endpoint.withdraw_call(waiter),
         Waitable::Recv(endpoint) => endpoint.withdraw_recv(waiter),
         Waitable::Join(exit) => exit.withdraw(waiter),

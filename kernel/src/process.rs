@@ -543,7 +543,7 @@ pub fn exit_current(code: i64) -> ! {
     thread.sq.invalidate();
     let pending = ring::close(thread);
     for (waiter, on) in pending.into_iter().flatten() {
-        let in_object = !matches!(on, Waitable::Sleep | Waitable::Park | Waitable::Read);
+        let in_object = !matches!(on, Waitable::Sleep | Waitable::Park(_) | Waitable::Read);
         if cfg!(feature = "planted-no-generation-check") && in_object {
             // A kernel that relied on the check alone would leave its waiters behind.
             continue;
