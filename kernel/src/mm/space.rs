@@ -167,7 +167,7 @@ impl Space {
 
     /// Maps what the kernel gives a process: fixed regions.
     pub fn map_fixed(&self, start: u64, bytes: u64, access: Access, backing: Backing<'_>) -> Result<(), SpaceError> {
-        self.lock().map(start, bytes, access, backing, Kind::Fixed)
+        self.lock().map(start, bytes, access, backing, Kind::Fixed, &self.resident)
     }
 
     /// Takes a fixed page away again, and gives its frame to the caller if the space owned it.
@@ -183,7 +183,7 @@ impl Space {
     pub fn map_anonymous(&self, start: u64, bytes: u64, access: Access) -> Result<u64, SpaceError> {
         let mut tables = self.lock();
         let start = tables.choose(start, bytes)?;
-        tables.map(start, bytes, access, Backing::Zero, Kind::Anonymous)?;
+        tables.map(start, bytes, access, Backing::Zero, Kind::Anonymous, &self.resident)?;
         Ok(start)
     }
 
@@ -206,7 +206,8 @@ impl Space {
         let part = all.get(first..last).ok_or(SpaceError::BadRange)?;
         let mut tables = self.lock();
         let start = tables.choose(start, bytes)?;
-        tables.map(start, bytes, access, Backing::Borrowed(part), Kind::Object(object.clone(), offset))?;
+        let kind = Kind::Object(object.clone(), offset);
+        tables.map(start, bytes, access, Backing::Borrowed(part), kind, &self.resident)?;
         Ok(start)
     }
 
@@ -411,6 +412,7 @@ impl Tables {
         access: Access,
         backing: Backing<'_>,
         kind: Kind,
+        resident: &AtomicMask,
     ) -> Result<(), SpaceError> {
         let end = check(start, bytes)?;
         if access.writable && access.executable {
@@ -434,35 +436,25 @@ impl Tables {
             let slot = unsafe { paging::entry(self.root, address, 0, USER) };
             let entry = slot.and_then(|slot| {
                 *slot = match &backing {
-                    Backing::Zero => frames::allocate_zeroed()?.0 | OWNED,
+                    Backing::Zero => {
+                        let frame = frames::allocate_zeroed()?;
+                        self.owned += 1;
+                        frame.0 | OWNED
+                    }
                     Backing::Borrowed(frames) => frames[page as usize].0,
                     Backing::Image(first) => first.0 + page * FRAME_BYTES,
                 } | access.bits();
                 Some(())
             });
             if entry.is_none() {
-                self.rollback(start, address);
+                // Other threads of the process may have touched what was there already.
+                self.clear(start, address, resident);
                 return Err(SpaceError::OutOfMemory);
             }
         }
-        self.owned += owned;
         let at = self.search(start);
         self.regions.insert(at, Region { start, end, kind });
         Ok(())
-    }
-
-    /// Undoes a `map` that nobody has seen yet: no CPU can have the pages in its TLB.
-    fn rollback(&mut self, start: u64, end: u64) {
-        for page in (start..end).step_by(FRAME_BYTES as usize) {
-            // SAFETY: the space's lock is held.
-            if let Some(slot) = unsafe { paging::find(self.root, page) } {
-                let entry = core::mem::take(slot);
-                cpu::invlpg(page);
-                if entry & OWNED != 0 {
-                    frames::free(Frame(entry & ADDRESS));
-                }
-            }
-        }
     }
 
     /// Is all of the range mapped by regions of this kind?
