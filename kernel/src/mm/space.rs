@@ -102,7 +102,7 @@ struct Region {
 pub struct Tables {
     root: u64,
     regions: Vec<Region>,
-    /// Where the search for free addresses begins.
+    /// Where the search for free addresses begins. Addresses that are given back come first: each new one may cost a table, which stays.
     hint: u64,
     /// Frames that belong to this space, tables excluded.
     owned: u64,
@@ -219,6 +219,9 @@ impl Space {
         tables.covered(start, end, object)?;
         tables.carve(start, end, &mut dropped)?;
         tables.clear(start, end, &self.resident);
+        if start > MMAP_BASE_VADDR {
+            tables.hint = tables.hint.min(start - FRAME_BYTES);
+        }
         drop(tables);
         // Objects may be freed here, without the lock.
         drop(dropped);
@@ -383,17 +386,17 @@ impl Tables {
         if start != 0 {
             return Ok(start);
         }
-        if bytes == 0 || bytes > USER_END_VADDR {
+        if bytes == 0 || bytes > USER_END_VADDR || !bytes.is_multiple_of(FRAME_BYTES) {
             return Err(SpaceError::BadRange);
         }
-        // A page is left free between regions, so that running over an end faults.
+        // A page is left free on both sides, so that running over an end faults.
         let bytes_and_gap = bytes + FRAME_BYTES;
         for from in [self.hint, MMAP_BASE_VADDR] {
             let mut at = from;
             let mut next = self.search(at);
             loop {
                 let end = self.regions.get(next).map_or(abi::STACK_TOP_VADDR - (64 << 20), |region| region.start);
-                if at + bytes_and_gap <= end {
+                if at + bytes_and_gap + FRAME_BYTES <= end {
                     self.hint = at + bytes_and_gap;
                     return Ok(at + FRAME_BYTES);
                 }
