@@ -21,7 +21,7 @@ use kcore::generation::ThreadRef;
 pub const PROCESS_THREAD_LIMIT: u32 = 1024;
 /// Capabilities that one process may hold.
 pub const PROCESS_CAP_LIMIT: usize = 4096;
-/// Frames that one process may own: a quarter of the machine's, at least this.
+/// Frames that one process may have, tables included: half of the machine, at least this.
 const PROCESS_FRAME_LIMIT_MIN: u64 = 4096;
 /// Sleeps that one process may have under way.
 pub const PROCESS_SLEEP_LIMIT: u32 = 256;

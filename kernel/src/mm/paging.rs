@@ -94,12 +94,28 @@ pub const fn index(address: u64, level: u32) -> usize {
 /// # Safety
 /// As [`table`], for the whole tree under `root`.
 pub unsafe fn entry<'a>(root: u64, address: u64, level: u32, flags: u64) -> Option<&'a mut u64> {
+    // SAFETY: the caller's promise.
+    unsafe { entry_counting(root, address, level, flags, &mut 0) }
+}
+
+/// As [`entry`]; counts the tables that were made.
+///
+/// # Safety
+/// As [`entry`].
+pub unsafe fn entry_counting<'a>(
+    root: u64,
+    address: u64,
+    level: u32,
+    flags: u64,
+    made: &mut u64,
+) -> Option<&'a mut u64> {
     let mut frame = root;
     for above in (level + 1..4).rev() {
         // SAFETY: the caller's promise.
         let slot = unsafe { &mut table(frame)[index(address, above)] };
         if *slot & PRESENT == 0 {
             *slot = frames::allocate_zeroed()?.0 | PRESENT | WRITABLE | flags;
+            *made += 1;
         }
         frame = *slot & ADDRESS;
     }

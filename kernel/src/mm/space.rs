@@ -106,6 +106,9 @@ pub struct Tables {
     hint: u64,
     /// Frames that belong to this space, tables excluded.
     owned: u64,
+    /// Frames of its tables, which stay until it ends.
+    tables: u64,
+    /// Most frames that it may have of both.
     limit: u64,
 }
 
@@ -146,7 +149,7 @@ impl Space {
             let kernel = &paging::table(paging::kernel_root())[256..];
             paging::table(root)[256..].copy_from_slice(kernel);
         }
-        let tables = Tables { root, regions: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, limit };
+        let tables = Tables { root, regions: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, tables: 1, limit };
         Some(Space { tables: SpinLock::new(Rank::Space, tables), resident: AtomicMask::new(), root, id: crate::object::fresh_id() })
     }
 
@@ -429,14 +432,16 @@ impl Tables {
         }
         let pages = bytes / FRAME_BYTES;
         let owned = if matches!(backing, Backing::Zero) { pages } else { 0 };
-        if self.owned + owned > self.limit {
+        // Tables at worst: those for the pages themselves, one more at each end of the range, and one of each level above.
+        let tables = pages / 512 + pages / (512 * 512) + 5;
+        if self.owned + self.tables + owned + tables > self.limit {
             return Err(SpaceError::OutOfMemory);
         }
         self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
         for page in 0..pages {
             let address = start + page * FRAME_BYTES;
             // SAFETY: the space's lock is held.
-            let slot = unsafe { paging::entry(self.root, address, 0, USER) };
+            let slot = unsafe { paging::entry_counting(self.root, address, 0, USER, &mut self.tables) };
             let entry = slot.and_then(|slot| {
                 *slot = match &backing {
                     Backing::Zero => {
