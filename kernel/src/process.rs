@@ -554,8 +554,13 @@ pub fn exit_current(code: i64) -> ! {
         }
     }
     crate::time::cancel_timer(thread, thread::TIMEOUT);
-    process.unmap_ring(body.ring_address);
-    frames::free(body.ring_frame);
+    if process.is_ending() {
+        // All threads end, and the space with them: no need to stop the others for each ring.
+        process.space.adopt_fixed(body.ring_address);
+    } else {
+        process.unmap_ring(body.ring_address);
+        frames::free(body.ring_frame);
+    }
     let exit = body.exit.clone();
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
     // Before the last one can take the tables apart: this CPU still has them loaded.

@@ -182,6 +182,17 @@ impl Space {
         }
     }
 
+    /// The frame of a fixed page belongs to the space from now on, and is freed with it. For a process that ends: nobody has to forget
+    /// the page before that.
+    pub fn adopt_fixed(&self, address: u64) {
+        let tables = self.lock();
+        // SAFETY: the space's lock is held.
+        if let Some(slot) = unsafe { paging::find(tables.root, address) } {
+            debug_assert!(*slot & (PRESENT | OWNED) == PRESENT, "a page of somebody else's");
+            *slot |= OWNED;
+        }
+    }
+
     /// Maps zeroed memory, at `start` or (0) where there is room.
     pub fn map_anonymous(&self, start: u64, bytes: u64, access: Access) -> Result<u64, SpaceError> {
         let mut tables = self.lock();
