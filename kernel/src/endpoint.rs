@@ -15,7 +15,7 @@ use abi::{Exception, TransportError, cqe_flags};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
 /// Calls that may wait or be in flight at one endpoint.
@@ -85,7 +85,7 @@ struct State {
 pub struct Endpoint {
     state: SpinLock<State>,
     /// Moves on when capabilities are revoked.
-    pub epoch: AtomicU32,
+    pub epoch: AtomicU64,
     /// Capabilities that may receive. With the last of them the endpoint closes.
     servers: AtomicU32,
 }
@@ -104,7 +104,7 @@ impl Endpoint {
                     closed: false,
                 },
             ),
-            epoch: AtomicU32::new(1),
+            epoch: AtomicU64::new(1),
             servers: AtomicU32::new(0),
         }
     }

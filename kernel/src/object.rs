@@ -12,7 +12,7 @@ use abi::{Exception, Interface, rights};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
 /// What a capability names.
@@ -98,7 +98,7 @@ impl Object {
     }
 
     /// The object's epoch, if it can be revoked.
-    fn epoch(&self) -> Option<&AtomicU32> {
+    fn epoch(&self) -> Option<&AtomicU64> {
         match self {
             Object::Endpoint(endpoint) => Some(&endpoint.epoch),
             Object::MemoryObject(memory) => Some(&memory.epoch),
@@ -117,7 +117,7 @@ impl Object {
 /// A capability.
 pub struct Cap {
     object: Object,
-    epoch: u32,
+    epoch: u64,
     /// `abi::rights`.
     pub rights: u16,
     /// What a server sees of it.
@@ -135,7 +135,7 @@ impl Cap {
         Cap::with_epoch(object, epoch, rights, badge)
     }
 
-    fn with_epoch(object: Object, epoch: u32, rights: u16, badge: u32) -> Cap {
+    fn with_epoch(object: Object, epoch: u64, rights: u16, badge: u32) -> Cap {
         if let Object::Endpoint(endpoint) = &object
             && rights & rights::RECV != 0
         {
@@ -319,7 +319,7 @@ impl ThreadExit {
 /// Memory that can be mapped by several processes.
 pub struct MemoryObject {
     frames: Box<[Frame]>,
-    epoch: AtomicU32,
+    epoch: AtomicU64,
     id: u64,
 }
 
@@ -347,7 +347,7 @@ impl MemoryObject {
                 }
             }
         }
-        Some(MemoryObject { frames: list.into_boxed_slice(), epoch: AtomicU32::new(1), id: fresh_id() })
+        Some(MemoryObject { frames: list.into_boxed_slice(), epoch: AtomicU64::new(1), id: fresh_id() })
     }
 
     /// Its frames.
@@ -377,13 +377,13 @@ pub struct Session {
     pub name: crate::process::Name,
     /// Not logged out.
     pub live: AtomicBool,
-    epoch: AtomicU32,
+    epoch: AtomicU64,
 }
 
 impl Session {
     /// A live session.
     pub fn new(name: crate::process::Name) -> Session {
-        Session { id: fresh_id(), name, live: AtomicBool::new(true), epoch: AtomicU32::new(1) }
+        Session { id: fresh_id(), name, live: AtomicBool::new(true), epoch: AtomicU64::new(1) }
     }
 
     /// Ends it. Was it live?

@@ -131,7 +131,7 @@ pub struct Process {
     /// Whom it works for.
     pub session: Arc<Session>,
     /// Moves on when handles are revoked.
-    pub epoch: AtomicU32,
+    pub epoch: AtomicU64,
     inner: SpinLock<Inner>,
     live_threads: AtomicU32,
     ending: AtomicBool,
@@ -220,7 +220,7 @@ impl Process {
             caps: SpinLock::new(Rank::Process, CapTable::new(PROCESS_CAP_LIMIT)),
             ledger: Ledger::default(),
             session,
-            epoch: AtomicU32::new(1),
+            epoch: AtomicU64::new(1),
             inner: SpinLock::new(
                 Rank::Process,
                 Inner { threads: Vec::new(), rings: Vec::new(), ended: None, waiters: Vec::new() },
