@@ -196,7 +196,13 @@ impl Endpoint {
                 drop(state);
                 if let Delivered::NotTo(call) = self.deliver(call, receiver, false) {
                     let mut state = self.state.lock();
-                    state.calls.push_front(call);
+                    // Others may have come in the meantime, to the queue or to receive.
+                    if !state.closed && state.receivers.is_empty() && state.calls.try_reserve(1).is_ok() {
+                        state.calls.push_front(call);
+                    } else {
+                        drop(state);
+                        self.call(call, false);
+                    }
                 }
             }
         }
@@ -240,7 +246,17 @@ impl Endpoint {
         if let Some(cap) = cap {
             match receiver.buffer.process.insert_cap(cap) {
                 Ok(id) => completion.cap = id.0,
-                Err(_) => completion.status = TransportError::NoSpace as i32,
+                Err(cap) => {
+                    // A server that was told of a failure does not answer: the caller learns it here.
+                    let flight = take_by_token(&mut self.state.lock(), token, None);
+                    drop(cap);
+                    ring::complete(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
+                    if let Some(flight) = flight {
+                        let why = "the server has no room for the capability";
+                        fail(&flight.caller, &flight.reply, Exception::Overloaded, why);
+                    }
+                    return Delivered::Yes;
+                }
             }
         }
         if !ring::complete(&receiver.waiter, &completion, direct) {

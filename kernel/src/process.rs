@@ -444,16 +444,11 @@ impl Process {
 
     /// The last thread is gone: lets go of everything, and tells those who wait.
     fn finish(&self, code: i64, reason: Reason) {
-        // Capabilities first: servers and peers learn that we are gone.
-        loop {
-            let mut caps = self.caps.lock();
-            let next = caps.iter().next().map(|(id, _)| id);
-            let cap = next.and_then(|id| caps.remove(id));
-            drop(caps);
-            if cap.is_none() {
-                break;
-            }
-        }
+        // Capabilities first: servers and peers learn that we are gone. The table takes no more: one that arrived late and named this process
+        // would keep it for ever.
+        let mut caps = core::mem::replace(&mut *self.caps.lock(), CapTable::new(0));
+        caps.drain().for_each(drop);
+        drop(caps);
         self.space.destroy();
         let mut table = TABLE.lock();
         let slot = table.slots.get_mut(self.pid as usize - 1);
@@ -582,11 +577,11 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
     let mut from = 0;
     loop {
         let caps = process.caps.lock();
-        let next = caps.iter().enumerate().skip(from).find_map(|(i, (_, cap))| Some((i, cap.served()?.clone())));
+        let next = caps.iter_from(from).find_map(|(id, cap)| Some((id, cap.served()?.clone())));
         drop(caps);
-        let Some((at, endpoint)) = next else { return };
+        let Some((id, endpoint)) = next else { return };
         endpoint.server_ended(server);
-        from = at + 1;
+        from = usize::from(id.index()) + 1;
     }
 }
 
