@@ -3,7 +3,7 @@
 use crate::arch::switch;
 use crate::arch::{fpu, segments};
 use crate::lock::{Rank, SpinLock};
-use crate::mm::frames;
+use crate::mm::{frames, heap};
 use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
 use crate::object::{Cap, Object, Session, ThreadExit, Waitable};
@@ -211,7 +211,7 @@ impl Process {
             None => return Err(MakeError::Table),
         };
         let generation = table.slots[at].0.wrapping_add(1).max(1);
-        let process = Arc::new(Process {
+        let process = Process {
             pid: at as u32 + 1,
             generation,
             parent,
@@ -229,9 +229,14 @@ impl Process {
             ending: AtomicBool::new(false),
             verdict: SpinLock::new(Rank::Object, None),
             ended_runtime_ns: AtomicU64::new(0),
-        });
-        table.slots[at] = (generation, Some(process.clone()));
-        Ok(process)
+        };
+        let made = heap::try_arc(process);
+        if let Ok(process) = &made {
+            table.slots[at] = (generation, Some(process.clone()));
+        }
+        // What could not be made goes without the table's lock.
+        drop(table);
+        made.map_err(|_| MakeError::Memory)
     }
 
     /// Takes a process that never ran out of the table.
@@ -256,10 +261,9 @@ impl Process {
         self.inner.lock().ended
     }
 
-    /// Thread numbers of its live threads.
-    pub fn threads(&self, mut visit: impl FnMut(&'static Thread)) {
-        let inner = self.inner.lock();
-        inner.threads.iter().filter_map(|tid| thread::get(*tid)).for_each(&mut visit);
+    /// The number of its live thread at place `at` of the list.
+    pub fn thread_at(&self, at: usize) -> Option<u32> {
+        self.inner.lock().threads.get(at).copied()
     }
 
     /// Puts a capability into the table.
@@ -312,11 +316,7 @@ impl Process {
         if !take(&self.ledger.stack_pages, pages, PROCESS_THREAD_LIMIT * pages) {
             return Err(MakeError::Threads);
         }
-        let made = self.make_charged(start, fs_base, ring_address, detached, charge);
-        if made.is_err() {
-            self.ledger.release_stack();
-        }
-        made
+        self.make_charged(start, fs_base, ring_address, detached, charge)
     }
 
     fn make_charged(
@@ -327,21 +327,27 @@ impl Process {
         detached: bool,
         charge: StackCharge,
     ) -> Result<NewThread, MakeError> {
-        let stack = Stack::allocate().ok_or(MakeError::Memory)?;
-        let Some(ring_frame) = frames::allocate_zeroed() else {
-            stack.free_unused();
+        let Ok(exit) = heap::try_arc(ThreadExit::new(charge, detached)) else {
+            self.ledger.release_stack();
             return Err(MakeError::Memory);
         };
-        let mapped = self.map_ring(ring_address, ring_frame);
-        let ring_address = match mapped {
+        let Some(stack) = Stack::allocate() else {
+            self.ledger.release_stack();
+            return Err(MakeError::Memory);
+        };
+        let undo = |stack: Stack, error: MakeError| {
+            stack.free_unused();
+            self.ledger.release_stack();
+            error
+        };
+        let Some(ring_frame) = frames::allocate_zeroed() else { return Err(undo(stack, MakeError::Memory)) };
+        let ring_address = match self.map_ring(ring_address, ring_frame) {
             Ok(address) => address,
             Err(error) => {
                 frames::free(ring_frame);
-                stack.free_unused();
-                return Err(error);
+                return Err(undo(stack, error));
             }
         };
-        let exit = Arc::new(ThreadExit::new(charge, detached));
         let top = stack.top();
         let body =
             Body { process: self.clone(), stack, ring_frame, ring_address, exit: exit.clone(), start };
@@ -350,8 +356,7 @@ impl Process {
             Err(body) => {
                 self.unmap_ring(ring_address);
                 frames::free(ring_frame);
-                body.stack.free_unused();
-                return Err(MakeError::Table);
+                return Err(undo(body.stack, MakeError::Table));
             }
         };
         exit.set_target(thread.reference());
