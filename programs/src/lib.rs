@@ -3,6 +3,7 @@
 
 extern crate alloc;
 
+pub mod fuzz;
 pub mod machine;
 pub mod proof;
 pub mod random;
