@@ -51,6 +51,8 @@ pub struct Call {
     pub method: u16,
     /// Of the capability that was used.
     pub badge: u32,
+    /// Its epoch.
+    pub epoch: u32,
     /// What is said.
     pub message: Message,
     /// What comes along.
@@ -59,6 +61,8 @@ pub struct Call {
 
 struct Receiver {
     waiter: Waiter,
+    /// Of the capability that was used.
+    epoch: u32,
     buffer: Buffer,
 }
 
@@ -72,9 +76,22 @@ pub struct InFlight {
     caller: Waiter,
     reply: Buffer,
     server: ThreadRef,
+    /// Of the capability that the server used.
+    epoch: u32,
+}
+
+/// A process: number and generation.
+type ProcessRef = (u32, u32);
+
+fn process_of(thread: &ThreadRef) -> ProcessRef {
+    (thread.pid, thread.process_generation)
 }
 
 struct State {
+    /// Who revoked last: what its process has under way goes on.
+    owner: ProcessRef,
+    /// Capabilities of this epoch that may receive. With the last of them the endpoint closes.
+    servers: u32,
     calls: VecDeque<Call>,
     receivers: VecDeque<Receiver>,
     flights: Vec<Flight>,
@@ -85,10 +102,8 @@ struct State {
 /// A place to call.
 pub struct Endpoint {
     state: SpinLock<State>,
-    /// Moves on when capabilities are revoked.
+    /// Moves on, under the lock, when capabilities are revoked.
     pub epoch: AtomicU32,
-    /// Capabilities that may receive. With the last of them the endpoint closes.
-    servers: AtomicU32,
 }
 
 impl Endpoint {
@@ -98,6 +113,8 @@ impl Endpoint {
             state: SpinLock::new(
                 Rank::Object,
                 State {
+                    owner: (0, 0),
+                    servers: 0,
                     calls: VecDeque::new(),
                     receivers: VecDeque::new(),
                     flights: Vec::new(),
@@ -106,19 +123,95 @@ impl Endpoint {
                 },
             ),
             epoch: AtomicU32::new(1),
-            servers: AtomicU32::new(0),
         }
     }
 
-    /// One more capability may receive.
-    pub fn add_server(&self) {
-        self.servers.fetch_add(1, Ordering::Relaxed);
+    /// One more capability of `epoch` may receive.
+    pub fn add_server(&self, epoch: u32) {
+        let mut state = self.state.lock();
+        if epoch == self.epoch.load(Ordering::Relaxed) {
+            state.servers += 1;
+        }
     }
 
     /// One fewer.
-    pub fn drop_server(&self) {
-        if self.servers.fetch_sub(1, Ordering::AcqRel) == 1 {
+    pub fn drop_server(&self, epoch: u32) {
+        let mut state = self.state.lock();
+        if epoch != self.epoch.load(Ordering::Relaxed) {
+            return;
+        }
+        state.servers -= 1;
+        let is_last = state.servers == 0;
+        drop(state);
+        if is_last {
             self.close();
+        }
+    }
+
+    /// Begins a new epoch, in which nobody but a capability of `owner` has access; `serves` says whether that one may receive. Whoever is
+    /// under way with an older one is told by [`Endpoint::expel`].
+    pub fn revoke(&self, owner: ProcessRef, serves: bool) -> u32 {
+        let mut state = self.state.lock();
+        state.owner = owner;
+        state.servers = u32::from(serves);
+        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// May what `thread` has under way with a capability of `epoch` go on?
+    fn is_current(&self, state: &State, epoch: u32, thread: &ThreadRef) -> bool {
+        epoch == self.epoch.load(Ordering::Relaxed) || process_of(thread) == state.owner
+    }
+
+    /// Ends what is under way with revoked capabilities: their calls and receivers are told, and so are those whom they did not answer.
+    pub fn expel(&self) {
+        loop {
+            let mut state = self.state.lock();
+            if state.servers == 0 {
+                drop(state);
+                return self.close();
+            }
+            let old = |epoch: u32, thread: &ThreadRef| !self.is_current(&state, epoch, thread);
+            let call = state.calls.iter().position(|call| old(call.epoch, &call.caller.thread));
+            let receiver = state.receivers.iter().position(|r| old(r.epoch, &r.waiter.thread));
+            let flight =
+                state.flights.iter().position(|f| f.entry.as_ref().is_some_and(|e| old(e.epoch, &e.server)));
+            let call = call.and_then(|at| state.calls.remove(at));
+            let receiver = receiver.and_then(|at| state.receivers.remove(at));
+            let flight = flight.and_then(|at| take_flight(&mut state, at));
+            drop(state);
+            if call.is_none() && receiver.is_none() && flight.is_none() {
+                return;
+            }
+            for waiter in call.iter().map(|call| &call.caller).chain(receiver.iter().map(|r| &r.waiter)) {
+                ring::complete(waiter, &Completion::error(TransportError::Revoked), false);
+            }
+            if let Some(flight) = flight {
+                disconnect(&flight.caller, &flight.reply);
+            }
+        }
+    }
+
+    /// A process has given up its last capability to receive: it can answer nobody any more.
+    pub fn process_left(&self, process: ProcessRef) {
+        loop {
+            let mut state = self.state.lock();
+            let receiver = state.receivers.iter().position(|r| process_of(&r.waiter.thread) == process);
+            let flight = state
+                .flights
+                .iter()
+                .position(|f| f.entry.as_ref().is_some_and(|e| process_of(&e.server) == process));
+            let receiver = receiver.and_then(|at| state.receivers.remove(at));
+            let flight = flight.and_then(|at| take_flight(&mut state, at));
+            drop(state);
+            if receiver.is_none() && flight.is_none() {
+                return;
+            }
+            if let Some(receiver) = receiver {
+                crate::object::cancelled(&receiver.waiter);
+            }
+            if let Some(flight) = flight {
+                disconnect(&flight.caller, &flight.reply);
+            }
         }
     }
 
@@ -164,6 +257,11 @@ impl Endpoint {
                 drop(state);
                 return disconnect(&call.caller, &call.reply);
             }
+            if !self.is_current(&state, call.epoch, &call.caller.thread) {
+                drop(state);
+                ring::complete(&call.caller, &Completion::error(TransportError::Revoked), false);
+                return;
+            }
             let Some(receiver) = state.receivers.pop_front() else {
                 let is_full = state.calls.len() + state.flights.len() - state.free.len() >= MAX_CALLS;
                 if is_full && !again || state.calls.try_reserve(1).is_err() {
@@ -186,8 +284,17 @@ impl Endpoint {
     }
 
     /// A call for the current thread, if one waits; otherwise the thread's operation waits.
-    pub fn recv(self: &Arc<Endpoint>, thread: &'static Thread, user_data: u64, buffer: Buffer) -> Option<Completion> {
+    pub fn recv(
+        self: &Arc<Endpoint>,
+        thread: &'static Thread,
+        user_data: u64,
+        buffer: Buffer,
+        epoch: u32,
+    ) -> Option<Completion> {
         let mut state = self.state.lock();
+        if epoch != self.epoch.load(Ordering::Relaxed) {
+            return Some(Completion::error(TransportError::Revoked));
+        }
         if state.closed {
             return Some(Completion::error(TransportError::Cancelled));
         }
@@ -198,7 +305,7 @@ impl Endpoint {
             return Some(Completion::error(TransportError::NoSpace));
         };
         thread.served.set(true);
-        let receiver = Receiver { waiter, buffer };
+        let receiver = Receiver { waiter, epoch, buffer };
         match state.calls.pop_front() {
             None => state.receivers.push_back(receiver),
             Some(call) => {
@@ -214,7 +321,7 @@ impl Endpoint {
 
     /// Gives the call to the receiver. Both are out of their queues.
     fn deliver(&self, call: Call, receiver: Receiver, direct: bool) -> Delivered {
-        let Call { caller, reply, method, badge, message, cap } = call;
+        let Call { caller, reply, method, badge, epoch, message, cap } = call;
         let mut completion =
             Completion { flags: u32::from(method) << cqe_flags::METHOD_SHIFT, badge, ..Completion::OK };
         // The message first: a receiver that cannot take it loses its turn, not the call.
@@ -229,7 +336,7 @@ impl Endpoint {
                 if !fits || buffer.process.space.write(buffer.address, bytes).is_err() {
                     let error = if fits { TransportError::BadAddress } else { TransportError::TooLong };
                     ring::complete(&receiver.waiter, &Completion::error(error), false);
-                    return Delivered::NotTo(Call { caller, reply, method, badge, message, cap });
+                    return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
                 }
                 completion.w = [bytes.len() as u64, 0];
             }
@@ -239,18 +346,26 @@ impl Endpoint {
                 Ok(id) => completion.cap = id.0,
                 Err(cap) => {
                     ring::complete(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
-                    return Delivered::NotTo(Call { caller, reply, method, badge, message, cap: Some(cap) });
+                    let cap = Some(cap);
+                    return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
                 }
             }
         }
+        let server = receiver.waiter.thread;
+        let take_back = || receiver.buffer.process.caps.lock().remove(CapId(completion.cap));
         let token = {
             let mut state = self.state.lock();
-            match new_flight(&mut state, InFlight { caller, reply, server: receiver.waiter.thread }) {
+            if !self.is_current(&state, receiver.epoch, &server) {
+                drop(state);
+                let cap = take_back();
+                ring::complete(&receiver.waiter, &Completion::error(TransportError::Revoked), false);
+                return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
+            }
+            match new_flight(&mut state, InFlight { caller, reply, server, epoch: receiver.epoch }) {
                 Ok(token) => token,
                 Err(flight) => {
                     drop(state);
-                    let cap = receiver.buffer.process.caps.lock().remove(CapId(completion.cap));
-                    drop(cap);
+                    drop(take_back());
                     crate::object::cancelled(&receiver.waiter);
                     fail(&flight.caller, &flight.reply, Exception::Overloaded, "the endpoint is full");
                     return Delivered::Yes;
@@ -378,9 +493,8 @@ fn take_by_token(state: &mut State, token: u64, server: Option<&ThreadRef>) -> O
     let at = token as u32 as usize;
     let flight = state.flights.get(at)?;
     let entry = flight.entry.as_ref()?;
-    let process = |r: &ThreadRef| (r.pid, r.process_generation);
     if u64::from(flight.generation) != token >> 32
-        || server.is_some_and(|server| process(server) != process(&entry.server))
+        || server.is_some_and(|server| process_of(server) != process_of(&entry.server))
     {
         return None;
     }

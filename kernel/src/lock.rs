@@ -7,92 +7,40 @@ use crate::arch::{cpu, percpu};
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
+use kcore::rank::HeldRanks;
+pub use kcore::rank::Rank;
 
-/// The ranks, lowest first.
-#[repr(u8)]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Rank {
-    /// The table of processes.
-    Processes = 1,
-    /// One process: capabilities, ledger, threads.
-    Process = 2,
-    /// One address space.
-    Space = 3,
-    /// One kernel object.
-    Object = 4,
-    /// One bucket of parked threads.
-    Park = 5,
-    /// Kernel stacks and thread records.
-    Stacks = 6,
-    /// The heap.
-    Heap = 7,
-    /// Physical frames.
-    Frames = 8,
-    /// Completion side of a ring.
-    Ring = 9,
-    /// A thread's parked entity.
-    Wait = 10,
-    /// A CPU's deadlines.
-    Timers = 11,
-    /// A CPU's run queue; two by ascending number.
-    Cpu = 12,
-    /// The serial port.
-    Console = 13,
-}
-
-/// From here up nothing may allocate, print or decode (K-18).
-const FORBIDS_ALLOCATION: Rank = Rank::Ring;
-
-/// The ranks that a CPU holds.
-pub struct Held {
-    /// Bit r: rank r is held.
-    bits: Cell<u32>,
-    /// The CPU rank is held a second time.
-    twice: Cell<bool>,
-}
+/// The ranks that a CPU holds; only the CPU itself touches them.
+pub struct Held(Cell<HeldRanks>);
 
 impl Held {
     /// None.
     pub const fn new() -> Held {
-        Held { bits: Cell::new(0), twice: Cell::new(false) }
+        Held(Cell::new(HeldRanks::new()))
     }
 
+    fn change<R>(&self, change: impl FnOnce(&mut HeldRanks) -> R) -> R {
+        let mut held = self.0.get();
+        let result = change(&mut held);
+        self.0.set(held);
+        result
+    }
+
+    #[track_caller]
     fn acquire(&self, rank: Rank) {
-        let bit = 1u32 << rank as u8;
-        let bits = self.bits.get();
-        if rank == Rank::Cpu && bits & bit != 0 && !self.twice.get() {
-            self.twice.set(true);
-            return;
+        if let Err(error) = self.change(|held| held.acquire(rank)) {
+            panic!("{error}");
         }
-        if bits >= bit {
-            panic!("lock order: {rank:?} taken while ranks {bits:#b} are held");
-        }
-        self.bits.set(bits | bit);
-    }
-
-    fn note(&self, rank: Rank) {
-        let bit = 1u32 << rank as u8;
-        if rank == Rank::Cpu && self.bits.get() & bit != 0 {
-            self.twice.set(true);
-        }
-        self.bits.set(self.bits.get() | bit);
-    }
-
-    fn release(&self, rank: Rank) {
-        if rank == Rank::Cpu && self.twice.replace(false) {
-            return;
-        }
-        self.bits.set(self.bits.get() & !(1 << rank as u8));
     }
 
     /// Is anything held?
     pub fn any(&self) -> bool {
-        self.bits.get() != 0
+        !self.0.get().is_empty()
     }
 
     /// Is a lock held under which nothing may allocate?
     pub fn forbids_allocation(&self) -> bool {
-        self.bits.get() >= 1 << FORBIDS_ALLOCATION as u8
+        self.0.get().forbids_alloc()
     }
 }
 
@@ -140,7 +88,7 @@ impl<T> SpinLock<T> {
         }
         // Trying cannot deadlock, so the order does not matter.
         if checked() {
-            percpu::this().held.note(self.rank);
+            percpu::this().held.change(|held| held.note(self.rank));
         }
         Some(Guard { lock: self })
     }
@@ -165,16 +113,6 @@ impl<T> SpinLock<T> {
     /// This CPU holds the lock and no guard exists.
     pub unsafe fn unlock_forgotten(&self) {
         drop(Guard { lock: self });
-    }
-
-    /// Opens the lock by force: for a panic that must print.
-    pub fn force_open(&self) {
-        self.locked.store(false, Ordering::Release);
-    }
-
-    /// The value, without the lock: nobody else can have it.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
     }
 }
 
@@ -205,7 +143,7 @@ impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         self.lock.locked.store(false, Ordering::Release);
         if checked() {
-            percpu::this().held.release(self.lock.rank);
+            percpu::this().held.change(|held| held.release(self.lock.rank));
         }
     }
 }

@@ -139,7 +139,7 @@ impl Cap {
         if let Object::Endpoint(endpoint) = &object
             && rights & rights::RECV != 0
         {
-            endpoint.add_server();
+            endpoint.add_server(epoch);
         }
         Cap { object, epoch, rights, badge }
     }
@@ -164,11 +164,21 @@ impl Cap {
         self.object.interface()
     }
 
-    /// Makes every other capability to the object worthless.
-    pub fn revoke_others(&mut self) -> bool {
-        let Some(epoch) = self.object.epoch() else { return false };
-        self.epoch = epoch.fetch_add(1, Ordering::AcqRel) + 1;
+    /// Makes every other capability to the object worthless; `owner` is the process that has this one, by number and generation.
+    pub fn revoke_others(&mut self, owner: (u32, u32)) -> bool {
+        self.epoch = match &self.object {
+            Object::Endpoint(endpoint) => endpoint.revoke(owner, self.rights & rights::RECV != 0),
+            object => match object.epoch() {
+                Some(epoch) => epoch.fetch_add(1, Ordering::AcqRel) + 1,
+                None => return false,
+            },
+        };
         true
+    }
+
+    /// The epoch of the object at which it was made.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     /// The endpoint that it may receive from.
@@ -183,7 +193,7 @@ impl Cap {
 impl Drop for Cap {
     fn drop(&mut self) {
         match &self.object {
-            Object::Endpoint(endpoint) if self.rights & rights::RECV != 0 => endpoint.drop_server(),
+            Object::Endpoint(endpoint) if self.rights & rights::RECV != 0 => endpoint.drop_server(self.epoch),
             Object::ThreadHandle(exit) => exit.detach(),
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! Ring operations: each is decoded (everything checked, nothing changed) and then done.
 
-use crate::endpoint::{Answer, Buffer, Call, Message};
+use crate::endpoint::{Answer, Buffer, Call, Endpoint, Message};
 use crate::object::{Cap, Object, Waitable};
 use crate::process::Process;
 use crate::ring::{self, Completion};
@@ -10,6 +10,7 @@ use abi::{CapId, Exception, MAX_MESSAGE_BYTES, Op, SQE_VERSION, Sqe, TransportEr
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use kcore::captable::CapTable;
 
 /// What came of a submission.
 pub enum Outcome {
@@ -115,16 +116,24 @@ fn perform(thread: &'static Thread, op: Op, sqe: &Sqe, will_wait: bool) -> Decod
     }
 }
 
-/// The capability with number `id`, usable, with its rights and badge.
-fn resolve(process: &Process, id: u32) -> Decoded<(Object, u16, u32)> {
+/// A capability as it was found, usable.
+struct Found {
+    object: Object,
+    rights: u16,
+    badge: u32,
+    epoch: u32,
+}
+
+/// The capability with number `id`.
+fn resolve(process: &Process, id: u32) -> Decoded<Found> {
     let caps = process.caps.lock();
     let cap = caps.get(CapId(id)).ok_or(TransportError::BadCap)?;
-    let object = cap.object().map_err(|_| TransportError::Revoked)?;
-    Ok((object.clone(), cap.rights, cap.badge))
+    let object = cap.object().map_err(|_| TransportError::Revoked)?.clone();
+    Ok(Found { object, rights: cap.rights, badge: cap.badge, epoch: cap.epoch() })
 }
 
 fn simple(thread: &'static Thread, process: &Arc<Process>, op: Op, sqe: &Sqe) -> Decoded<Reply> {
-    let object = resolve(process, sqe.cap)?.0;
+    let object = resolve(process, sqe.cap)?.object;
     match (op, object) {
         (Op::Park, Object::ParkSpace) => {
             let expected = u32::try_from(sqe.arg0).map_err(|_| TransportError::BadFlags)?;
@@ -165,9 +174,22 @@ fn cancel(thread: &'static Thread, user_data: u64) -> Completion {
 }
 
 fn release(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
-    let cap = process.caps.lock().remove(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
+    let mut caps = process.caps.lock();
+    let cap = caps.remove(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
+    let left = left_by(&caps, &cap);
+    drop(caps);
     drop(cap);
+    if let Some(endpoint) = left {
+        endpoint.process_left((process.pid, process.generation));
+    }
     Ok(Completion::OK.into())
+}
+
+/// The endpoint that a process could receive from by `cap` only, which has left its table.
+fn left_by(caps: &CapTable<Cap>, cap: &Cap) -> Option<Arc<Endpoint>> {
+    let endpoint = cap.served()?;
+    let serves_still = |other: &Cap| other.served().is_some_and(|served| Arc::ptr_eq(served, endpoint));
+    if caps.iter().any(|(_, other)| serves_still(other)) { None } else { Some(endpoint.clone()) }
 }
 
 fn copy(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
@@ -208,8 +230,13 @@ fn revoke(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
     let mut caps = process.caps.lock();
     let cap = caps.get_mut(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
     cap.object().map_err(|_| TransportError::Revoked)?;
-    if cap.rights & rights::REVOKE == 0 || !cap.revoke_others() {
+    if cap.rights & rights::REVOKE == 0 || !cap.revoke_others((process.pid, process.generation)) {
         return Err(TransportError::NotPermitted);
+    }
+    let endpoint = if let Ok(Object::Endpoint(endpoint)) = cap.object() { Some(endpoint.clone()) } else { None };
+    drop(caps);
+    if let Some(endpoint) = endpoint {
+        endpoint.expel();
     }
     Ok(Completion::OK.into())
 }
@@ -245,13 +272,17 @@ fn passenger<T>(process: &Process, sqe: &Sqe, rest: impl FnOnce() -> Decoded<T>)
     let cap = passable(caps.get(id), held, 0)?;
     let value = rest()?;
     let moved = if is_moved { caps.remove(id) } else { None };
+    let left = moved.as_ref().and_then(|moved| left_by(&caps, moved));
     drop(caps);
     drop(moved);
+    if let Some(endpoint) = left {
+        endpoint.process_left((process.pid, process.generation));
+    }
     Ok((Some(cap), value))
 }
 
 fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
-    let (object, held, badge) = resolve(process, sqe.cap)?;
+    let Found { object, rights: held, badge, epoch } = resolve(process, sqe.cap)?;
     if held & rights::CALL == 0 {
         return Err(TransportError::NotPermitted);
     }
@@ -270,31 +301,31 @@ fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: b
     let waits_on = Waitable::Call(endpoint.clone());
     let accept = || ring::accept(thread, sqe.user_data, waits_on).ok_or(TransportError::NoSpace);
     let (cap, caller) = passenger(process, sqe, accept)?;
-    endpoint.call(Call { caller, reply, method, badge, message, cap }, will_wait);
+    endpoint.call(Call { caller, reply, method, badge, epoch, message, cap }, will_wait);
     Ok(Reply::Later)
 }
 
-fn recv(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe) -> Decoded<Reply> {
-    let (Object::Endpoint(endpoint), held, _) = resolve(process, sqe.cap)? else {
-        return Err(TransportError::NotPermitted);
-    };
-    if held & rights::RECV == 0 {
-        return Err(TransportError::NotPermitted);
+/// The endpoint that capability `id` may receive from, and the capability's epoch.
+fn served(process: &Process, id: u32) -> Decoded<(Arc<Endpoint>, u32)> {
+    match resolve(process, id)? {
+        Found { object: Object::Endpoint(endpoint), rights: held, epoch, .. } if held & rights::RECV != 0 => {
+            Ok((endpoint, epoch))
+        }
+        _ => Err(TransportError::NotPermitted),
     }
+}
+
+fn recv(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe) -> Decoded<Reply> {
+    let (endpoint, epoch) = served(process, sqe.cap)?;
     if sqe.result_len as usize > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
     let buffer = Buffer { process: process.clone(), address: sqe.result_addr, length: sqe.result_len };
-    Ok(endpoint.recv(thread, sqe.user_data, buffer).into())
+    Ok(endpoint.recv(thread, sqe.user_data, buffer, epoch).into())
 }
 
 fn answer(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
-    let (Object::Endpoint(endpoint), held, _) = resolve(process, sqe.cap)? else {
-        return Err(TransportError::NotPermitted);
-    };
-    if held & rights::RECV == 0 {
-        return Err(TransportError::NotPermitted);
-    }
+    let (endpoint, _) = served(process, sqe.cap)?;
     let exception = match i32::try_from(sqe.method) {
         Ok(0) => None,
         Ok(raw) => Some(Exception::from_raw(raw).ok_or(TransportError::BadFlags)?),

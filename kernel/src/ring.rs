@@ -3,7 +3,6 @@
 //! I-R1: an operation is accepted only with a free completion entry, which stays reserved until it completes; so no accepted
 //! completion is ever lost (K-11). I-R2: what the program writes into the shared page is read once, checked, and never believed again.
 
-use crate::lock::SpinLock;
 use crate::object::Waitable;
 use crate::sched;
 use crate::thread::{self, OPS, TIMEOUT, Thread};
@@ -68,7 +67,9 @@ struct Pending {
 pub struct RingSide {
     page: *mut Ring,
     cq_tail: u32,
-    /// Completion entries that operations under way will need.
+    /// Bit n: operation n is under way.
+    busy: u32,
+    /// How many are: each has a completion entry reserved.
     reserved: u32,
     /// The thread waits for this many completions; 0: it does not wait.
     need: u32,
@@ -85,7 +86,7 @@ pub static STALE_COMPLETIONS: AtomicU64 = AtomicU64::new(0);
 impl RingSide {
     /// Of no thread.
     pub const fn closed() -> RingSide {
-        RingSide { page: core::ptr::null_mut(), cq_tail: 0, reserved: 0, need: 0, sequence: 0, pending: [const { None }; OPS] }
+        RingSide { page: core::ptr::null_mut(), cq_tail: 0, busy: 0, reserved: 0, need: 0, sequence: 0, pending: [const { None }; OPS] }
     }
 
     /// Of a new thread, with its page.
@@ -101,10 +102,20 @@ impl RingSide {
         self.cq_tail.wrapping_sub(head).min(CQ_ENTRIES)
     }
 
-    /// Is there room for one more?
+    /// How many more completions there is room for.
     #[inline]
-    pub fn has_credit(&self) -> bool {
-        self.unread() + self.reserved < CQ_ENTRIES
+    fn credits(&self) -> u32 {
+        CQ_ENTRIES.saturating_sub(self.unread() + self.reserved)
+    }
+
+    /// The operation in slot `op` is over.
+    #[inline]
+    fn free(&mut self, op: u8, sequence: Option<u32>) -> Option<Pending> {
+        let wanted = |pending: &mut Pending| sequence.is_none_or(|sequence| pending.sequence == sequence);
+        let pending = self.pending[op as usize].take_if(wanted)?;
+        self.busy &= !(1 << op);
+        self.reserved -= 1;
+        Some(pending)
     }
 
     #[inline]
@@ -138,14 +149,18 @@ pub fn post_now(thread: &Thread, user_data: u64, completion: &Completion) {
     thread.ring.lock().post(user_data, completion);
 }
 
-/// Accepts an operation of the current thread that completes later. `None` if it has none to spare (which `has_credit` excludes).
+/// Accepts an operation of the current thread that completes later. `None` if it has none to spare (which a credit excludes).
 pub fn accept(thread: &Thread, user_data: u64, on: Waitable) -> Option<Waiter> {
     let mut ring = thread.ring.lock();
-    let op = ring.pending.iter().position(Option::is_none)?;
+    let op = ring.busy.trailing_ones();
+    if op as usize >= OPS {
+        return None;
+    }
+    ring.busy |= 1 << op;
+    ring.reserved += 1;
     ring.sequence = ring.sequence.wrapping_add(1);
     let sequence = ring.sequence;
-    ring.pending[op] = Some(Pending { sequence, user_data, on });
-    ring.reserved += 1;
+    ring.pending[op as usize] = Some(Pending { sequence, user_data, on });
     drop(ring);
     Some(Waiter { thread: thread.reference(), op: op as u8, sequence })
 }
@@ -159,12 +174,10 @@ pub fn complete(waiter: &Waiter, completion: &Completion, direct: bool) -> bool 
         STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
         return false;
     }
-    let pending = ring.pending[waiter.op as usize].take_if(|pending| pending.sequence == waiter.sequence);
-    let Some(pending) = pending else {
+    let Some(pending) = ring.free(waiter.op, Some(waiter.sequence)) else {
         STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
         return false;
     };
-    ring.reserved -= 1;
     uncharge(thread, &pending.on);
     ring.post(pending.user_data, completion);
     let wake = ring.satisfied();
@@ -226,8 +239,7 @@ pub fn any_pending(thread: &Thread) -> Option<(Waiter, Waitable)> {
 /// Forgets an operation of the current thread that was withdrawn: it does not complete.
 pub fn forget(thread: &Thread, waiter: &Waiter) {
     let mut ring = thread.ring.lock();
-    let Some(pending) = ring.pending[waiter.op as usize].take() else { return };
-    ring.reserved -= 1;
+    let Some(pending) = ring.free(waiter.op, None) else { return };
     uncharge(thread, &pending.on);
     drop(ring);
     // What it waited on may end here, without a lock.
@@ -257,21 +269,25 @@ pub fn drain(thread: &'static Thread, page: *const Ring, will_wait: bool) -> Res
         Err(_) => return Err(TransportError::SqBusy),
     };
     let mut result = Ok(None);
-    for _ in 0..SQ_ENTRIES {
-        let head = thread.sq_head.get();
-        // SAFETY: the thread's own ring page, mapped while it lives.
-        let tail = unsafe { (*page).sq_tail.load(Ordering::Acquire) };
-        if tail == head {
-            break;
+    let mut head = thread.sq_head.get();
+    // Credits only grow while we look: nobody else accepts operations of this thread.
+    let mut credits = thread.ring.lock().credits();
+    // SAFETY: the thread's own ring page, mapped while it lives.
+    let tail = unsafe { (*page).sq_tail.load(Ordering::Acquire) };
+    let count = tail.wrapping_sub(head);
+    if count > SQ_ENTRIES {
+        // The program wrote nonsense; there is no entry to complete with an error.
+        thread.sq.release(lease);
+        return Err(TransportError::BadMessage);
+    }
+    for _ in 0..count {
+        if credits == 0 {
+            credits = thread.ring.lock().credits();
+            if credits == 0 {
+                break;
+            }
         }
-        if tail.wrapping_sub(head) > SQ_ENTRIES {
-            // The program wrote nonsense; there is no entry to complete with an error.
-            result = Err(TransportError::BadMessage);
-            break;
-        }
-        if !thread.ring.lock().has_credit() {
-            break;
-        }
+        credits -= 1;
         if thread.sq.verify(&lease).is_err() {
             result = Err(TransportError::StaleSqConsumer);
             break;
@@ -283,14 +299,15 @@ pub fn drain(thread: &'static Thread, page: *const Ring, will_wait: bool) -> Res
             snapshot_64(from.cast(), sqe.as_mut_ptr().cast());
             sqe.assume_init()
         };
-        thread.sq_head.set(head.wrapping_add(1));
-        // SAFETY: as above.
-        unsafe { (*page).sq_head.store(head.wrapping_add(1), Ordering::Release) };
+        head = head.wrapping_add(1);
         if let crate::ops::Outcome::Exit(code) = crate::ops::submit(thread, &sqe, will_wait) {
             result = Ok(Some(code));
             break;
         }
     }
+    thread.sq_head.set(head);
+    // SAFETY: as above.
+    unsafe { (*page).sq_head.store(head, Ordering::Release) };
     thread.sq.release(lease);
     result
 }
@@ -319,6 +336,3 @@ pub fn wait(thread: &'static Thread, min: u32, deadline: u64) -> u32 {
         sched::block();
     }
 }
-
-/// The lock's type, for those who size things.
-pub type RingLock = SpinLock<RingSide>;

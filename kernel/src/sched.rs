@@ -135,6 +135,9 @@ fn enqueue(runnable: Runnable<()>, direct: bool) {
     let target = if direct { me } else { place(&runnable, me) };
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
+    if cfg!(feature = "planted-alloc-under-lock") {
+        drop(core::hint::black_box(alloc::boxed::Box::new(now)));
+    }
     let outcome = if direct { queue.hand_over(runnable, now) } else { queue.enqueue(runnable, now) };
     drop(queue);
     match outcome {

@@ -1,7 +1,11 @@
-//! What the programs share: how a proof reports, and random numbers that a seed decides.
+//! What the programs share: how a proof reports, random numbers that a seed decides, a victim to watch, and a look at the whole machine.
 #![no_std]
 
 extern crate alloc;
 
+pub mod kit;
+pub mod machine;
 pub mod proof;
 pub mod random;
+pub mod rawring;
+pub mod victim;

@@ -265,6 +265,7 @@ pub unsafe fn start(sqe: Sqe) -> Result<Token, TransportError> {
 ///
 /// # Safety
 /// As [`start`].
+#[inline]
 pub unsafe fn queue(sqe: Sqe) -> Result<Token, TransportError> {
     // SAFETY: the caller's promise.
     unsafe { tls::current().client.push(sqe) }
@@ -302,6 +303,7 @@ pub fn poll(token: Token) -> Result<Cqe, Token> {
 }
 
 /// Waits for `token` as long as it takes.
+#[inline]
 pub fn wait(token: Token) -> Cqe {
     tls::current().client.wait(token)
 }

@@ -10,38 +10,44 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Rank {
     /// The table of processes.
-    ProcessTable = 1,
-    /// One process.
+    Processes = 1,
+    /// One process: capabilities, ledger, threads.
     Process = 2,
     /// One address space.
-    AddressSpace = 3,
+    Space = 3,
     /// One kernel object.
     Object = 4,
     /// One bucket of parked threads.
-    ParkBucket = 5,
-    /// The heap, the frames, the stacks.
-    Allocator = 6,
+    Park = 5,
+    /// Kernel stacks and thread records.
+    Stacks = 6,
+    /// The heap.
+    Heap = 7,
+    /// Physical frames.
+    Frames = 8,
     /// The completion side of one ring.
-    Ring = 7,
+    Ring = 9,
     /// Whether one thread is parked.
-    Wait = 8,
+    Wait = 10,
     /// One CPU's deadlines.
-    Timers = 9,
+    Timers = 11,
     /// One CPU's run queue; two may be held, by ascending number.
-    Cpu = 10,
-    /// The serial port.
-    Console = 11,
+    Cpu = 12,
+    /// The serial port, and other leaves.
+    Console = 13,
 }
 
 impl Rank {
     /// All of them, lowest first.
-    pub const ALL: [Rank; 11] = [
-        Rank::ProcessTable,
+    pub const ALL: [Rank; 13] = [
+        Rank::Processes,
         Rank::Process,
-        Rank::AddressSpace,
+        Rank::Space,
         Rank::Object,
-        Rank::ParkBucket,
-        Rank::Allocator,
+        Rank::Park,
+        Rank::Stacks,
+        Rank::Heap,
+        Rank::Frames,
         Rank::Ring,
         Rank::Wait,
         Rank::Timers,
@@ -58,7 +64,7 @@ impl Rank {
 const SECOND_CPU: u32 = 1 << 31;
 
 /// From this rank on, nothing may be allocated or printed (K-18).
-pub const NO_ALLOC_FROM: Rank = Rank::Wait;
+pub const NO_ALLOC_FROM: Rank = Rank::Ring;
 
 /// A lock was about to be taken out of order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,6 +108,14 @@ impl HeldRanks {
             return Ok(());
         }
         Err(RankError { wanted: rank, held: Rank::ALL[held.ilog2() as usize - 1] })
+    }
+
+    /// Notes a lock that was taken by trying, which cannot deadlock and so may come in any order.
+    pub const fn note(&mut self, rank: Rank) {
+        if matches!(rank, Rank::Cpu) && self.bits & rank.bit() != 0 {
+            self.bits |= SECOND_CPU;
+        }
+        self.bits |= rank.bit();
     }
 
     /// Notes that a lock of `rank` is released.
@@ -151,11 +165,11 @@ mod tests {
             assert_eq!(held.acquire(rank), Ok(()));
         }
         assert!(held.iter().eq(Rank::ALL));
-        for rank in [Rank::Process, Rank::Console, Rank::ProcessTable, Rank::Cpu] {
+        for rank in [Rank::Process, Rank::Console, Rank::Processes, Rank::Cpu] {
             held.release(rank);
             assert!(!held.holds(rank));
         }
-        assert_eq!(held.iter().count(), 7);
+        assert_eq!(held.iter().count(), 9);
     }
 
     /// Every pair: only a higher rank may follow, but for a second CPU.
@@ -192,13 +206,27 @@ mod tests {
         assert!(held.is_empty());
     }
 
+    #[test]
+    fn trying_may_come_in_any_order_but_is_held_all_the_same() {
+        let mut held = HeldRanks::new();
+        held.acquire(Rank::Heap).unwrap();
+        held.note(Rank::Stacks);
+        assert!(held.holds(Rank::Stacks) && held.acquire(Rank::Park).is_err());
+        held.release(Rank::Stacks);
+        held.release(Rank::Heap);
+        held.note(Rank::Cpu);
+        held.note(Rank::Cpu);
+        held.release(Rank::Cpu);
+        assert!(held.holds(Rank::Cpu));
+    }
+
     /// K-18.
     #[test]
-    fn from_the_wait_lock_on_nothing_is_allocated() {
+    fn from_the_ring_lock_on_nothing_is_allocated() {
         for rank in Rank::ALL {
             let mut held = HeldRanks::new();
             held.acquire(rank).unwrap();
-            assert_eq!(held.forbids_alloc(), rank >= Rank::Wait, "{rank:?}");
+            assert_eq!(held.forbids_alloc(), rank >= Rank::Ring, "{rank:?}");
         }
         assert!(!HeldRanks::new().forbids_alloc());
     }

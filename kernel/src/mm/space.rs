@@ -220,6 +220,8 @@ impl Space {
         tables.covered(start, end, object)?;
         tables.carve(start, end, &mut dropped)?;
         tables.clear(start, end, &self.resident);
+        // Addresses are used again, and with them the page tables, which stay until the process ends.
+        tables.hint = tables.hint.min(start - FRAME_BYTES).max(MMAP_BASE_VADDR);
         drop(tables);
         // Objects may be freed here, without the lock.
         drop(dropped);

@@ -44,7 +44,12 @@ extern "C" fn profile_end() {
 }
 
 /// The median cost of `each`, run `count` times in every batch.
-fn row(name: &str, count: u64, mut each: impl FnMut() -> Outcome) -> Outcome {
+fn row(name: &str, count: u64, each: impl FnMut() -> Outcome) -> Outcome {
+    part_of(name, count, 1, each)
+}
+
+/// As [`row`], for an `each` that does `parts` of what is measured.
+fn part_of(name: &str, count: u64, parts: u64, mut each: impl FnMut() -> Outcome) -> Outcome {
     let mut costs = Vec::new();
     for batch in 0..BATCHES + 5 {
         if batch == BATCHES && rt::args::args().next().is_some_and(|arg| arg == name) {
@@ -58,7 +63,7 @@ fn row(name: &str, count: u64, mut each: impl FnMut() -> Outcome) -> Outcome {
             profile_end();
         }
         if batch >= 5 {
-            costs.push((ticks() - before) / count);
+            costs.push((ticks() - before) / (count * parts));
         }
     }
     costs.sort_unstable();
@@ -120,11 +125,9 @@ fn one_cpu() -> Outcome {
     sleeps()
 }
 
-/// Thirty-two NOPs by one system call, each.
+/// Thirty-two NOPs by one system call; the row is what each costs.
 fn nop_batch() -> Outcome {
-    let mut costs = Vec::new();
-    for batch in 0..BATCHES + 5 {
-        let before = ticks();
+    part_of("ring-nop-32-each", 1, 32, || {
         let mut tokens = [const { None }; 32];
         for token in &mut tokens {
             // SAFETY: names no memory.
@@ -135,13 +138,8 @@ fn nop_batch() -> Outcome {
         for token in tokens.into_iter().flatten() {
             ring::wait(token);
         }
-        if batch >= 5 {
-            costs.push((ticks() - before) / 32);
-        }
-    }
-    costs.sort_unstable();
-    println!("bench ring-nop-32-each {} (spread {} to {})", costs[BATCHES / 2], costs[0], costs[BATCHES - 1]);
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Two threads that yield to each other: the cost of one switch.
@@ -155,7 +153,7 @@ fn switches(yielding: Sqe) -> Outcome {
         }
     });
     // A yield of ours is two switches: there and back, each with a system call.
-    row("context-switch-pair", 50, || {
+    part_of("context-switch", 50, 2, || {
         // SAFETY: names no memory.
         unsafe { ring::run(yielding) };
         Ok(())

@@ -3,6 +3,7 @@
 //! A run goes through the modules in this order: [`guest`] builds kernel and programs, [`package`] makes the boot image out of
 //! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed.
 
+pub mod bench;
 pub mod guest;
 pub mod iso;
 pub mod manifest;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use capos::bench::{self, Then};
 use capos::guest::{self, Variant};
 use capos::place::Project;
 use capos::proof::{Report, Run, Show, say};
@@ -79,6 +80,18 @@ enum Action {
     },
     /// Make a disc with a proof on it, boot it by BIOS and by UEFI, and judge
     IsoTest(IsoTest),
+    /// Count the instructions of the kernel's operations, beside Linux and its own past
+    Bench {
+        /// The model of CPU (`max,-erms,-fsrm` is fairer to kernels that use string instructions)
+        #[arg(long, value_name = "MODEL", default_value = "max")]
+        cpu: String,
+        /// Fail if a row has grown by more than a tenth since the history was written
+        #[arg(long, conflicts_with = "record")]
+        check: bool,
+        /// Write the figures into the history
+        #[arg(long)]
+        record: bool,
+    },
     /// Build, make the image, boot it, and judge: ends with `proof NAME: ok` or `proof NAME: FAILED <why>`
     Proof {
         /// The proof: manifests/NAME.toml
@@ -209,6 +222,14 @@ fn main() -> ExitCode {
             make_disc(&project, &build.variant(), manifest, append, &output)?;
             say(&output.display().to_string());
             Ok(ExitCode::SUCCESS)
+        }
+        Action::Bench { cpu, check, record } => {
+            let then = match (check, record) {
+                (true, _) => Then::Check,
+                (_, true) => Then::Record,
+                _ => Then::Show,
+            };
+            bench::run(&project, cpu, then).map(|()| ExitCode::SUCCESS)
         }
         Action::Suite { names } => suite::run(&project, names).map(|tally| tell(&tally)),
         Action::TerminalTest { scripts, no_build } => {

@@ -1,0 +1,156 @@
+//! Proof that processes leave nothing behind: many come and go, by themselves, by faults and by being killed, and the count of free frames
+//! is exactly what it was (K-07, K-08).
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use programs::ensure;
+use programs::machine::{Before, MS, command, warm_up};
+use programs::proof::{Doing, Outcome, prove, step};
+use programs::random::Random;
+use rt::{ExitReason, ProcessSpawner, args, caps, println, thread, time, vm};
+
+rt::main!(run);
+
+/// Cycles, if the argument does not say otherwise.
+const CYCLES: u64 = 1000;
+/// Cycles before the frames are counted: the kernel's tables have their size then.
+const WARM_UP: u64 = 40;
+const SEED: u64 = 7;
+
+fn run() -> i64 {
+    match args::args().next() {
+        Some("child") => child(args::args().nth(1).unwrap_or(""), args::number(2, 0).unwrap_or(0)),
+        _ => prove("spawn-cycles", || {
+            let cycles = args::number(0, CYCLES).doing("the number of cycles is no number")?;
+            let mut random = Random::new(SEED);
+            warm_up(24)?;
+            step("the first cycles, for the kernel's tables", || run_cycles(WARM_UP, &mut random))?;
+            let before = Before::take()?;
+            println!("    {} frames are free, {} processes are there", before.free, before.processes);
+            let start = time::now_ns()?;
+            step("processes come and go (K-08)", || run_cycles(cycles, &mut random))?;
+            println!("    {cycles} cycles took {} ms", (time::now_ns()? - start) / MS);
+            step("not a frame is lost (K-07)", || before.check("after the cycles"))
+        }),
+    }
+}
+
+/// The ways in which a child ends, and how often of a hundred.
+const WAYS: [(&str, u64); 8] = [
+    ("exit", 40),
+    ("threads", 15),
+    ("leave", 10),
+    ("map", 10),
+    ("spin", 10),
+    ("sleep", 7),
+    ("start", 5),
+    ("divide", 3),
+];
+
+fn run_cycles(count: u64, random: &mut Random) -> Outcome {
+    let spawner: ProcessSpawner = caps::any().doing("process_spawner")?;
+    let mut tally = [0_u64; WAYS.len()];
+    for cycle in 0..count {
+        let mut left = random.below(100);
+        let way = WAYS.iter().position(|(_, often)| {
+            let is_this = left < *often;
+            left = left.saturating_sub(*often);
+            is_this
+        });
+        let way = way.unwrap_or(0);
+        tally[way] += 1;
+        let code = random.below(200).cast_signed();
+        one_cycle(&spawner, WAYS[way].0, code, random)
+            .doing(&alloc::format!("cycle {cycle} ({})", WAYS[way].0))?;
+    }
+    for ((way, _), count) in WAYS.iter().zip(tally) {
+        println!("    {way:8} {count:4}");
+    }
+    Ok(())
+}
+
+fn one_cycle(
+    spawner: &ProcessSpawner,
+    way: &str,
+    code: i64,
+    random: &mut Random,
+) -> Result<(), alloc::string::String> {
+    let text = |error: rt::Error| alloc::format!("{error}");
+    let program = if way == "divide" { "fault" } else { "spawn-cycles" };
+    let command = command(program, "cycle");
+    let command = if way == "divide" {
+        command.arg("divide")
+    } else {
+        command.arg("child").arg(way).arg(&alloc::format!("{code}"))
+    };
+    let child = command.spawn(spawner).map_err(text)?;
+    match way {
+        "spin" | "sleep" => {
+            time::sleep(random.below(2 * MS)).map_err(text)?;
+            child.handle.kill().map_err(text)?;
+        }
+        // At the very beginning, before it has run.
+        "start" => child.handle.kill().map_err(text)?,
+        _ => {}
+    }
+    let exit = child.wait().map_err(text)?;
+    let (reason, code) = match way {
+        "divide" => (ExitReason::Faulted, None),
+        "spin" | "sleep" | "start" => (ExitReason::Killed, None),
+        // Whichever thread is the last.
+        "leave" => (ExitReason::Exited, None),
+        _ => (ExitReason::Exited, Some(code)),
+    };
+    if exit.reason != reason || code.is_some_and(|code| code != exit.code) {
+        return Err(alloc::format!("ended as {exit}, not {reason:?} with {code:?}"));
+    }
+    let again = child.handle.exit().map_err(text)?;
+    if again != Some(exit) {
+        return Err(alloc::format!("the exit code reads as {again:?} afterwards"));
+    }
+    Ok(())
+}
+
+fn child(way: &str, code: u64) -> i64 {
+    match inside(way) {
+        Ok(()) => code.cast_signed(),
+        Err(failure) => {
+            println!("spawn-cycles child {way}: {}", failure.0);
+            -1
+        }
+    }
+}
+
+fn inside(way: &str) -> Outcome {
+    match way {
+        "threads" => {
+            let handles: alloc::vec::Vec<_> =
+                (0..3_u64).map(|n| thread::Builder::new().spawn(move || n * 2)).collect();
+            for (n, handle) in handles.into_iter().enumerate() {
+                let value = handle.doing("spawn")?.join()?;
+                ensure!(value == n as u64 * 2, "thread {n} returned {value}");
+            }
+        }
+        // Threads that are never joined.
+        "leave" => {
+            for _ in 0..2 {
+                let _ = thread::Builder::new().spawn(|| time::sleep(MS / 10)).doing("spawn")?;
+            }
+            time::sleep(MS * 3).doing("sleep")?;
+        }
+        // Memory that is never unmapped.
+        "map" => {
+            let at = vm::map(64 * 4096).doing("map")?;
+            // SAFETY: just mapped, ours alone.
+            unsafe { at.as_ptr().write_volatile(1) };
+        }
+        "spin" | "start" => loop {
+            core::hint::spin_loop();
+        },
+        "sleep" => time::sleep(3600 * 1000 * MS).doing("sleep")?,
+        _ => {}
+    }
+    Ok(())
+}
