@@ -1,4 +1,5 @@
-//! What the programs share: how a proof reports, random numbers that a seed decides, a victim to watch, and a look at the whole machine.
+//! What the programs share: how a proof reports, random numbers that a seed decides, a victim to watch, a look at the whole machine,
+//! pictures in text; and the shell.
 #![no_std]
 
 extern crate alloc;
@@ -8,4 +9,6 @@ pub mod machine;
 pub mod proof;
 pub mod random;
 pub mod rawring;
+pub mod shell;
+pub mod text;
 pub mod victim;

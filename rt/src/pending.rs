@@ -75,6 +75,11 @@ impl<R> Pending<R> {
 
     /// Withdraws it: [`TransportError::Cancelled`], or its result if that was faster.
     pub fn cancel(mut self) -> Result<R> {
+        self.cancel_mut()
+    }
+
+    /// As [`Pending::cancel`], and [`Pending::results`] has the bytes if the result was faster.
+    pub fn cancel_mut(&mut self) -> Result<R> {
         let token = self.token.take().ok_or(TransportError::BadToken)?;
         let cqe = ring::cancel(token);
         self.finish(&cqe)

@@ -100,6 +100,7 @@ impl Editor {
                 out.push_str("\r\n");
                 return Event::EndOfInput;
             }
+            Key::Unknown => return Event::Editing,
             Key::Tab => self.complete(candidates, out),
             Key::Ctrl('l') => out.push_str("\x1b[2J\x1b[H"),
             Key::Up | Key::Ctrl('p') => self.recall(self.age + 1, history),

@@ -9,7 +9,7 @@ use rt::{args, println, syscall};
 rt::main!(run);
 
 /// Every way to go wrong, with what it does.
-const FAULTS: [(&str, &str, fn()); 10] = [
+const FAULTS: [(&str, &str, fn()); 11] = [
     ("null-read", "reads address 0", null_read),
     ("kernel-read", "reads an address of the kernel", kernel_read),
     ("write-text", "writes to its own code", write_text),
@@ -19,6 +19,7 @@ const FAULTS: [(&str, &str, fn()); 10] = [
     ("divide", "divides by zero", divide),
     ("privileged", "executes HLT", privileged),
     ("stack-overflow", "calls itself without end", stack_overflow),
+    ("panic", "panics in a thread that the first one waits for", panic_in_thread),
     ("bad-syscall", "makes system calls that do not exist; survives", bad_syscall),
 ];
 
@@ -102,6 +103,13 @@ fn deeper(depth: u64) -> u64 {
         return 0;
     }
     deeper(depth + 1) + room[depth as usize % 64]
+}
+
+/// The runtime ends the whole process with code 101; the kernel has nothing to do with it.
+fn panic_in_thread() {
+    let thread = rt::thread::spawn(|| panic!("as it was told to"));
+    // Not reached, unless the thread ended alone.
+    let _ = thread.join();
 }
 
 fn bad_syscall() {

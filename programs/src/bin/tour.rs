@@ -1,0 +1,379 @@
+//! A short tour: what the kernel is, shown by what it does. Every sentence with a number in it is checked; the exit code is 1 if one
+//! is not true.
+//!
+//! `tour` plays it; `tour skippable` ends at a key; `tour count` is the neighbour of the fourth step.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::ControlFlow::{Break, Continue};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use programs::ensure;
+use programs::proof::{Doing, Failure, Outcome, prove};
+use programs::text::{Bar, Mib, Thousands, permille};
+use rt::abi::{TransportError, rights};
+use rt::{
+    Client, Command, Console, CpuInfo, Endpoint, Error, ExitReason, Factory, Pending, ProcessSpawner,
+    SystemInfo, ThreadState, Timer, caps, print, println, thread, time,
+};
+
+rt::main!(run);
+
+const MS: u64 = 1_000_000;
+/// Columns of a bar.
+const WIDTH: usize = 40;
+/// CPUs that get a thread and a bar. A machine with more is most often an emulated one, where they all share a few real ones.
+const BARS_MAX: usize = 16;
+/// Processes that come and go in the last step.
+const ROUNDS: u64 = 20;
+
+/// A step: what it shows, and the doing.
+type Step = (&'static str, fn() -> Outcome);
+
+const STEPS: [Step; 6] = [
+    (
+        "CPUs. Each has a run queue of its own; one busy thread for each spreads over\n\
+         \x20  all of them.",
+        cpus,
+    ),
+    (
+        "Calls. A thread calls another through an endpoint and sleeps until the\n\
+         \x20  answer comes: two system calls a round trip, and only two words are copied.",
+        calls,
+    ),
+    (
+        "Timers. Eight sleeps, started in disorder by one thread; each CPU's timer is\n\
+         \x20  set for its nearest deadline, and an idle CPU does not tick.",
+        timers,
+    ),
+    (
+        "Faults. A process reads address 0 and dies, with a report by the kernel; its\n\
+         \x20  neighbour, another process, goes on counting.",
+        fault,
+    ),
+    (
+        "Capabilities. What a program may do is what it holds; whoever made an object\n\
+         \x20  can take every other capability to it back at once.",
+        revoke,
+    ),
+    ("Memory. Processes come and go, and every frame that they had comes back.", frames),
+];
+
+fn run() -> i64 {
+    let mode = rt::args::args().next();
+    match mode {
+        Some("count") => return count(),
+        None | Some("skippable") => {}
+        Some(other) => {
+            println!("tour: what is `{other}`? Type `run tour`");
+            return 2;
+        }
+    }
+    let is_skippable = mode.is_some();
+    let code = if is_skippable { skippable() } else { prove("tour", || play(|| false).map(|_| ())) };
+    println!("Next: type `help` for the commands, or `top` to watch the CPUs.");
+    code
+}
+
+/// The tour until a key is pressed.
+fn skippable() -> i64 {
+    let console: Result<Console, Error> = caps::any();
+    let mut key: Option<Pending<usize>> = console.and_then(|console| console.read_start(1)).ok();
+    let is_pressed = || key.as_mut().is_some_and(|key| key.poll().is_some());
+    match play(is_pressed) {
+        Ok(true) => println!("tour: all of it was true"),
+        Ok(false) => println!("tour: skipped"),
+        Err(Failure(why)) => {
+            println!("tour: FAILED {why}");
+            return 1;
+        }
+    }
+    0
+}
+
+/// Plays the steps until `is_over` says so; true if it was all of them.
+fn play(mut is_over: impl FnMut() -> bool) -> Outcome<bool> {
+    let machine = caps::any::<SystemInfo>()?.machine(0)?;
+    println!(
+        "\nA tour of {}: {} CPUs, {} MiB of memory, {} ms after boot.",
+        machine.kernel_version,
+        machine.cpus,
+        Mib(machine.frames),
+        machine.uptime_ns / MS
+    );
+    for (index, (text, show)) in STEPS.iter().enumerate() {
+        if is_over() {
+            return Ok(false);
+        }
+        println!("\n{}. {text}", index + 1);
+        show().map_err(|Failure(why)| Failure::new(format_args!("step {}: {why}", index + 1)))?;
+    }
+    println!();
+    Ok(true)
+}
+
+/// Busy and whole time of a CPU between two samples.
+fn busy(before: &CpuInfo, now: &CpuInfo) -> u64 {
+    let busy = (now.busy_ns + now.interrupt_ns).saturating_sub(before.busy_ns + before.interrupt_ns);
+    permille(busy, busy + now.idle_ns.saturating_sub(before.idle_ns))
+}
+
+/// A thread that turns until `is_over`; how often.
+fn turner(is_over: &Arc<AtomicBool>) -> Outcome<thread::JoinHandle<u64>> {
+    let is_over = Arc::clone(is_over);
+    let work = move || {
+        let mut turns = 0_u64;
+        while !is_over.load(Ordering::Relaxed) {
+            turns += 1;
+            core::hint::spin_loop();
+        }
+        turns
+    };
+    thread::Builder::new().stack_bytes(8192).spawn(work).doing("start a thread")
+}
+
+/// A bar for each CPU, and which threads of this process are on it.
+fn draw_cpus(system: &SystemInfo, before: &[CpuInfo], now: &[CpuInfo]) -> Outcome {
+    let mut threads = system.threads()?;
+    threads.retain(|thread| thread.pid == rt::boot_info().pid && thread.state != ThreadState::Blocked);
+    let mut bars: Vec<(u64, &CpuInfo)> =
+        before.iter().zip(now).map(|(old, cpu)| (busy(old, cpu), cpu)).collect();
+    // Where there are too many, the busiest.
+    if bars.len() > BARS_MAX {
+        bars.sort_by_key(|(share, _)| u64::MAX - share);
+        bars.truncate(BARS_MAX);
+        bars.sort_by_key(|(_, cpu)| cpu.id);
+    }
+    for (share, cpu) in bars {
+        print!("   cpu {:2} |{}| {:3} %", cpu.id, Bar { permille: share, width: WIDTH }, share / 10);
+        for thread in threads.iter().filter(|thread| thread.cpu == cpu.id && thread.tid != thread::id()) {
+            print!("  thread {}", thread.tid);
+        }
+        println!("\x1b[K");
+    }
+    Ok(())
+}
+
+fn cpus() -> Outcome {
+    let system: SystemInfo = caps::any()?;
+    let start = system.cpus()?;
+    let (count, busy_count) = (start.len(), start.len().min(BARS_MAX));
+    ensure!(count == rt::boot_info().cpus as usize, "{count} CPUs answer");
+    ensure!(start.iter().all(|cpu| cpu.is_online), "a CPU is offline");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut threads = Vec::new();
+    let (mut before, mut now) = (start.clone(), start);
+    // Pictures without threads, with half of them, with all of them; the last one when they have been spread.
+    for (picture, wanted) in [0, busy_count / 2, busy_count, busy_count].into_iter().enumerate() {
+        while threads.len() < wanted {
+            threads.push(turner(&is_over)?);
+        }
+        before = system.cpus()?;
+        time::sleep(200 * MS)?;
+        now = system.cpus()?;
+        if picture > 0 {
+            print!("\x1b[{busy_count}A");
+        }
+        draw_cpus(&system, &before, &now)?;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let mut turns = 0;
+    for thread in threads {
+        let own = thread.join()?;
+        ensure!(own > 0, "a thread never ran");
+        turns += own;
+    }
+    if count > BARS_MAX {
+        println!("   and {} CPUs more", count - BARS_MAX);
+    }
+    let shares: Vec<u64> = before.iter().zip(&now).map(|(old, cpu)| busy(old, cpu)).collect();
+    let used = shares.iter().filter(|share| **share >= 250).count();
+    ensure!(used >= busy_count, "{busy_count} threads kept {used} CPUs busy only: {shares:?} thousandths");
+    println!("   {busy_count} threads made {} thousand turns together; each ran", Thousands(turns / 1000));
+    Ok(())
+}
+
+/// Serves `endpoint` in a thread: method 1 answers the first word plus one, any other ends it.
+fn adder(endpoint: &Arc<Endpoint>) -> Outcome<thread::JoinHandle<rt::Result<()>>> {
+    let theirs = Arc::clone(endpoint);
+    let serve = move || {
+        theirs.serve(|call| {
+            let [first, second] = call.message.words();
+            if call.method == 1 { Continue([first + 1, second]) } else { Break([0; 2]) }
+        })
+    };
+    thread::Builder::new().spawn(serve).doing("start the server")
+}
+
+fn calls() -> Outcome {
+    const TABLE: u64 = 24;
+    let endpoint = Arc::new(caps::any::<Factory>()?.endpoint()?);
+    let server = adder(&endpoint)?;
+    let (start, mut count, mut shown_ns) = (time::now_ns()?, 0, 0);
+    loop {
+        for _ in 0..20 {
+            let words = endpoint.call(1, [count, !count]).doing("call")?;
+            ensure!(words == [count + 1, !count], "call {count} was answered with {words:x?}");
+            count += 1;
+        }
+        let took_ns = time::now_ns()? - start;
+        if took_ns - shown_ns >= 50 * MS {
+            shown_ns = took_ns;
+            let at = took_ns / (50 * MS) * 5 % (2 * TABLE);
+            let at = at.min(2 * TABLE - at) as usize;
+            let rate = Thousands(count * 1_000_000_000 / took_ns);
+            print!(
+                "\r   client |{:at$}o{:right$}| server  {rate} a second ",
+                "",
+                "",
+                right = TABLE as usize - at
+            );
+        }
+        if took_ns >= 700 * MS {
+            break;
+        }
+    }
+    endpoint.call(2, [0; 2])?;
+    server.join()??;
+    println!("\n   {} calls, each answered rightly", Thousands(count));
+    Ok(())
+}
+
+fn timers() -> Outcome {
+    let timer: Timer = caps::any()?;
+    let mut sleeps = Vec::new();
+    for wanted_ms in [300, 50, 400, 150, 250, 100, 350, 200] {
+        let start = timer.now_ns()?;
+        sleeps.push((wanted_ms, start, timer.sleep_start(wanted_ms * MS)?));
+    }
+    sleeps.sort_by_key(|(wanted_ms, ..)| *wanted_ms);
+    for (wanted_ms, start, sleep) in sleeps {
+        sleep.wait()?;
+        let took_ns = timer.now_ns()? - start;
+        ensure!(took_ns >= wanted_ms * MS, "a sleep of {wanted_ms} ms was over after {took_ns} ns");
+        println!(
+            "   {wanted_ms:3} ms |{:WIDTH$}| woke {} us late",
+            "#".repeat(wanted_ms as usize / 10),
+            (took_ns - wanted_ms * MS) / 1000
+        );
+    }
+    Ok(())
+}
+
+/// The neighbour: counts in one thread and tells the count in the other.
+fn count() -> i64 {
+    let tally = Arc::new(AtomicU64::new(0));
+    let theirs = Arc::clone(&tally);
+    let counter = move || {
+        loop {
+            theirs.fetch_add(1, Ordering::Relaxed);
+            core::hint::spin_loop();
+        }
+    };
+    // It counts until this process ends.
+    let counting = thread::Builder::new().spawn(counter);
+    let served = caps::get::<Endpoint>("count").and_then(|endpoint| {
+        endpoint.serve(|call| {
+            let words = [tally.load(Ordering::Relaxed), 0];
+            if call.method == 1 { Continue(words) } else { Break(words) }
+        })
+    });
+    i64::from(counting.is_err() || served.is_err())
+}
+
+fn fault() -> Outcome {
+    let spawner: ProcessSpawner = caps::any()?;
+    let endpoint = caps::any::<Factory>()?.endpoint()?;
+    let ask = endpoint.caller(1)?;
+    let neighbour = Command::new("tour")
+        .name("neighbour")
+        .arg("count")
+        .grant_basics()
+        .grant("count", endpoint.cap(), rights::CALL | rights::RECV, 0)
+        .spawn(&spawner)
+        .doing("start the neighbour")?;
+    // Only the neighbour can answer now, so its death would be told.
+    drop(endpoint);
+    let before = ask.call(1, [0; 2]).doing("ask the neighbour")?[0];
+    println!("   the neighbour (pid {}) has counted to {}", neighbour.pid, Thousands(before));
+    let console: Console = caps::any()?;
+    let child = Command::new("fault")
+        .arg("null-read")
+        .grant_basics()
+        .grant("console", console.cap(), rights::CALL, 0)
+        .spawn(&spawner)
+        .doing("start the process that will die")?;
+    let exit = child.wait()?;
+    ensure!(exit.reason == ExitReason::Faulted, "pid {} ended otherwise: {exit}", child.pid);
+    time::sleep(100 * MS)?;
+    let after = ask.call(1, [0; 2]).doing("ask the neighbour again")?[0];
+    ensure!(after > before, "the neighbour stands at {after}, after {before}");
+    println!("   pid {} {exit}; the neighbour has counted to {}", child.pid, Thousands(after));
+    ask.call(2, [0; 2])?;
+    let exit = neighbour.wait()?;
+    ensure!(exit.is_success(), "the neighbour ended: {exit}");
+    Ok(())
+}
+
+fn revoke() -> Outcome {
+    let endpoint = Arc::new(caps::any::<Factory>()?.endpoint()?);
+    let server = adder(&endpoint)?;
+    let guest = endpoint.caller(7)?;
+    ensure!(guest.call(1, [41, 0])? == [42, 0], "the copy does not work");
+    println!("   owner ---> [endpoint] <--- guest   the guest's call is answered: 42");
+    endpoint.cap().revoke().doing("revoke")?;
+    let refused = guest.call(1, [41, 0]);
+    let is_revoked = matches!(refused, Err(Error::Transport(TransportError::Revoked)));
+    ensure!(is_revoked, "after the revocation the guest's call came to {refused:?}");
+    println!("   owner ---> [endpoint]  x-- guest   revoked: the guest's call is refused");
+    ensure!(endpoint.call(1, [1, 0])? == [2, 0], "the owner's own capability is gone, too");
+    endpoint.call(2, [0; 2])?;
+    server.join()??;
+    Ok(())
+}
+
+/// One process from start to end; free frames while it lives.
+fn one_process(spawner: &ProcessSpawner, system: &SystemInfo, timer: &Timer) -> Outcome<u64> {
+    let child =
+        Command::new("hello").grant_basics().grant("timer", timer.cap(), rights::CALL, 0).spawn(spawner)?;
+    let during = system.free_frames()?;
+    let exit = child.wait()?;
+    ensure!(exit.is_success(), "hello (pid {}) ended: {exit}", child.pid);
+    Ok(during)
+}
+
+fn frames() -> Outcome {
+    let (spawner, system, timer): (ProcessSpawner, SystemInfo, Timer) =
+        (caps::any()?, caps::any()?, caps::any()?);
+    thread::trim();
+    // The first ones make the tables grow to what they need.
+    for _ in 0..2 {
+        one_process(&spawner, &system, &timer)?;
+    }
+    time::sleep(50 * MS)?;
+    let before = system.free_frames()?;
+    let mut lowest = before;
+    print!("   spawn, run, exit: ");
+    for _ in 0..ROUNDS {
+        lowest = lowest.min(one_process(&spawner, &system, &timer)?);
+        print!("#");
+    }
+    println!(" {ROUNDS} processes");
+    // The last thread's stack is freed by whoever runs next where it ran.
+    let mut after = system.free_frames()?;
+    for _ in 0..100 {
+        if after == before {
+            break;
+        }
+        time::sleep(10 * MS)?;
+        after = system.free_frames()?;
+    }
+    println!("   free frames: {before} before, {lowest} at the lowest, {after} after");
+    ensure!(after == before, "{} frames are missing", before as i64 - after as i64);
+    ensure!(lowest < before, "no process used any frame");
+    Ok(())
+}

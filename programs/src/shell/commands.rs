@@ -1,0 +1,247 @@
+//! The commands, and those of them that need only a few lines.
+
+use alloc::string::String;
+
+use rt::{Power, UserSession, caps, print, println, time};
+
+use super::{Outcome, Shell, look, top};
+use crate::proof::Failure;
+use crate::text::Seconds;
+
+/// A command.
+pub(super) struct Command {
+    pub(super) name: &'static str,
+    /// What it takes.
+    usage: &'static str,
+    /// What it does, in a line.
+    summary: &'static str,
+    /// What else there is to say.
+    more: &'static str,
+    pub(super) run: fn(&mut Shell, &[String]) -> Outcome,
+}
+
+/// All of them, in the order of `help`.
+pub(super) const COMMANDS: &[Command] = &[
+    Command {
+        name: "help",
+        usage: "[command]",
+        summary: "list the commands, or explain one",
+        more: "Left Right Home End Ctrl-A Ctrl-E   move\n\
+               Backspace Delete                    rub out a character\n\
+               Ctrl-W Ctrl-U Ctrl-K                rub out a word, all to the left, to the right\n\
+               Up Down                             recall lines\n\
+               Tab                                 completes commands and programs, or lists them\n\
+               Ctrl-L                              clears the screen\n\
+               Ctrl-C                              gives a line up, or kills what runs\n\
+               Ctrl-D                              on an empty line: logs out",
+        run: help,
+    },
+    Command {
+        name: "ps",
+        usage: "[-t]",
+        summary: "list processes; -t: threads",
+        more: "KiB is memory that the process is charged for, SES the number of its session.\n\
+               With -t: the CPU that a thread is on or was last, its weight and class, how\n\
+               often it was switched away from, and how often it moved to another CPU.",
+        run: look::ps,
+    },
+    Command {
+        name: "top",
+        usage: "[-p] [times]",
+        summary: "watch CPUs and threads; -p: processes",
+        more: "Refreshes once a second until a key is pressed, or so many times.",
+        run: top::top,
+    },
+    Command {
+        name: "run",
+        usage: "[--name N] [--input] program [arguments] [&]",
+        summary: "run a program; with & in the background",
+        more: "The program gets every capability of this shell but `power` and `session`.\n\
+               The shell waits for its end, and Ctrl-C kills it; with & the shell goes on.\n\
+               --name N   calls the process N\n\
+               --input    lets the program read the console, Ctrl-C included",
+        run: Shell::run,
+    },
+    Command {
+        name: "jobs",
+        usage: "",
+        summary: "list programs in the background",
+        more: "",
+        run: Shell::list_jobs,
+    },
+    Command {
+        name: "kill",
+        usage: "pid | %job",
+        summary: "end a program of `jobs`",
+        more: "A process is ended through its handle. This shell holds those of the programs\n\
+               that it started, and no others.",
+        run: Shell::kill,
+    },
+    Command { name: "programs", usage: "", summary: "list what can be run", more: "", run: programs },
+    Command {
+        name: "mem",
+        usage: "",
+        summary: "memory: used, free, and what things cost",
+        more: "",
+        run: look::mem,
+    },
+    Command {
+        name: "caps",
+        usage: "",
+        summary: "the capabilities of this shell",
+        more: "What a process may do is what it was granted, by name. The number is the slot\n\
+               in its table, and how often that was used.",
+        run: look::caps,
+    },
+    Command { name: "cpus", usage: "", summary: "the CPUs since boot", more: "", run: look::cpus },
+    Command { name: "counters", usage: "", summary: "what the kernel counts", more: "", run: look::counters },
+    Command {
+        name: "uptime",
+        usage: "",
+        summary: "time since boot, kernel, clock",
+        more: "",
+        run: look::uptime,
+    },
+    Command { name: "echo", usage: "[words]", summary: "print words", more: "", run: echo },
+    Command {
+        name: "history",
+        usage: "",
+        summary: "the lines that were entered",
+        more: "The last 100 are kept.",
+        run: history,
+    },
+    Command { name: "clear", usage: "", summary: "clear the screen", more: "", run: clear },
+    Command {
+        name: "sleep",
+        usage: "seconds",
+        summary: "wait; 0.2 is a fifth of a second",
+        more: "Ctrl-C ends it.",
+        run: sleep,
+    },
+    Command {
+        name: "logout",
+        usage: "",
+        summary: "end the session and the shell",
+        more: "Programs in the background are killed. Ctrl-D on an empty line does the same.",
+        run: logout,
+    },
+    Command { name: "poweroff", usage: "", summary: "switch the machine off", more: "", run: poweroff },
+];
+
+/// Refuses arguments of a command that takes none.
+pub(super) fn none(arguments: &[String]) -> Outcome {
+    match arguments.first() {
+        None => Ok(()),
+        Some(word) => Err(Failure::new(format_args!("takes no `{word}`; type it alone"))),
+    }
+}
+
+fn help(_: &mut Shell, arguments: &[String]) -> Outcome {
+    let Some(name) = arguments.first() else {
+        for command in COMMANDS {
+            println!("  {:9} {}", command.name, command.summary);
+        }
+        println!("`help command` says more; `help help` lists the keys.");
+        return Ok(());
+    };
+    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
+        return Err(Failure::new(format_args!("there is no command `{name}`; `help` lists them")));
+    };
+    println!("{} {}\n{}", command.name, command.usage, command.summary);
+    if !command.more.is_empty() {
+        println!("{}", command.more);
+    }
+    Ok(())
+}
+
+fn programs(shell: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    let mut column = 0;
+    for name in &shell.programs {
+        let wide = name.chars().count() + 2;
+        if column + wide >= 80 {
+            println!();
+            column = 0;
+        }
+        print!("{name}  ");
+        column += wide;
+    }
+    println!();
+    Ok(())
+}
+
+fn echo(_: &mut Shell, arguments: &[String]) -> Outcome {
+    println!("{}", arguments.join(" "));
+    Ok(())
+}
+
+fn history(shell: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    for (index, line) in shell.history.lines().enumerate() {
+        println!("{:4}  {line}", index + 1);
+    }
+    Ok(())
+}
+
+fn clear(_: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    print!("\x1b[2J\x1b[H");
+    Ok(())
+}
+
+/// Nanoseconds of a decimal number of seconds.
+fn nanoseconds(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if text == "." || text.is_empty() || !is_number(whole) || !is_number(part) || part.len() > 9 {
+        return None;
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let places = part.bytes().chain(core::iter::repeat(b'0')).take(9);
+    let part = places.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    whole.checked_mul(1_000_000_000)?.checked_add(part)
+}
+
+fn sleep(shell: &mut Shell, arguments: &[String]) -> Outcome {
+    let [text] = arguments else { return Err(Failure::new("how long? `sleep 2` waits two seconds")) };
+    let ns = nanoseconds(text);
+    let ns =
+        ns.ok_or_else(|| Failure::new(format_args!("`{text}` is no number of seconds; try `sleep 0.5`")))?;
+    let start = time::now_ns()?;
+    let mut end = time::timer()?.sleep_start(ns)?;
+    loop {
+        if let Some(result) = end.poll() {
+            return Ok(result?);
+        }
+        if shell.input.is_interrupted() {
+            println!("^C after {} s", Seconds(time::now_ns()? - start));
+            return Ok(());
+        }
+        shell.wait()?;
+    }
+}
+
+fn logout(shell: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    shell.jobs.kill_all();
+    // The shell ends even if it has no session, or somebody else has ended that already.
+    shell.end = Some(0);
+    let Ok(session) = caps::any::<UserSession>() else {
+        println!("there is no session to end; the shell ends");
+        return Ok(());
+    };
+    let name = session.info()?.name;
+    session.logout()?;
+    println!("{name} has logged out");
+    Ok(())
+}
+
+fn poweroff(_: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    let power: Power = caps::any()?;
+    println!("powering off");
+    match power.off(0) {
+        Ok(never) => match never {},
+        Err(error) => Err(Failure::new(format_args!("the kernel refuses: {error}"))),
+    }
+}

@@ -1,0 +1,95 @@
+//! What is typed: one read is always under way, so that keys are seen while something else is waited for.
+
+use alloc::collections::VecDeque;
+
+use rt::{Console, Pending, Result, caps};
+
+/// Bytes that one read brings at most.
+const READ_BYTES: usize = 64;
+/// Bytes that were typed and not yet used; more are dropped.
+const AHEAD_MAX: usize = 1024;
+
+/// Ctrl-C.
+const INTERRUPT: u8 = 3;
+
+/// The console's input.
+pub(super) struct Input {
+    console: Console,
+    pending: Option<Pending<usize>>,
+    ahead: VecDeque<u8>,
+}
+
+impl Input {
+    /// Of the console that was granted.
+    pub(super) fn new() -> Result<Input> {
+        Ok(Input { console: caps::any()?, pending: None, ahead: VecDeque::new() })
+    }
+
+    /// Writes to the same console.
+    pub(super) fn write(&self, text: &str) -> Result<()> {
+        self.console.write(text.as_bytes())
+    }
+
+    /// Listens, and takes what has arrived; true if something has. Does not wait.
+    pub(super) fn listen(&mut self) -> Result<bool> {
+        let mut has_more = false;
+        loop {
+            if self.pending.is_none() {
+                self.pending = Some(self.console.read_start(READ_BYTES)?);
+            }
+            let Some(pending) = &mut self.pending else { return Ok(has_more) };
+            let Some(result) = pending.poll() else { return Ok(has_more) };
+            self.take(result)?;
+            has_more = true;
+        }
+    }
+
+    /// As [`Input::listen`], but waits until something is typed or `timeout_ns` are over.
+    pub(super) fn listen_for(&mut self, timeout_ns: u64) -> Result<bool> {
+        if self.listen()? {
+            return Ok(true);
+        }
+        let Some(pending) = &mut self.pending else { return Ok(false) };
+        let Some(result) = pending.wait_timeout(timeout_ns) else { return Ok(false) };
+        self.take(result)?;
+        Ok(true)
+    }
+
+    /// Listens no more, so that another process can read; what arrived meanwhile is kept.
+    pub(super) fn pause(&mut self) {
+        let Some(pending) = &mut self.pending else { return };
+        // Cancelled is what was asked for; any other failure shows up at the next read.
+        if let Ok(count) = pending.cancel_mut() {
+            let _ = self.take(Ok(count));
+        }
+        self.pending = None;
+    }
+
+    /// The next byte that was typed.
+    pub(super) fn next(&mut self) -> Option<u8> {
+        self.ahead.pop_front()
+    }
+
+    /// Whether Ctrl-C was typed; if so, what was typed before it is dropped.
+    pub(super) fn is_interrupted(&mut self) -> bool {
+        let found = self.ahead.iter().rposition(|&byte| byte == INTERRUPT);
+        found.is_some_and(|at| {
+            self.ahead.drain(..=at);
+            true
+        })
+    }
+
+    /// Drops what was typed.
+    pub(super) fn clear(&mut self) {
+        self.ahead.clear();
+    }
+
+    /// Takes the bytes of the read that has ended.
+    fn take(&mut self, result: Result<usize>) -> Result<()> {
+        let Some(pending) = self.pending.take() else { return Ok(()) };
+        let count = result?;
+        let room = AHEAD_MAX - self.ahead.len();
+        self.ahead.extend(pending.results().iter().take(count.min(room)));
+        Ok(())
+    }
+}

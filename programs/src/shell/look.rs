@@ -1,0 +1,210 @@
+//! Commands that show what the kernel says of itself.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use rt::abi::{Interface, rights};
+use rt::{
+    ProcessHandle, ProcessInfo, ProcessState, Result, SystemInfo, ThreadState, caps as capabilities, println,
+};
+
+use super::commands::none;
+use super::{Outcome, Shell};
+use crate::proof::Failure;
+use crate::text::{Bar, Mib, Percent, Seconds, cut, permille};
+
+/// The kernel, to be asked.
+pub(super) fn system() -> Result<SystemInfo> {
+    capabilities::any()
+}
+
+/// The name of process `pid`.
+pub(super) fn name_of(processes: &[ProcessInfo], pid: u32) -> &str {
+    processes.iter().find(|process| process.pid == pid).map_or("?", |process| &process.name)
+}
+
+/// The name of a scheduling class.
+pub(super) fn class_name(class: u16) -> &'static str {
+    image::Class::from_raw(class.into()).map_or("?", image::Class::name)
+}
+
+/// The word for a state.
+pub(super) fn state_name(state: ThreadState) -> &'static str {
+    match state {
+        ThreadState::Starting => "starting",
+        ThreadState::Ready => "ready",
+        ThreadState::Running => "running",
+        ThreadState::Blocked => "waits",
+        ThreadState::Exited => "exited",
+    }
+}
+
+/// The command `ps`.
+pub(super) fn ps(_: &mut Shell, arguments: &[String]) -> Outcome {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [] => processes(),
+        ["-t"] => threads(),
+        [word, ..] => Err(Failure::new(format_args!("does not know `{word}`; `ps` or `ps -t`"))),
+    }
+}
+
+fn processes() -> Outcome {
+    println!(
+        "{:>5} {:>6} {:24} {:8} {:>4} {:>9} {:>8} {:>4} {:>3}",
+        "PID", "PARENT", "NAME", "STATE", "THR", "CPU-s", "KiB", "CAPS", "SES"
+    );
+    for process in system()?.processes()? {
+        let state = match process.state {
+            ProcessState::Starting => "starting",
+            ProcessState::Running => "running",
+            ProcessState::Exiting => "exiting",
+            ProcessState::Exited => "exited",
+        };
+        println!(
+            "{:5} {:6} {:24} {state:8} {:4} {:9} {:8} {:4} {:3}",
+            process.pid,
+            process.parent,
+            process.name,
+            process.threads,
+            Seconds(process.runtime_ns),
+            process.frames * 4,
+            process.caps,
+            process.session
+        );
+    }
+    Ok(())
+}
+
+fn threads() -> Outcome {
+    let system = system()?;
+    let processes = system.processes()?;
+    println!(
+        "{:>5} {:>5} {:14} {:8} {:>3} {:>5} {:11} {:>8} {:>7} {:>4}",
+        "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS", "CPU-s", "SWITCH", "MOVE"
+    );
+    for thread in system.threads()? {
+        println!(
+            "{:5} {:5} {:14} {:8} {:3} {:5} {:11} {:8} {:7} {:4}",
+            thread.pid,
+            thread.tid,
+            cut(name_of(&processes, thread.pid), 14),
+            state_name(thread.state),
+            thread.cpu,
+            thread.weight,
+            class_name(thread.class),
+            Seconds(thread.runtime_ns),
+            thread.switches,
+            thread.migrations
+        );
+    }
+    Ok(())
+}
+
+/// The command `mem`.
+pub(super) fn mem(_: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    let machine = system()?.machine(0)?;
+    let used = machine.frames.saturating_sub(machine.free_frames);
+    let share = permille(used, machine.frames);
+    println!("frames of 4 KiB: {} of {} free", machine.free_frames, machine.frames);
+    println!(
+        "[{}] {} % used: {} MiB; free: {} MiB",
+        Bar { permille: share, width: 40 },
+        Percent(share),
+        Mib(used),
+        Mib(machine.free_frames)
+    );
+    println!(
+        "a thread costs {} bytes of kernel memory, a process {}, a ring {}",
+        machine.bytes_per_thread, machine.bytes_per_process, machine.bytes_per_ring
+    );
+    let (used, mapped) = rt::heap_bytes();
+    println!("this shell uses {used} of {mapped} bytes of heap; `ps` shows what each process has");
+    Ok(())
+}
+
+/// The command `caps`.
+pub(super) fn caps(_: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    println!("{:24} {:14} {:>9}  MAY", "NAME", "INTERFACE", "NUMBER");
+    for entry in capabilities::granted() {
+        let interface = Interface::from_raw(entry.interface).map_or("?", Interface::name);
+        let all = [
+            (rights::CALL, "call"),
+            (rights::RECV, "recv"),
+            (rights::GRANT, "grant"),
+            (rights::REVOKE, "revoke"),
+            (rights::WRITE, "write"),
+        ];
+        let held: Vec<&str> =
+            all.iter().filter(|(right, _)| entry.rights & right != 0).map(|(_, name)| *name).collect();
+        println!(
+            "{:24} {interface:14} {:>5}:{:<3}  {}",
+            capabilities::name_of(entry),
+            entry.cap.index(),
+            entry.cap.generation(),
+            held.join(" ")
+        );
+    }
+    if let Ok(this) = capabilities::get::<ProcessHandle>("self") {
+        let all = this.info()?.caps as usize;
+        println!(
+            "{} granted at the start, {} made since",
+            capabilities::granted().len(),
+            all.saturating_sub(capabilities::granted().len())
+        );
+    }
+    Ok(())
+}
+
+/// The command `cpus`.
+pub(super) fn cpus(_: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    println!(
+        "{:>3} {:>4} {:7} {:>6} {:>6} {:>6} {:>10} {:>7} {:>6}",
+        "CPU", "APIC", "STATE", "BUSY%", "IDLE%", "INTR%", "SWITCHES", "STEALS", "QUEUED"
+    );
+    for cpu in system()?.cpus()? {
+        let whole = cpu.busy_ns + cpu.idle_ns + cpu.interrupt_ns;
+        let share = |part| Percent(permille(part, whole));
+        println!(
+            "{:3} {:4} {:7} {:6} {:6} {:6} {:10} {:7} {:6}",
+            cpu.id,
+            cpu.apic_id,
+            if cpu.is_online { "online" } else { "offline" },
+            share(cpu.busy_ns),
+            share(cpu.idle_ns),
+            share(cpu.interrupt_ns),
+            cpu.switches,
+            cpu.steals,
+            cpu.queued
+        );
+    }
+    Ok(())
+}
+
+/// The command `counters`.
+pub(super) fn counters(_: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    for counter in system()?.counters()? {
+        println!("{:32} {:>12}", counter.name, counter.value);
+    }
+    Ok(())
+}
+
+/// The command `uptime`.
+pub(super) fn uptime(_: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    let machine = system()?.machine(0)?;
+    println!(
+        "up {} s: {} on {} CPUs, clock {}, timer {}, ring ABI {}",
+        Seconds(machine.uptime_ns),
+        machine.kernel_version,
+        machine.cpus,
+        machine.clock,
+        machine.timer,
+        machine.ring_abi_version
+    );
+    Ok(())
+}

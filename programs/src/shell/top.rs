@@ -1,0 +1,229 @@
+//! `top`: the machine once a second.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use rt::{CpuInfo, Machine, ProcessInfo, ThreadInfo, print};
+
+use super::look::{class_name, name_of, state_name, system};
+use super::{Outcome, Shell};
+use crate::proof::Failure;
+use crate::text::{Bar, Mib, Percent, Seconds, cut, permille};
+
+/// Between two pictures.
+const PERIOD_NS: u64 = 1_000_000_000;
+/// The first picture shows a shorter time, so that it is there soon.
+const FIRST_NS: u64 = 200_000_000;
+/// Lines and columns of the terminal.
+const LINES: usize = 24;
+const COLUMNS: usize = 80;
+/// Lines for CPUs; if there are more CPUs, several share a line.
+const CPU_LINES: usize = 8;
+/// CPUs that are shown.
+const CPUS_MAX: usize = 64;
+
+/// Everything at one moment.
+struct Sample {
+    machine: Machine,
+    cpus: Vec<CpuInfo>,
+    processes: Vec<ProcessInfo>,
+    threads: Vec<ThreadInfo>,
+}
+
+impl Sample {
+    fn take() -> rt::Result<Sample> {
+        let system = system()?;
+        let cpus = system.cpus()?;
+        let machine = system.machine(0)?;
+        Ok(Sample { machine, cpus, threads: system.threads()?, processes: system.processes()? })
+    }
+}
+
+/// The command `top`.
+pub(super) fn top(shell: &mut Shell, arguments: &[String]) -> Outcome {
+    let (mut by_process, mut times) = (false, u64::MAX);
+    for word in arguments {
+        match word.parse() {
+            Ok(number) => times = number,
+            Err(_) if word == "-p" => by_process = true,
+            Err(_) => {
+                return Err(Failure::new(format_args!("does not know `{word}`; `top`, `top -p`, `top 5`")));
+            }
+        }
+    }
+    let mut before = Sample::take()?;
+    let mut period_ns = FIRST_NS;
+    let mut picture = String::from("\x1b[2J");
+    for _ in 0..times {
+        if shell.input.listen_for(period_ns)? {
+            break;
+        }
+        let now = Sample::take()?;
+        picture.push_str("\x1b[H");
+        for line in draw(&before, &now, by_process).iter().take(LINES - 1) {
+            picture.push_str(cut(line, COLUMNS - 1));
+            picture.push_str("\x1b[K\r\n");
+        }
+        picture.push_str("\x1b[J");
+        shell.input.write(&picture)?;
+        picture.clear();
+        (before, period_ns) = (now, PERIOD_NS);
+    }
+    // The key that ends it is no part of the next line.
+    shell.input.clear();
+    print!("\r\x1b[K");
+    Ok(())
+}
+
+fn draw(before: &Sample, now: &Sample, by_process: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    let machine = &now.machine;
+    let took_ns = machine.uptime_ns.saturating_sub(before.machine.uptime_ns);
+    lines.push(format(format_args!(
+        "up {} s  {} processes  {} threads  {} of {} MiB free  any key leaves",
+        Seconds(machine.uptime_ns),
+        now.processes.len(),
+        now.threads.len(),
+        Mib(machine.free_frames),
+        Mib(machine.frames)
+    )));
+    draw_cpus(before, now, &mut lines);
+    lines.push(String::new());
+    if by_process {
+        draw_processes(before, now, took_ns, &mut lines)
+    } else {
+        draw_threads(before, now, took_ns, &mut lines)
+    }
+    lines
+}
+
+fn format(text: core::fmt::Arguments<'_>) -> String {
+    alloc::fmt::format(text)
+}
+
+fn draw_cpus(before: &Sample, now: &Sample, lines: &mut Vec<String>) {
+    let mut cells = Vec::new();
+    let count = now.cpus.len().min(CPUS_MAX);
+    let columns = count.div_ceil(CPU_LINES).max(1);
+    let width = (COLUMNS - 1) / columns;
+    for cpu in now.cpus.iter().take(CPUS_MAX) {
+        let old = before.cpus.iter().find(|old| old.id == cpu.id).unwrap_or(cpu);
+        let busy = (cpu.busy_ns + cpu.interrupt_ns).saturating_sub(old.busy_ns + old.interrupt_ns);
+        let idle = cpu.idle_ns.saturating_sub(old.idle_ns);
+        let share = permille(busy, busy + idle);
+        let mut cell = format(format_args!("{:3} ", cpu.id));
+        // What one CPU has of a line decides what is said of it.
+        let wide = match columns {
+            1 => 40,
+            2.. => width.saturating_sub(4 + 6),
+            0 => 0,
+        };
+        if wide >= 4 {
+            let _ = write!(cell, "{} ", Bar { permille: share, width: wide - 1 });
+        }
+        let _ = write!(cell, "{:>3}%", (share + 5) / 10);
+        if columns == 1 {
+            let idle = 100_u64.saturating_sub((share + 5) / 10);
+            let switches = cpu.switches.saturating_sub(old.switches);
+            let _ = write!(cell, " busy {idle:3}% idle {switches:6} switches");
+        }
+        cells.push(cell);
+    }
+    for row in cells.chunks(columns) {
+        let mut line = String::new();
+        for cell in row {
+            let _ = write!(line, "{cell:width$}");
+        }
+        lines.push(line);
+    }
+    if now.cpus.len() > CPUS_MAX {
+        lines.push(format(format_args!("and {} more CPUs", now.cpus.len() - CPUS_MAX)));
+    }
+}
+
+fn draw_threads(before: &Sample, now: &Sample, took_ns: u64, lines: &mut Vec<String>) {
+    let key = |thread: &ThreadInfo| (thread.pid, thread.tid, thread.generation);
+    let old: BTreeMap<_, &ThreadInfo> = before.threads.iter().map(|thread| (key(thread), thread)).collect();
+    let mut rows: Vec<_> = now
+        .threads
+        .iter()
+        .map(|thread| {
+            let old = old.get(&key(thread));
+            let ran_ns = thread.runtime_ns.saturating_sub(old.map_or(0, |old| old.runtime_ns));
+            let switches = thread.switches.saturating_sub(old.map_or(0, |old| old.switches));
+            (permille(ran_ns, took_ns), switches, thread)
+        })
+        .collect();
+    rows.sort_by_key(|(share, switches, thread)| (u64::MAX - share, u64::MAX - switches, key(thread)));
+    lines.push(format(format_args!(
+        "{:>5} {:>5} {:15} {:8} {:>3} {:>6} {:>6} {:11} {:>7} {:>4}",
+        "PID", "TID", "NAME", "STATE", "CPU", "%CPU", "WEIGHT", "CLASS", "SWITCH", "MOVE"
+    )));
+    for (share, switches, thread) in rows.iter().take(LINES) {
+        lines.push(format(format_args!(
+            "{:5} {:5} {:15} {:8} {:3} {:6} {:6} {:11} {switches:7} {:4}",
+            thread.pid,
+            thread.tid,
+            cut(name_of(&now.processes, thread.pid), 15),
+            state_name(thread.state),
+            thread.cpu,
+            Percent(*share),
+            thread.weight,
+            class_name(thread.class),
+            thread.migrations
+        )));
+    }
+}
+
+/// What the threads of a process come to.
+#[derive(Default)]
+struct Sum {
+    switches: u64,
+    migrations: u64,
+}
+
+fn sums(sample: &Sample) -> BTreeMap<u32, Sum> {
+    let mut sums: BTreeMap<u32, Sum> = BTreeMap::new();
+    for thread in &sample.threads {
+        let sum = sums.entry(thread.pid).or_default();
+        sum.switches += thread.switches;
+        sum.migrations += thread.migrations;
+    }
+    sums
+}
+
+fn draw_processes(before: &Sample, now: &Sample, took_ns: u64, lines: &mut Vec<String>) {
+    let (old_sums, new_sums) = (sums(before), sums(now));
+    let mut rows: Vec<_> = now
+        .processes
+        .iter()
+        .map(|process| {
+            let is_same = |old: &&ProcessInfo| (old.pid, old.generation) == (process.pid, process.generation);
+            let old = before.processes.iter().find(is_same);
+            let ran_ns = process.runtime_ns.saturating_sub(old.map_or(0, |old| old.runtime_ns));
+            (permille(ran_ns, took_ns), process)
+        })
+        .collect();
+    rows.sort_by_key(|(share, process)| (u64::MAX - share, process.pid));
+    lines.push(format(format_args!(
+        "{:>5} {:24} {:>7} {:>7} {:>9} {:>8} {:>7} {:>5}",
+        "PID", "NAME", "THREADS", "%CPU", "CPU-s", "KiB", "SWITCH", "MOVE"
+    )));
+    for (share, process) in rows.iter().take(LINES) {
+        let new = new_sums.get(&process.pid);
+        let old = old_sums.get(&process.pid).map_or(0, |sum| sum.switches);
+        lines.push(format(format_args!(
+            "{:5} {:24} {:7} {:7} {:9} {:8} {:7} {:5}",
+            process.pid,
+            process.name,
+            process.threads,
+            Percent(*share),
+            Seconds(process.runtime_ns),
+            process.frames * 4,
+            new.map_or(0, |sum| sum.switches.saturating_sub(old)),
+            new.map_or(0, |sum| sum.migrations)
+        )));
+    }
+}

@@ -1,0 +1,84 @@
+//! Numbers and small pictures as text, without floating point.
+
+use core::fmt::{self, Display, Formatter, Write};
+
+/// `part` of `whole` in thousandths; 0 if there is no whole.
+pub fn permille(part: u64, whole: u64) -> u64 {
+    if whole == 0 { 0 } else { (u128::from(part) * 1000 / u128::from(whole)) as u64 }
+}
+
+/// A bar of `width` characters, filled in the proportion of thousandths.
+#[derive(Clone, Copy, Debug)]
+pub struct Bar {
+    /// How much of it is filled, in thousandths.
+    pub permille: u64,
+    /// Characters.
+    pub width: usize,
+}
+
+impl Display for Bar {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let filled = (self.permille.min(1000) as usize * self.width + 500) / 1000;
+        for at in 0..self.width {
+            f.write_char(if at < filled { '#' } else { '.' })?;
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds as seconds with three places.
+#[derive(Clone, Copy, Debug)]
+pub struct Seconds(pub u64);
+
+impl Display for Seconds {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        padded(f, self.0 / 1_000_000_000, '.', self.0 / 1_000_000 % 1000, 3)
+    }
+}
+
+/// Thousandths as per cent with one place.
+#[derive(Clone, Copy, Debug)]
+pub struct Percent(pub u64);
+
+impl Display for Percent {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        padded(f, self.0 / 10, '.', self.0 % 10, 1)
+    }
+}
+
+/// Frames of 4 KiB as MiB with one place.
+#[derive(Clone, Copy, Debug)]
+pub struct Mib(pub u64);
+
+impl Display for Mib {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        padded(f, self.0 / 256, '.', self.0 % 256 * 10 / 256, 1)
+    }
+}
+
+/// A number with its thousands apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Thousands(pub u64);
+
+impl Display for Thousands {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.0 >= 1_000_000 {
+            write!(f, "{},{:03},{:03}", self.0 / 1_000_000, self.0 / 1000 % 1000, self.0 % 1000)
+        } else if self.0 >= 1000 {
+            write!(f, "{},{:03}", self.0 / 1000, self.0 % 1000)
+        } else {
+            write!(f, "{}", self.0)
+        }
+    }
+}
+
+/// `whole`, `point` and `places` digits of `part`, right-aligned in the width of the format.
+fn padded(f: &mut Formatter<'_>, whole: u64, point: char, part: u64, places: usize) -> fmt::Result {
+    let width = f.width().unwrap_or(0).saturating_sub(places + 1);
+    write!(f, "{whole:width$}{point}{part:0places$}")
+}
+
+/// `text`, cut to `max` characters.
+pub fn cut(text: &str, max: usize) -> &str {
+    text.char_indices().nth(max).map_or(text, |(at, _)| &text[..at])
+}
