@@ -72,7 +72,10 @@ pub fn run(project: &Project, cpu: &str, then: Then) -> Result<(), Problem> {
     say("row                    ours     Linux  ratio    target      before");
     for row in &ROWS {
         let Some((_, ours)) = figures.iter().find(|(name, _)| name == row.name) else {
-            return Err(Problem(format!("the guest printed no row `{}`; see target/logs/bench-1.log", row.name)));
+            return Err(Problem(format!(
+                "the guest printed no row `{}`; see target/logs/bench-1.log",
+                row.name
+            )));
         };
         let before = past.iter().rev().find(|(name, _)| name == row.name).map(|(_, count)| *count);
         show(row, *ours, before);
@@ -118,7 +121,8 @@ fn measure(
 ) -> Result<(), Problem> {
     let machine = Machine { cpus, icount: Some(0), cpu: cpu.to_owned(), ..Machine::default() };
     let limit = Some(Duration::from_secs(120));
-    let run = Run { machine, medium, limit, expects: Vec::new(), show: Show::Nothing, log: log.to_path_buf() };
+    let run =
+        Run { machine, medium, limit, expects: Vec::new(), show: Show::Nothing, log: log.to_path_buf() };
     let report = run.watch()?;
     if let Some(why) = report.proof_failure("bench", limit) {
         return Err(Problem(format!("{why}\ncapos: {}", report.advice(log))));
@@ -152,7 +156,8 @@ fn history(path: &Path) -> Vec<(String, u64)> {
 }
 
 fn record(path: &PathBuf, figures: &[(String, u64)]) -> Result<(), Problem> {
-    let mut text = std::fs::read_to_string(path).unwrap_or_else(|_| "version\trow\tinstructions\n".to_owned());
+    let mut text =
+        std::fs::read_to_string(path).unwrap_or_else(|_| "version\trow\tinstructions\n".to_owned());
     // The number of the entry: how often the first row is there.
     let first = format!("\t{}\t", ROWS[0].name);
     let entry = text.matches(&first).count() + 1;
@@ -168,7 +173,8 @@ mod tests {
 
     #[test]
     fn rows_are_read() {
-        let text = "noise\r\nbench ipc-one-cpu 3850 (spread 1 to 2)\r\nbench context-switch 1200 (x)\r\nbench bad\n";
+        let text =
+            "noise\r\nbench ipc-one-cpu 3850 (spread 1 to 2)\r\nbench context-switch 1200 (x)\r\nbench bad\n";
         assert_eq!(rows(text), [("ipc-one-cpu".to_owned(), 3850), ("context-switch".to_owned(), 1200)]);
     }
 }

@@ -24,7 +24,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(10);
 const SHOWN_LINES: usize = 20;
 
 /// Keys by name.
-const KEYS: [(&str, &[u8]); 12] = [
+const KEYS: [(&str, &[u8]); 13] = [
     ("Up", b"\x1b[A"),
     ("Down", b"\x1b[B"),
     ("Right", b"\x1b[C"),
@@ -36,6 +36,7 @@ const KEYS: [(&str, &[u8]); 12] = [
     ("Tab", b"\t"),
     ("Enter", b"\r"),
     ("Esc", b"\x1b"),
+    ("Space", b" "),
     ("lt", b"<"),
 ];
 
@@ -162,9 +163,14 @@ fn keys(text: &str) -> Result<Vec<u8>, String> {
             bytes.extend_from_slice(key);
         } else if let Some(&[letter @ b'a'..=b'z']) = name.strip_prefix("C-").map(str::as_bytes) {
             bytes.push(letter - b'a' + 1);
+        } else if let Some(byte) = name.strip_prefix('x').and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            bytes.push(byte);
         } else {
             let known: Vec<&str> = KEYS.iter().map(|(known, _)| *known).collect();
-            return Err(format!("no key <{name}>; there are <C-a> to <C-z> and {}", known.join(" ")));
+            return Err(format!(
+                "no key <{name}>; there are <C-a> to <C-z>, <x00> to <xff> and {}",
+                known.join(" ")
+            ));
         }
         rest = next;
     }
@@ -303,7 +309,7 @@ mod tests {
 
     #[test]
     fn keys_have_names() {
-        assert_eq!(keys("a<Up><C-a>b<lt>c").unwrap(), b"a\x1b[A\x01b<c");
+        assert_eq!(keys("a<Up><C-a>b<lt>c<xff>").unwrap(), b"a\x1b[A\x01b<c\xff");
         assert!(keys("<Nope>").unwrap_err().contains("no key <Nope>"));
         assert!(keys("a<b").is_err());
     }
