@@ -87,7 +87,9 @@ impl Options {
                 "panic" => options.panic = true,
                 _ => match word.strip_prefix("maxcpus=").and_then(|n| n.parse().ok()) {
                     Some(n) => options.max_cpus = Some(n),
-                    None => crate::println!("boot: option `{word}` is not known; known are pit nocalib quiet panic maxcpus=n"),
+                    None => crate::println!(
+                        "boot: option `{word}` is not known; known are pit nocalib quiet panic maxcpus=n"
+                    ),
                 },
             }
         }
@@ -131,7 +133,8 @@ fn pvh(info: &mut BootInfo, at: u64) {
     info.options = Options::parse(text(read(at + 24)));
     info.rsdp = Some(read::<u64>(at + 32)).filter(|rsdp| *rsdp != 0);
     for i in 0..u64::from(entries.min(MAX_RANGES as u32)) {
-        let (start, bytes, kind) = (read::<u64>(map + i * 24), read::<u64>(map + i * 24 + 8), read::<u32>(map + i * 24 + 16));
+        let (start, bytes, kind) =
+            (read::<u64>(map + i * 24), read::<u64>(map + i * 24 + 8), read::<u32>(map + i * 24 + 16));
         if kind == 1 {
             info.memory.add(start, start.saturating_add(bytes));
         }

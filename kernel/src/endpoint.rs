@@ -222,7 +222,8 @@ impl Endpoint {
             state.closed = true;
             let call = state.calls.pop_front();
             let flight = if call.is_none() { take_any(&mut state) } else { None };
-            let receiver = if call.is_none() && flight.is_none() { state.receivers.pop_front() } else { None };
+            let receiver =
+                if call.is_none() && flight.is_none() { state.receivers.pop_front() } else { None };
             drop(state);
             match (call, flight, receiver) {
                 (Some(call), ..) => disconnect(&call.caller, &call.reply),
@@ -237,7 +238,8 @@ impl Endpoint {
     pub fn server_ended(&self, server: &ThreadRef) {
         loop {
             let mut state = self.state.lock();
-            let found = state.flights.iter().position(|f| f.entry.as_ref().is_some_and(|e| e.server == *server));
+            let found =
+                state.flights.iter().position(|f| f.entry.as_ref().is_some_and(|e| e.server == *server));
             let Some(flight) = found.and_then(|at| take_flight(&mut state, at)) else { return };
             drop(state);
             disconnect(&flight.caller, &flight.reply);
@@ -407,7 +409,8 @@ impl Endpoint {
     /// Takes a receiver out of the queue.
     pub fn withdraw_recv(&self, waiter: &Waiter) -> bool {
         let mut state = self.state.lock();
-        let found = state.receivers.iter().position(|r| r.waiter.thread == waiter.thread && r.waiter.op == waiter.op);
+        let found =
+            state.receivers.iter().position(|r| r.waiter.thread == waiter.thread && r.waiter.op == waiter.op);
         let receiver = found.and_then(|at| state.receivers.remove(at));
         drop(state);
         receiver.is_some()
@@ -427,7 +430,8 @@ impl InFlight {
             }
             Message::Bytes(bytes) => {
                 // Of an exception's text the caller gets what it has room for; half an answer is none.
-                let cut = if exception.is_some() { bytes.len().min(reply.length as usize) } else { bytes.len() };
+                let cut =
+                    if exception.is_some() { bytes.len().min(reply.length as usize) } else { bytes.len() };
                 if cut > reply.length as usize {
                     completion.status = TransportError::TooLong as i32;
                 } else if reply.process.space.write(reply.address, &bytes[..cut]).is_err() {

@@ -64,7 +64,8 @@ pub fn start(me: &PerCpu) {
 }
 
 fn counts(ns: u64) -> u32 {
-    let counts = u128::from(ns.clamp(MIN_DELTA_NS, MAX_DELTA_NS)) * u128::from(COUNTS.load(Ordering::Relaxed)) >> 32;
+    let ns = ns.clamp(MIN_DELTA_NS, MAX_DELTA_NS);
+    let counts = (u128::from(ns) * u128::from(COUNTS.load(Ordering::Relaxed))) >> 32;
     (counts as u32).max(1)
 }
 

@@ -133,12 +133,18 @@ pub extern "C" fn exception_user(frame: &Frame) -> ! {
             let present = if frame.error & 1 != 0 { "not allowed" } else { "not mapped" };
             crate::println!(
                 "fault: process {pid} ({}) thread {tid}: {name}: cannot {} {address:#x} ({present}) at {:#x}, stack {:#x}",
-                name_of.as_str(), attempt(frame.error), frame.rip, frame.rsp,
+                name_of.as_str(),
+                attempt(frame.error),
+                frame.rip,
+                frame.rsp,
             );
         } else {
             crate::println!(
                 "fault: process {pid} ({}) thread {tid}: {name} (error {:#x}) at {:#x}, stack {:#x}",
-                name_of.as_str(), frame.error, frame.rip, frame.rsp,
+                name_of.as_str(),
+                frame.error,
+                frame.rip,
+                frame.rsp,
             );
         }
         crate::println!("fault: process {pid} ({}) ends; nobody else is touched", name_of.as_str());
@@ -152,11 +158,16 @@ pub extern "C" fn exception_kernel(frame: &Frame) -> ! {
     let name = NAMES[frame.vector as usize & 31];
     let address = cpu::cr2();
     let overflow = if matches!(frame.vector, 8 | 14) { stacks::guard_hit(address) } else { None };
-    crate::panic::report(format_args!("{name} in the kernel, error {:#x}, address {address:#x}", frame.error), None, |out| {
-        if let Some(stack) = overflow {
-            out(format_args!("kernel stack {stack} is used up"));
-        }
-        out(format_args!("rip {:#x} rsp {:#x} rflags {:#x}", frame.rip, frame.rsp, frame.rflags));
-        frame.regs[8]
-    }, Some(frame.rip))
+    crate::panic::report(
+        format_args!("{name} in the kernel, error {:#x}, address {address:#x}", frame.error),
+        None,
+        |out| {
+            if let Some(stack) = overflow {
+                out(format_args!("kernel stack {stack} is used up"));
+            }
+            out(format_args!("rip {:#x} rsp {:#x} rflags {:#x}", frame.rip, frame.rsp, frame.rflags));
+            frame.regs[8]
+        },
+        Some(frame.rip),
+    )
 }

@@ -1,7 +1,6 @@
 //! The capOS kernel. `docs/kernel.md` is the map; start reading here, then `syscall`, `ring`, `ops` for what programs ask, `sched` for who runs.
 #![no_std]
 #![no_main]
-#![allow(dead_code)]
 
 extern crate alloc;
 
@@ -120,13 +119,19 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     let count = percpu::count();
     let topology = ::sched::Topology::flat(count).unwrap_or_else(|error| panic!("topology: {error:?}"));
     sched::set_topology(topology);
-    println!("smp: {count} CPUs online ({started} started), {}, tsc in step: {}", apic::mode(), clock::in_step());
+    println!(
+        "smp: {count} CPUs online ({started} started), {}, tsc in step: {}",
+        apic::mode(),
+        clock::in_step()
+    );
 }
 
 /// Serial input interrupts the boot CPU: by the IO APIC where there is one, by the PIC otherwise.
 fn route_serial(platform: &acpi::Platform, with_apic: bool) {
     const LINE: u8 = 4;
-    let Some((io_apic, base)) = platform.io_apic.filter(|_| with_apic && event::source() == event::Source::Apic) else {
+    let Some((io_apic, base)) =
+        platform.io_apic.filter(|_| with_apic && event::source() == event::Source::Apic)
+    else {
         // The PIT's tick polls the line.
         return;
     };

@@ -12,7 +12,7 @@ use crate::spawn;
 use crate::sysinfo;
 use crate::thread::{Start, Thread};
 use crate::{image, power, time};
-use abi::{CapId, Exception, MAX_MESSAGE_BYTES, Sqe, TransportError, USER_END_VADDR, rights};
+use abi::{Exception, MAX_MESSAGE_BYTES, Sqe, TransportError, USER_END_VADDR, rights};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -92,7 +92,8 @@ impl Context<'_> {
         for<'b> T::Builder<'b>: capnp_traits::HasStructSize + capnp_traits::FromPointerBuilder<'b>,
     {
         let mut buffer = [0; SMALL_BYTES];
-        let length = schema::encode::<T>(&mut buffer, more_words, fill).map_err(|_| TransportError::TooLong)?;
+        let length =
+            schema::encode::<T>(&mut buffer, more_words, fill).map_err(|_| TransportError::TooLong)?;
         self.deliver(&buffer[..length])
     }
 
@@ -105,7 +106,8 @@ impl Context<'_> {
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(MAX_MESSAGE_BYTES).map_err(|_| TransportError::NoSpace)?;
         buffer.resize(MAX_MESSAGE_BYTES, 0);
-        let length = schema::encode::<T>(&mut buffer, more_words, fill).map_err(|_| TransportError::TooLong)?;
+        let length =
+            schema::encode::<T>(&mut buffer, more_words, fill).map_err(|_| TransportError::TooLong)?;
         self.deliver(&buffer[..length])
     }
 
@@ -436,9 +438,10 @@ fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
         }
         _ => {
             let message = schema::decode(params)?;
-            let name = message.root::<m::factory_create_session_params::Reader<'_>>()?.get_name()?.to_str()?;
             let name =
-                Name::new(name).ok_or((Exception::InvalidArgument, "a session has a name of 1 to 24 bytes"))?;
+                message.root::<m::factory_create_session_params::Reader<'_>>()?.get_name()?.to_str()?;
+            let name = Name::new(name)
+                .ok_or((Exception::InvalidArgument, "a session has a name of 1 to 24 bytes"))?;
             c.give(Object::UserSession(Arc::new(Session::new(name))), rights::ALL)
         }
     }
@@ -456,9 +459,4 @@ fn read_manifest(c: &Context<'_>, params: &[u8]) -> Outcome {
         r.set_total(all.len() as u64);
         r.set_bytes(piece);
     })
-}
-
-/// The capability's number, for messages.
-pub fn cap_id(raw: u32) -> CapId {
-    CapId(raw)
 }

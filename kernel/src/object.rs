@@ -15,7 +15,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
-/// What a capability names.
+/// What a capability names. The variants have the names of the interfaces.
+#[allow(clippy::enum_variant_names)]
 #[derive(Clone)]
 pub enum Object {
     /// The serial line.
@@ -264,7 +265,10 @@ impl ThreadExit {
     }
 
     /// Registers the one who joins, or gives the code at once.
-    pub fn join(&self, register: impl FnOnce() -> Option<Waiter>) -> Result<Option<i64>, (Exception, &'static str)> {
+    pub fn join(
+        &self,
+        register: impl FnOnce() -> Option<Waiter>,
+    ) -> Result<Option<i64>, (Exception, &'static str)> {
         let mut state = self.state.lock();
         if state.joined || state.waiter.is_some() {
             return Err((Exception::Failed, "the thread was joined already, or somebody waits to join it"));
@@ -291,7 +295,7 @@ impl ThreadExit {
         found
     }
 
-    /// The thread ends with `code`.
+    /// The thread has ended with `code`, and is gone from its stack.
     pub fn ended(&self, code: i64) {
         let mut state = self.state.lock();
         state.code = Some(code);
@@ -299,18 +303,12 @@ impl ThreadExit {
         if waiter.is_some() {
             state.joined = true;
         }
-        drop(state);
-        if let Some(waiter) = waiter {
-            crate::methods::complete_join(&waiter, code);
-        }
-    }
-
-    /// The thread is gone from its stack.
-    pub fn reaped(&self) {
-        let mut state = self.state.lock();
         let charge = if state.joined || state.detached { state.charge.take() } else { None };
         drop(state);
         drop(charge);
+        if let Some(waiter) = waiter {
+            crate::methods::complete_join(&waiter, code);
+        }
     }
 
     /// The handle is released.

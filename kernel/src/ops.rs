@@ -233,7 +233,8 @@ fn revoke(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
     if cap.rights & rights::REVOKE == 0 || !cap.revoke_others((process.pid, process.generation)) {
         return Err(TransportError::NotPermitted);
     }
-    let endpoint = if let Ok(Object::Endpoint(endpoint)) = cap.object() { Some(endpoint.clone()) } else { None };
+    let endpoint =
+        if let Ok(Object::Endpoint(endpoint)) = cap.object() { Some(endpoint.clone()) } else { None };
     drop(caps);
     if let Some(endpoint) = endpoint {
         endpoint.expel();
@@ -261,7 +262,11 @@ fn message(process: &Process, sqe: &Sqe) -> Decoded<Message> {
 }
 
 /// The capability that an entry passes along. It is moved out of the table only after `rest` has said that the rest is good.
-fn passenger<T>(process: &Process, sqe: &Sqe, rest: impl FnOnce() -> Decoded<T>) -> Decoded<(Option<Cap>, T)> {
+fn passenger<T>(
+    process: &Process,
+    sqe: &Sqe,
+    rest: impl FnOnce() -> Decoded<T>,
+) -> Decoded<(Option<Cap>, T)> {
     let is_moved = sqe.flags & flags::MOVE != 0;
     if sqe.xfer == 0 {
         return if is_moved { Err(TransportError::BadFlags) } else { Ok((None, rest()?)) };

@@ -64,7 +64,13 @@ impl Bucket {
 }
 
 /// Parks the current thread's operation on `address` if the word there is `expected`.
-pub fn park(thread: &'static Thread, user_data: u64, address: u64, expected: u32, timeout_ns: u64) -> Option<Completion> {
+pub fn park(
+    thread: &'static Thread,
+    user_data: u64,
+    address: u64,
+    expected: u32,
+    timeout_ns: u64,
+) -> Option<Completion> {
     // SAFETY: only the thread itself sets `queued`, and whoever clears it does so once; a stale `true` refuses, nothing more.
     if unsafe { (*thread.park.get()).queued } {
         return Some(Completion::error(TransportError::NoSpace));

@@ -6,8 +6,8 @@ use crate::lock::{Rank, SpinLock};
 use crate::mm::frames;
 use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
-use crate::object::{Cap, Object, Session, ThreadExit, Waitable};
-use crate::ring::{self, Completion, Waiter};
+use crate::object::{Cap, Session, ThreadExit, Waitable};
+use crate::ring::{self, Waiter};
 use crate::sched;
 use crate::thread::{self, Body, Start, Thread};
 use abi::{CapId, MAX_NAME_BYTES};
@@ -65,11 +65,6 @@ fn take(counter: &AtomicU32, amount: u32, limit: u32) -> bool {
 }
 
 impl Ledger {
-    /// (thread records, kernel-stack pages, sleeps) in use.
-    pub fn used(&self) -> (u32, u32, u32) {
-        let get = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
-        (get(&self.records), get(&self.stack_pages), get(&self.sleeps))
-    }
     /// Gives the pages of one stack back.
     pub fn release_stack(&self) {
         self.stack_pages.fetch_sub(STACK_PAGES as u32, Ordering::Relaxed);
@@ -238,6 +233,7 @@ impl Process {
     pub fn abandon(&self) {
         self.ending.store(true, Ordering::Release);
         self.finish(-1, Reason::Killed);
+        drop(self.end());
     }
 
     /// Is it on its way out?
@@ -275,7 +271,10 @@ impl Process {
     }
 
     /// Registers one who waits for the end, or says how it ended.
-    pub fn wait(&self, register: impl FnOnce() -> Option<Waiter>) -> Result<Option<(i64, Reason)>, &'static str> {
+    pub fn wait(
+        &self,
+        register: impl FnOnce() -> Option<Waiter>,
+    ) -> Result<Option<(i64, Reason)>, &'static str> {
         let mut inner = self.inner.lock();
         if let Some(ended) = inner.ended {
             return Ok(Some(ended));
@@ -343,8 +342,7 @@ impl Process {
         };
         let exit = Arc::new(ThreadExit::new(charge, detached));
         let top = stack.top();
-        let body =
-            Body { process: self.clone(), stack, ring_frame, ring_address, exit: exit.clone(), start };
+        let body = Body { process: self.clone(), stack, ring_frame, ring_address, exit: exit.clone(), start };
         let thread = match thread::claim(body) {
             Ok(thread) => thread,
             Err(body) => {
@@ -374,7 +372,7 @@ impl Process {
         }
         self.live_threads.fetch_add(1, Ordering::AcqRel);
         let runnable = ::sched::Runnable::new(::sched::ThreadId(u64::from(thread.tid())), ());
-        Ok(NewThread { thread, runnable, exit })
+        Ok(NewThread { runnable, exit })
     }
 
     fn map_ring(&self, wanted: Option<u64>, frame: frames::Frame) -> Result<u64, MakeError> {
@@ -457,25 +455,24 @@ impl Process {
         self.space.destroy();
         let mut table = TABLE.lock();
         let slot = table.slots.get_mut(self.pid as usize - 1);
-        let listed = slot.and_then(|(generation, process)| process.take_if(|_| *generation == self.generation));
+        let listed =
+            slot.and_then(|(generation, process)| process.take_if(|_| *generation == self.generation));
         drop(table);
-        let waiters = {
-            let mut inner = self.inner.lock();
-            inner.ended = Some((code, reason));
-            core::mem::take(&mut inner.waiters)
-        };
-        for waiter in waiters {
-            crate::methods::complete_wait(&waiter, code, reason);
-        }
         drop(listed);
-        crate::boot_process_ended(self.pid, code);
+        *self.verdict.lock() = Some((code, reason));
+    }
+
+    /// The last thread is off its stack: from now on the process has ended. Who waits for that?
+    fn end(&self) -> (i64, Reason, Vec<Waiter>) {
+        let (code, reason) = self.verdict.lock().unwrap_or((-1, Reason::Killed));
+        let mut inner = self.inner.lock();
+        inner.ended = Some((code, reason));
+        (code, reason, core::mem::take(&mut inner.waiters))
     }
 }
 
 /// A thread that is made and not yet started.
 pub struct NewThread {
-    /// Its record.
-    pub thread: &'static Thread,
     runnable: ::sched::Runnable<()>,
     /// How it will end.
     pub exit: Arc<ThreadExit>,
@@ -485,19 +482,6 @@ impl NewThread {
     /// Lets it run.
     pub fn start(self) {
         sched::start(self.runnable);
-    }
-
-    /// Takes it back: it never ran.
-    pub fn cancel(self) {
-        let process = self.thread.body().process.clone();
-        let (address, frame) = (self.thread.body().ring_address, self.thread.body().ring_frame);
-        ring::close(self.thread);
-        process.unmap_ring(address);
-        frames::free(frame);
-        process.inner.lock().threads.retain(|tid| *tid != self.thread.tid());
-        process.live_threads.fetch_sub(1, Ordering::AcqRel);
-        drop(self.runnable);
-        thread::forget(self.thread);
     }
 }
 
@@ -546,13 +530,12 @@ pub fn exit_current(code: i64) -> ! {
     ring::close(thread);
     process.unmap_ring(body.ring_address);
     frames::free(body.ring_frame);
-    let exit = body.exit.clone();
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
     // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more.
     sched::leave_space();
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
-    exit.ended(code);
-    drop(exit);
+    thread.exit_code.set(code);
+    thread.last.set(last);
     if last {
         process.ending.store(true, Ordering::Release);
         let (code, reason) = process.verdict.lock().take().unwrap_or((code, Reason::Exited));
@@ -585,7 +568,8 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
     let mut from = 0;
     loop {
         let caps = process.caps.lock();
-        let next = caps.iter().enumerate().skip(from).find_map(|(i, (_, cap))| Some((i, cap.served()?.clone())));
+        let next =
+            caps.iter().enumerate().skip(from).find_map(|(i, (_, cap))| Some((i, cap.served()?.clone())));
         drop(caps);
         let Some((at, endpoint)) = next else { return };
         endpoint.server_ended(server);
@@ -595,7 +579,16 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
 
 /// Frees what an ended thread stood on.
 pub fn reap(thread: &'static Thread, token: OffStackToken) {
-    thread::release(thread, token);
+    let last = thread.last.replace(false);
+    let Some(process) = thread::release(thread, token).filter(|_| last) else { return };
+    let (code, reason, waiters) = process.end();
+    let pid = process.pid;
+    // Those who wait find everything free when they hear of it.
+    drop(process);
+    for waiter in waiters {
+        crate::methods::complete_wait(&waiter, code, reason);
+    }
+    crate::boot_process_ended(pid, code);
 }
 
 /// Leaves now if the process is ending: for every path that returns to user mode.
@@ -613,8 +606,7 @@ pub fn each(from: usize, mut visit: impl FnMut(usize, Arc<Process>) -> bool) {
     loop {
         let next = {
             let table = TABLE.lock();
-            let found = table.slots.iter().enumerate().skip(at).find_map(|(i, (_, p))| p.clone().map(|p| (i, p)));
-            found
+            table.slots.iter().enumerate().skip(at).find_map(|(i, (_, p))| p.clone().map(|p| (i, p)))
         };
         let Some((i, process)) = next else { return };
         if !visit(i, process) {
@@ -622,17 +614,4 @@ pub fn each(from: usize, mut visit: impl FnMut(usize, Arc<Process>) -> bool) {
         }
         at = i + 1;
     }
-}
-
-/// The process with number `pid`.
-pub fn find(pid: u32) -> Option<Arc<Process>> {
-    TABLE.lock().slots.get((pid as usize).checked_sub(1)?)?.1.clone()
-}
-
-/// A completion that says that an operation is over because its target ended.
-pub const GONE: Completion = Completion::OK;
-
-/// The object that handles of a process name.
-pub fn handle(process: &Arc<Process>) -> Object {
-    Object::ProcessHandle(process.clone())
 }

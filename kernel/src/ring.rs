@@ -3,12 +3,12 @@
 //! I-R1: an operation is accepted only with a free completion entry, which stays reserved until it completes; so no accepted
 //! completion is ever lost (K-11). I-R2: what the program writes into the shared page is read once, checked, and never believed again.
 
+use crate::arch::mem::snapshot_64;
 use crate::object::Waitable;
 use crate::sched;
 use crate::thread::{self, OPS, TIMEOUT, Thread};
 use crate::time;
 use abi::{CQ_ENTRIES, Cqe, Ring, SQ_ENTRIES, Sqe, TransportError};
-use crate::arch::mem::snapshot_64;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
@@ -86,7 +86,15 @@ pub static STALE_COMPLETIONS: AtomicU64 = AtomicU64::new(0);
 impl RingSide {
     /// Of no thread.
     pub const fn closed() -> RingSide {
-        RingSide { page: core::ptr::null_mut(), cq_tail: 0, busy: 0, reserved: 0, need: 0, sequence: 0, pending: [const { None }; OPS] }
+        RingSide {
+            page: core::ptr::null_mut(),
+            cq_tail: 0,
+            busy: 0,
+            reserved: 0,
+            need: 0,
+            sequence: 0,
+            pending: [const { None }; OPS],
+        }
     }
 
     /// Of a new thread, with its page.
@@ -259,7 +267,11 @@ pub fn close(thread: &Thread) {
 /// Takes submissions of the current thread until there are none, or one must wait for a free completion entry. At most a queue full, so
 /// that a program that writes faster than we read does not keep us here. `will_wait`: the thread is about to wait for completions.
 /// `Some(code)` if the thread asked to end.
-pub fn drain(thread: &'static Thread, page: *const Ring, will_wait: bool) -> Result<Option<i64>, TransportError> {
+pub fn drain(
+    thread: &'static Thread,
+    page: *const Ring,
+    will_wait: bool,
+) -> Result<Option<i64>, TransportError> {
     // SAFETY: the thread's own ring page, mapped while it lives.
     if unsafe { (*page).sq_tail.load(Ordering::Acquire) } == thread.sq_head.get() {
         return Ok(None);

@@ -15,7 +15,10 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::timerq::TimerQueue;
-use sched::{CpuId, CpuMask, Decision, Effect, Landscape, Misplaced, MoveOutcome, PolicyKind, Runnable, ThreadId, Topology};
+use sched::{
+    CpuId, CpuMask, Decision, Effect, Landscape, Misplaced, MoveOutcome, PolicyKind, Runnable, ThreadId,
+    Topology,
+};
 
 type Queue = sched::Cpu<()>;
 
@@ -159,15 +162,13 @@ fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
         return me;
     }
     let idle = IDLE.snapshot();
-    let land = Landscape {
-        topology,
-        online: CpuMask::first_n(percpu::count()),
-        idle,
-        pending: PENDING.snapshot(),
-    };
+    let land =
+        Landscape { topology, online: CpuMask::first_n(percpu::count()), idle, pending: PENDING.snapshot() };
     let load = |cpu: CpuId| {
         // A look without the lock would do; a try keeps the number whole.
-        percpu::get(cpu.index()).and_then(|cpu| cpu.sched.queue.try_lock().map(|queue| queue.load())).unwrap_or(u64::MAX)
+        percpu::get(cpu.index())
+            .and_then(|cpu| cpu.sched.queue.try_lock().map(|queue| queue.load()))
+            .unwrap_or(u64::MAX)
     };
     let chosen = sched::place(&land, &runnable.allowed(), previous, CpuId::new(me.id), load);
     chosen.and_then(|placement| percpu::get(placement.cpu.index())).unwrap_or(me)
@@ -235,7 +236,9 @@ fn assert_unnamed(queue: &Queue, thread: &Thread) {
     let id = ThreadId(u64::from(thread.tid()));
     assert!(queue.current() != Some(id), "K-17: an ended thread is still current");
     if cfg!(debug_assertions) {
-        queue.for_each_queued(|ticket, _, ()| assert!(ticket.thread != id, "K-17: an ended thread is still queued"));
+        queue.for_each_queued(|ticket, _, ()| {
+            assert!(ticket.thread != id, "K-17: an ended thread is still queued")
+        });
     }
     EXITS_CHECKED.fetch_add(1, Ordering::Relaxed);
 }
@@ -427,9 +430,9 @@ fn unmark_idle(me: &PerCpu) {
 /// Takes the most overdue thread that another CPU has waiting.
 fn steal(me: &'static PerCpu) -> bool {
     let thief = CpuId::new(me.id).expect("a CPU number");
-    let summaries = percpu::all().filter(|other| other.id != me.id).filter_map(|other| {
-        other.sched.queue.try_lock().map(|queue| queue.summary())
-    });
+    let summaries = percpu::all()
+        .filter(|other| other.id != me.id)
+        .filter_map(|other| other.sched.queue.try_lock().map(|queue| queue.summary()));
     let Some(victim) = sched::most_overdue(thief, summaries) else { return false };
     let Some(victim) = percpu::get(victim.index()) else { return false };
     let moved = with_both(me, victim, |mine, theirs, now| mine.steal_from(theirs, now));

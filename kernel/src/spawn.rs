@@ -35,7 +35,9 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
         .ok_or((Exception::InvalidArgument, "a process has a name of 1 to 24 printable bytes"))?;
     let args = p.get_args()?;
     if args.len() > MAX_ARGS_BYTES || args.last().is_some_and(|last| *last != 0) {
-        return Err((Exception::InvalidArgument, "arguments are at most 2048 bytes, each ended by a NUL").into());
+        return Err(
+            (Exception::InvalidArgument, "arguments are at most 2048 bytes, each ended by a NUL").into()
+        );
     }
     let grants = p.get_grants()?;
     let mut gifts = Vec::new();
@@ -76,11 +78,16 @@ fn grantable(c: &Context<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Cap, 
         return Ok(cap);
     }
     let caps = c.process.caps.lock();
-    let cap = caps.get(CapId(raw)).ok_or((Exception::InvalidArgument, "a granted capability does not exist"))?;
+    let cap =
+        caps.get(CapId(raw)).ok_or((Exception::InvalidArgument, "a granted capability does not exist"))?;
     let object = cap.object().map_err(|_| (Exception::Disconnected, "a granted capability was revoked"))?;
     let own = matches!(object, Object::ThreadSpawner | Object::ThreadControl);
     if wanted & !cap.rights != 0 || !own && (cap.rights & rights::GRANT == 0 || !object.is_transferable()) {
-        return Err((Exception::InvalidArgument, "a granted capability may not be passed on, or not with these rights").into());
+        return Err((
+            Exception::InvalidArgument,
+            "a granted capability may not be passed on, or not with these rights",
+        )
+            .into());
     }
     if badge != 0 && cap.badge != 0 && badge != cap.badge {
         return Err((Exception::InvalidArgument, "a badged capability keeps its badge").into());
@@ -92,12 +99,8 @@ fn grantable(c: &Context<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Cap, 
 /// name it. (No capability has generation 0.)
 fn own(raw: u32, wanted: u16) -> Option<Cap> {
     let interface = Interface::from_raw(u16::try_from(raw).ok()?)?;
-    let allowed = [
-        Interface::ThreadSpawner,
-        Interface::ThreadControl,
-        Interface::ParkSpace,
-        Interface::VirtualMemory,
-    ];
+    let allowed =
+        [Interface::ThreadSpawner, Interface::ThreadControl, Interface::ParkSpace, Interface::VirtualMemory];
     let object = Object::stateless(interface).filter(|_| allowed.contains(&interface))?;
     Some(Cap::new(object, wanted & (rights::CALL | rights::GRANT), 0))
 }
@@ -116,7 +119,8 @@ pub fn make(
     }
     let (bytes, frame) = crate::image::program(program)
         .ok_or((Exception::Failed, "there is no such program; ProcessSpawner.programs lists them"))?;
-    let elf = kcore::elf::parse(bytes).map_err(|_| (Exception::Failed, "the program is not a valid executable"))?;
+    let elf =
+        kcore::elf::parse(bytes).map_err(|_| (Exception::Failed, "the program is not a valid executable"))?;
     let process = Process::new(name, parent, session)?;
     let made = furnish(&process, &elf, frame, args, gifts);
     if let Err(refusal) = made {
@@ -126,7 +130,13 @@ pub fn make(
     Ok(process)
 }
 
-fn furnish(process: &Arc<Process>, elf: &Program<'_>, image: Frame, args: &[u8], gifts: Vec<Gift>) -> Result<(), Refusal> {
+fn furnish(
+    process: &Arc<Process>,
+    elf: &Program<'_>,
+    image: Frame,
+    args: &[u8],
+    gifts: Vec<Gift>,
+) -> Result<(), Refusal> {
     for segment in elf.segments() {
         load_segment(process, &segment, image)?;
     }
@@ -216,7 +226,9 @@ pub fn boot(manifest: &image::Manifest<'_>) -> Result<Arc<Process>, &'static str
     for grant in init.grants() {
         let object = match grant.interface {
             Interface::UserSession => Object::UserSession(session.clone()),
-            interface => Object::stateless(interface).ok_or("init is granted an object that does not exist yet")?,
+            interface => {
+                Object::stateless(interface).ok_or("init is granted an object that does not exist yet")?
+            }
         };
         let name = Name::new(grant.name).ok_or("a grant's name is too long")?;
         gifts.push(Gift { name, cap: Cap::new(object, grant.rights, grant.badge) });

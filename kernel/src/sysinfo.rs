@@ -48,7 +48,8 @@ fn info(c: &Context<'_>, params: &[u8]) -> Outcome {
         event::Source::None => "none",
     };
     let clock = crate::clock::source();
-    let more = words::data(1) + words::text(version.len()) + words::text(timer.len()) + words::text(clock.len());
+    let more =
+        words::data(1) + words::text(version.len()) + words::text(timer.len()) + words::text(clock.len());
     c.reply_long::<m::system_info_info_results::Owned>(more, |mut r| {
         r.set_ring_abi_version(abi::RING_ABI_VERSION);
         r.set_sqe_size(size_of::<abi::Sqe>() as u32);
@@ -199,26 +200,29 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
     let count = percpu::count().saturating_sub(skip).min(limit);
     let more = skip + count < percpu::count();
     let rows: Vec<_> = percpu::all().skip(skip).take(count).map(|cpu| (cpu, sched::cpu_time(cpu))).collect();
-    c.reply_long::<m::system_info_cpus_results::Owned>(words::structures::<m::cpu_info::Owned>(count), |mut r| {
-        r.set_more(more);
-        let mut list = r.init_cpus(count as u32);
-        for (i, (cpu, (time, queued))) in rows.iter().enumerate() {
-            let mut t = list.reborrow().get(i as u32);
-            t.set_id(cpu.id as u32);
-            t.set_apic_id(cpu.apic_id);
-            t.set_idle_ns(time.idle_ns);
-            t.set_busy_ns(time.total_ns() - time.idle_ns - time.interrupt_ns);
-            t.set_interrupt_ns(time.interrupt_ns);
-            t.set_switches(cpu.sched.switches.load(Ordering::Relaxed));
-            t.set_steals(cpu.sched.steals.load(Ordering::Relaxed));
-            t.set_queued(*queued as u32);
-            t.set_online(cpu.online.load(Ordering::Relaxed));
-        }
-    })
+    c.reply_long::<m::system_info_cpus_results::Owned>(
+        words::structures::<m::cpu_info::Owned>(count),
+        |mut r| {
+            r.set_more(more);
+            let mut list = r.init_cpus(count as u32);
+            for (i, (cpu, (time, queued))) in rows.iter().enumerate() {
+                let mut t = list.reborrow().get(i as u32);
+                t.set_id(cpu.id as u32);
+                t.set_apic_id(cpu.apic_id);
+                t.set_idle_ns(time.idle_ns);
+                t.set_busy_ns(time.total_ns() - time.idle_ns - time.interrupt_ns);
+                t.set_interrupt_ns(time.interrupt_ns);
+                t.set_switches(cpu.sched.switches.load(Ordering::Relaxed));
+                t.set_steals(cpu.sched.steals.load(Ordering::Relaxed));
+                t.set_queued(*queued as u32);
+                t.set_online(cpu.online.load(Ordering::Relaxed));
+            }
+        },
+    )
 }
 
 /// The kernel's counters, by name.
-fn all_counters() -> [(&'static str, u64); 9] {
+fn all_counters() -> [(&'static str, u64); 10] {
     let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     [
         ("tlb_shootdowns", load(&tlb::SHOOTDOWNS)),
@@ -230,6 +234,7 @@ fn all_counters() -> [(&'static str, u64); 9] {
         ("unexpected_interrupts", load(&interrupt::UNEXPECTED)),
         ("console_lost_bytes", load(&console::LOST)),
         ("thread_records", u64::from(thread::count())),
+        ("clock_error_ns", crate::clock::reference_error_ns().map_or(0, i64::unsigned_abs)),
     ]
 }
 
@@ -256,16 +261,24 @@ pub fn programs(c: &Context<'_>, params: &[u8]) -> Outcome {
     let archive = image::archive().ok_or((Exception::Failed, "there is no boot image"))?;
     let entry = words::pointers(1) + words::text(abi::MAX_NAME_BYTES);
     let limit = fitting(c, words::message::<m::process_spawner_programs_results::Owned>(), entry);
-    let mut names: Vec<&str> =
-        archive.entries().map(|e| e.name).filter(|name| image::is_program(name)).skip(skip).take(limit + 1).collect();
+    let mut names: Vec<&str> = archive
+        .entries()
+        .map(|e| e.name)
+        .filter(|name| image::is_program(name))
+        .skip(skip)
+        .take(limit + 1)
+        .collect();
     let more = names.len() > limit;
     names.truncate(limit);
     let texts: usize = names.iter().map(|name| words::text(name.len())).sum();
-    c.reply_long::<m::process_spawner_programs_results::Owned>(words::pointers(names.len()) + texts, |mut r| {
-        r.set_more(more);
-        let mut list = r.init_names(names.len() as u32);
-        for (i, name) in names.iter().enumerate() {
-            list.set(i as u32, *name);
-        }
-    })
+    c.reply_long::<m::process_spawner_programs_results::Owned>(
+        words::pointers(names.len()) + texts,
+        |mut r| {
+            r.set_more(more);
+            let mut list = r.init_names(names.len() as u32);
+            for (i, name) in names.iter().enumerate() {
+                list.set(i as u32, *name);
+            }
+        },
+    )
 }

@@ -130,6 +130,10 @@ pub struct Thread {
     /// See [`ParkLink`].
     pub park: UnsafeCell<ParkLink>,
     body: UnsafeCell<Option<Body>>,
+    /// What it ended with, while the record waits to be reaped.
+    pub exit_code: Cell<i64>,
+    /// It was the last of its process.
+    pub last: Cell<bool>,
     /// The generation that ended, while the record waits to be reaped.
     ended_generation: Cell<u32>,
 }
@@ -194,12 +198,6 @@ pub fn get(tid: u32) -> Option<&'static Thread> {
     Some(unsafe { &*record(tid) })
 }
 
-/// The thread that `reference` names, if it is still there. It may end at any time; what must not race takes its lock and asks again.
-#[inline]
-pub fn find(reference: &ThreadRef) -> Option<&'static Thread> {
-    get(reference.tid).filter(|thread| thread.is(reference))
-}
-
 fn record(tid: u32) -> *mut Thread {
     (paging::THREADS_BASE + u64::from(tid) * RECORD_BYTES as u64) as *mut Thread
 }
@@ -224,7 +222,8 @@ impl Table {
         let mut page = at & !(frames::FRAME_BYTES - 1);
         while page < end {
             // SAFETY: the table's lock is held.
-            let mapped = unsafe { paging::find(paging::kernel_root(), page) }.is_some_and(|slot| *slot & 1 != 0);
+            let mapped =
+                unsafe { paging::find(paging::kernel_root(), page) }.is_some_and(|slot| *slot & 1 != 0);
             if !mapped {
                 let frame = frames::allocate()?;
                 if paging::map_kernel(page, frame).is_none() {
@@ -267,6 +266,8 @@ impl Table {
                     previous: u32::MAX,
                 }),
                 body: UnsafeCell::new(None),
+                exit_code: Cell::new(0),
+                last: Cell::new(false),
                 ended_generation: Cell::new(0),
             });
         }
@@ -305,16 +306,21 @@ pub fn claim(body: Body) -> Result<&'static Thread, Body> {
 
 /// Takes the record of a thread back that never ran.
 pub fn forget(thread: &'static Thread) {
-    release(thread, OffStackToken::for_unused());
+    drop(release(thread, OffStackToken::for_unused()));
 }
 
 /// Takes the record of a thread that has left its stack for ever, or never stood on it, back.
-pub fn release(thread: &'static Thread, token: OffStackToken) {
+///
+/// Those who wait for its end are told last: when they hear of it, everything that it had is free.
+pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Process>> {
     // SAFETY: the thread does not run any more, and nobody else asks for its body.
     let body = unsafe { (*thread.body.get()).take() };
     let parked = thread.wait.lock().parked.take();
     drop(parked);
-    if let Some(body) = body {
+    let code = thread.exit_code.get();
+    let generation = thread.ended_generation.get();
+    let next = if generation == u32::MAX { 1 } else { generation + 1 };
+    body.map(|body| {
         let Body { process, stack, exit, .. } = body;
         // The search costs more than all the rest: tests only.
         if cfg!(debug_assertions) {
@@ -322,13 +328,10 @@ pub fn release(thread: &'static Thread, token: OffStackToken) {
         }
         stack.free(token);
         process.ledger.release_stack();
-        exit.reaped();
-        drop(exit);
-        drop(process);
-    }
-    let generation = thread.ended_generation.get();
-    let next = if generation == u32::MAX { 1 } else { generation + 1 };
-    TABLE.lock().free.push((thread.tid, next));
+        TABLE.lock().free.push((thread.tid, next));
+        exit.ended(code);
+        process
+    })
 }
 
 /// Records that exist, used or not.

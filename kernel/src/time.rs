@@ -73,7 +73,11 @@ fn pop_due(me: &PerCpu, now: u64) -> Option<Waiter> {
     let due = timers.pop_due(&mut Records, now).map(|id| {
         let (thread, slot) = split(id);
         thread.timers[slot].cpu.store(u32::MAX, Ordering::Relaxed);
-        Waiter { thread: thread.reference(), op: slot as u8, sequence: thread.timers[slot].sequence.load(Ordering::Relaxed) }
+        Waiter {
+            thread: thread.reference(),
+            op: slot as u8,
+            sequence: thread.timers[slot].sequence.load(Ordering::Relaxed),
+        }
     });
     publish(me, &mut timers);
     due

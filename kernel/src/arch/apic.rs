@@ -7,7 +7,6 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const MSR_APIC_BASE: u32 = 0x1b;
 const MSR_X2APIC: u32 = 0x800;
 
-const ID: u32 = 0x20;
 const EOI: u32 = 0xb0;
 const SPURIOUS: u32 = 0xf0;
 const ICR_LOW: u32 = 0x300;
@@ -71,11 +70,6 @@ pub fn init() {
 /// Lets interrupts of the PIC through to this CPU.
 pub fn accept_pic() {
     write(LVT_LINT0, 0x700);
-}
-
-/// This CPU's APIC number.
-pub fn id() -> u32 {
-    if X2.load(Ordering::Relaxed) { read(ID) } else { read(ID) >> 24 }
 }
 
 /// The interrupt was taken.

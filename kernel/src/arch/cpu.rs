@@ -41,7 +41,9 @@ pub fn rdtsc() -> u64 {
 pub fn rdmsr(msr: u32) -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: the callers name registers that exist on every x86_64 CPU or that CPUID promised.
-    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags))
+    }
     u64::from(high) << 32 | u64::from(low)
 }
 
@@ -61,14 +63,6 @@ pub unsafe fn wrmsr(msr: u32, value: u64) {
 pub fn cpuid(leaf: u32, sub: u32) -> [u32; 4] {
     let r = core::arch::x86_64::__cpuid_count(leaf, sub);
     [r.eax, r.ebx, r.ecx, r.edx]
-}
-
-/// The page-table root.
-pub fn cr3() -> u64 {
-    let value;
-    // SAFETY: reads a register.
-    unsafe { asm!("mov {}, cr3", out(reg) value, options(nomem, nostack, preserves_flags)) }
-    value
 }
 
 /// Changes the page-table root, which also flushes what is not global.
@@ -111,13 +105,6 @@ pub unsafe fn set_cr4(value: u64) {
 pub fn invlpg(address: u64) {
     // SAFETY: forgetting a translation is always sound; it is read again from the tables.
     unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) }
-}
-
-/// Forgets every translation that is not global.
-#[inline(always)]
-pub fn flush_tlb() {
-    // SAFETY: the same tables again.
-    unsafe { set_cr3(cr3()) }
 }
 
 /// Forgets every translation, the kernel's global ones too.

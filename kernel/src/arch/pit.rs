@@ -28,25 +28,12 @@ pub fn end_of_interrupt() {
     outb(0x20, 0x20);
 }
 
-/// Channel 0 interrupts once after `ns`, or as near as it can.
-pub fn oneshot(ns: u64) {
-    let count = (ns.clamp(1_000, MAX_NS) * HZ / 1_000_000_000).clamp(1, 0xffff) as u16;
-    outb(0x43, 0x30);
-    outb(0x40, count as u8);
-    outb(0x40, (count >> 8) as u8);
-}
-
 /// Channel 0 interrupts every `ns`.
 pub fn periodic(ns: u64) {
     let count = (ns.clamp(1_000, MAX_NS) * HZ / 1_000_000_000).clamp(1, 0xffff) as u16;
     outb(0x43, 0x34);
     outb(0x40, count as u8);
     outb(0x40, (count >> 8) as u8);
-}
-
-/// Channel 0 stays quiet.
-pub fn stop() {
-    outb(0x43, 0x30);
 }
 
 /// Channel 2 counts down and around for ever, without interrupts: a round is about 55 ms.

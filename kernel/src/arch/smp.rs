@@ -2,9 +2,9 @@
 
 use super::percpu::{self, PerCpu};
 use super::{apic, cpu, entry, features, segments};
+use crate::clock;
 use crate::mm::paging::{self, phys};
 use crate::mm::stacks::Stack;
-use crate::clock;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Look at your run queue.
@@ -65,7 +65,11 @@ pub fn start_others(apic_ids: &[u32]) -> usize {
     unsafe {
         let start = &raw const ap_trampoline as u64;
         let bytes = &raw const ap_trampoline_end as u64 - start;
-        core::ptr::copy_nonoverlapping(phys::pointer::<u8>(start), phys::pointer::<u8>(TRAMPOLINE), bytes as usize);
+        core::ptr::copy_nonoverlapping(
+            phys::pointer::<u8>(start),
+            phys::pointer::<u8>(TRAMPOLINE),
+            bytes as usize,
+        );
         // The boot tables have the identity map that the way up needs; the rest becomes the kernel's.
         let root = &raw const boot_pml4 as u64;
         let kernel: &[u64] = &paging::table(paging::kernel_root())[256..];

@@ -213,8 +213,8 @@ unsafe impl GlobalAlloc for KernelAllocator {
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         guard();
         match class_for(&layout) {
-            // SAFETY: the caller's promise.
             Some(_) => {
+                // SAFETY: the caller's promise.
                 let page = unsafe { HEAP.lock().free(pointer) };
                 if let Some(page) = page {
                     frames::free(page);

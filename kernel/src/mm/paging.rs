@@ -168,8 +168,8 @@ pub fn init(top: u64) {
     let root = frames::allocate_zeroed().expect("memory for page tables").0;
     let global = PRESENT | GLOBAL;
     let mut address = 0;
-    // SAFETY (whole function): the tables are new, and only the boot CPU runs.
     while address < top {
+        // SAFETY: the tables are new, and only the boot CPU runs.
         let slot = unsafe { entry(root, PHYS_BASE + address, 1, 0) }.expect("memory for page tables");
         *slot = address | global | WRITABLE | NO_EXECUTE | LARGE;
         address += LARGE_BYTES;

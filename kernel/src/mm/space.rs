@@ -148,8 +148,14 @@ impl Space {
             let kernel = &paging::table(paging::kernel_root())[256..];
             paging::table(root)[256..].copy_from_slice(kernel);
         }
-        let tables = Tables { root, regions: Vec::new(), tables: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, limit };
-        Some(Space { tables: SpinLock::new(Rank::Space, tables), resident: AtomicMask::new(), root, id: crate::object::fresh_id() })
+        let tables =
+            Tables { root, regions: Vec::new(), tables: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, limit };
+        Some(Space {
+            tables: SpinLock::new(Rank::Space, tables),
+            resident: AtomicMask::new(),
+            root,
+            id: crate::object::fresh_id(),
+        })
     }
 
     /// The root table.
@@ -168,7 +174,13 @@ impl Space {
     }
 
     /// Maps what the kernel gives a process: fixed regions.
-    pub fn map_fixed(&self, start: u64, bytes: u64, access: Access, backing: Backing<'_>) -> Result<(), SpaceError> {
+    pub fn map_fixed(
+        &self,
+        start: u64,
+        bytes: u64,
+        access: Access,
+        backing: Backing<'_>,
+    ) -> Result<(), SpaceError> {
         self.lock().map(start, bytes, access, backing, Kind::Fixed)
     }
 
@@ -213,7 +225,12 @@ impl Space {
     }
 
     /// Unmaps pages that `map_anonymous` or `map_object` mapped. `object` says whose, or anonymous.
-    pub fn unmap(&self, start: u64, bytes: u64, object: Option<&Arc<MemoryObject>>) -> Result<(), SpaceError> {
+    pub fn unmap(
+        &self,
+        start: u64,
+        bytes: u64,
+        object: Option<&Arc<MemoryObject>>,
+    ) -> Result<(), SpaceError> {
         let end = check(start, bytes)?;
         let mut dropped = Vec::new();
         let mut tables = self.lock();
@@ -301,7 +318,11 @@ impl Space {
     }
 
     /// The word at `address` and its key for parking, with the lock held while `with` runs.
-    pub fn with_word<R>(&self, address: u64, with: impl FnOnce(u32, (u64, u64)) -> R) -> Result<R, BadAddress> {
+    pub fn with_word<R>(
+        &self,
+        address: u64,
+        with: impl FnOnce(u32, (u64, u64)) -> R,
+    ) -> Result<R, BadAddress> {
         if !address.is_multiple_of(4) {
             return Err(BadAddress);
         }
@@ -388,7 +409,8 @@ impl Tables {
             let mut at = from;
             let mut next = self.search(at);
             loop {
-                let end = self.regions.get(next).map_or(abi::STACK_TOP_VADDR - (64 << 20), |region| region.start);
+                let end =
+                    self.regions.get(next).map_or(abi::STACK_TOP_VADDR - (64 << 20), |region| region.start);
                 if at + bytes_and_gap <= end {
                     self.hint = at + bytes_and_gap;
                     return Ok(at + FRAME_BYTES);

@@ -97,7 +97,8 @@ impl Stack {
         }
         let stack = Stack { slot };
         // SAFETY: just mapped; nobody else has it.
-        unsafe { core::slice::from_raw_parts_mut(base(slot) as *mut u64, STACK_BYTES as usize / 8) }.fill(PAINT);
+        unsafe { core::slice::from_raw_parts_mut(base(slot) as *mut u64, STACK_BYTES as usize / 8) }
+            .fill(PAINT);
         Some(stack)
     }
 
@@ -121,7 +122,8 @@ impl Stack {
     /// How many bytes of it were ever used.
     pub fn depth(&self) -> u64 {
         // SAFETY: mapped while `self` exists; words may change under us, which changes the answer only.
-        let words = unsafe { core::slice::from_raw_parts(base(self.slot) as *const u64, STACK_BYTES as usize / 8) };
+        let words =
+            unsafe { core::slice::from_raw_parts(base(self.slot) as *const u64, STACK_BYTES as usize / 8) };
         let untouched = words.iter().take_while(|word| **word == PAINT).count();
         STACK_BYTES - 8 * untouched as u64
     }

@@ -4,8 +4,9 @@ use alloc_crate::vec::Vec;
 
 use abi::{CapId, Op, Sqe};
 use schema::messages_capnp::{
-    thread_control_exit_thread_params, thread_control_set_affinity_params, thread_control_get_fs_base_results, thread_control_set_fs_base_params,
-    thread_handle_exit_code_results, thread_spawner_create_params,
+    thread_control_exit_thread_params, thread_control_get_fs_base_results,
+    thread_control_set_affinity_params, thread_control_set_fs_base_params, thread_handle_exit_code_results,
+    thread_spawner_create_params,
 };
 
 use super::call::{RESULTS_BYTES, invoke, invoke_through, invoke_with, read};
@@ -97,8 +98,10 @@ impl ThreadControl {
         let mut room = [0; RESULTS_BYTES];
         let mut params = [0; 96];
         let more = schema::words::data(cpus.len());
-        let len = schema::encode::<thread_control_set_affinity_params::Owned>(&mut params, more, |mut p| p.set_cpus(cpus))
-            .map_err(|_| abi::TransportError::TooLong)?;
+        let len = schema::encode::<thread_control_set_affinity_params::Owned>(&mut params, more, |mut p| {
+            p.set_cpus(cpus)
+        })
+        .map_err(|_| abi::TransportError::TooLong)?;
         super::call::call(&crate::tls::current().client, self.0.id(), 3, &params[..len], &mut room)?;
         Ok(())
     }
