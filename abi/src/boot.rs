@@ -56,6 +56,6 @@ pub struct RuntimeBootInfo {
     pub cpus: u32,
     /// Process id.
     pub pid: u32,
-    /// The program's name, padded with NULs.
+    /// The process's name, padded with NULs.
     pub name: [u8; MAX_NAME_BYTES],
 }

@@ -139,21 +139,30 @@ fn serve() {
     ARRIVED.store(false, Ordering::Relaxed);
     while INPUT.lock().count > 0 {
         let Some(reader) = READERS.lock().pop_front() else { return };
-        let completion = give(&reader.process, reader.address, reader.length);
-        ring::complete(&reader.waiter, &completion, false);
+        match give(&reader.process, reader.address, reader.length) {
+            Some(completion) => {
+                ring::complete(&reader.waiter, &completion, false);
+            }
+            // Another reader was faster: this one goes on waiting. Its place is still reserved.
+            None => return READERS.lock().push_front(reader),
+        }
     }
 }
 
-fn give(process: &Process, address: u64, length: u32) -> Completion {
+/// Gives what has arrived; `None` if nothing has.
+fn give(process: &Process, address: u64, length: u32) -> Option<Completion> {
     let mut chunk = [0; 64];
     if process.space.check_writable(address, length.min(64) as usize).is_err() {
-        return Completion::error(TransportError::BadAddress);
+        return Some(Completion::error(TransportError::BadAddress));
     }
     let count = take(&mut chunk[..length.min(64) as usize]);
-    match process.space.write(address, &chunk[..count]) {
+    if count == 0 {
+        return None;
+    }
+    Some(match process.space.write(address, &chunk[..count]) {
         Ok(()) => Completion::value(count as u64),
         Err(_) => Completion::error(TransportError::BadAddress),
-    }
+    })
 }
 
 /// A program reads; `None`: it waits.
@@ -165,7 +174,10 @@ pub fn read(thread: &'static Thread, user_data: u64, address: u64, length: u32) 
     let mut readers = READERS.lock();
     if readers.is_empty() && INPUT.lock().count > 0 {
         drop(readers);
-        return Some(give(&process, address, length));
+        if let Some(completion) = give(&process, address, length) {
+            return Some(completion);
+        }
+        readers = READERS.lock();
     }
     if readers.len() >= MAX_READERS || readers.try_reserve(1).is_err() {
         return Some(Completion::error(TransportError::NoSpace));

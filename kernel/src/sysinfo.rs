@@ -222,7 +222,7 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
 }
 
 /// The kernel's counters, by name.
-fn all_counters() -> [(&'static str, u64); 10] {
+fn all_counters() -> [(&'static str, u64); 12] {
     let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     [
         ("tlb_shootdowns", load(&tlb::SHOOTDOWNS)),
@@ -235,6 +235,8 @@ fn all_counters() -> [(&'static str, u64); 10] {
         ("console_lost_bytes", load(&console::LOST)),
         ("thread_records", u64::from(thread::count())),
         ("clock_error_ns", crate::clock::reference_error_ns().map_or(0, i64::unsigned_abs)),
+        ("frames_outside_heap", frames::used_outside_heap()),
+        ("heap_used_bytes", crate::mm::heap::used().1),
     ]
 }
 

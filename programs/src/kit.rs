@@ -53,15 +53,69 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Outcome<bool>) -> Outco
     Ok(())
 }
 
-/// Waits until as many frames are free as `want`: what ended threads and processes had comes back when a CPU has left it.
-pub fn frames_back(what: &str, want: u64) -> Outcome {
-    let system = system()?;
-    let mut free = 0;
-    let is_back = wait_until(what, || {
-        free = system.free_frames().doing("free frames")?;
-        Ok(free == want)
-    });
-    is_back.map_err(|_| Failure::new(format_args!("{what}: {free} frames are free, not {want} as before")))
+/// What the kernel uses. Exact, where the count of free frames is not: a single block holds a page of the kernel's heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Frames in use by anything but the kernel's heap.
+    pub frames: u64,
+    /// Bytes of the kernel's heap.
+    pub heap_bytes: u64,
+    /// Frames that this process owns.
+    pub own_frames: u64,
+    /// Free frames, as SystemInfo says it.
+    pub free_frames: u64,
+    /// Records of threads that exist: those of ended threads stay for the next ones.
+    pub records: u64,
+}
+
+/// By how many frames the count of free ones may differ though nothing is lost: pages of the heap that other blocks hold now.
+const FRAGMENTS: u64 = 8;
+
+impl Usage {
+    /// As it is now.
+    pub fn now() -> Outcome<Usage> {
+        let processes = system()?.processes().doing("processes")?;
+        let own_frames =
+            processes.iter().find(|process| process.pid == rt::boot_info().pid).map_or(0, |own| own.frames);
+        Ok(Usage {
+            frames: counter("frames_outside_heap")?,
+            heap_bytes: counter("heap_used_bytes")?,
+            own_frames,
+            free_frames: system()?.free_frames().doing("free frames")?,
+            records: counter("thread_records")?,
+        })
+    }
+
+    /// As soon as it does not change any more: ended threads and processes are cleared away behind everybody's back.
+    pub fn settled() -> Outcome<Usage> {
+        let mut last = Usage::now()?;
+        wait_until("the use of memory settles", || {
+            time::sleep(4 * MS)?;
+            let now = Usage::now()?;
+            Ok(core::mem::replace(&mut last, now) == now)
+        })?;
+        Ok(last)
+    }
+
+    fn is_back(&self, now: &Usage) -> bool {
+        let (mine, theirs) = (self.frames - self.own_frames, now.frames - now.own_frames);
+        let slack = self.own_frames.abs_diff(now.own_frames) + FRAGMENTS;
+        // More threads at once than ever before make records and a few lists and tables longer, for good.
+        let grown = if now.records > self.records { 2 * (now.records - self.records) + 2 } else { 0 };
+        (mine..=mine + grown).contains(&theirs)
+            && (self.heap_bytes..=self.heap_bytes + 1024 * grown).contains(&now.heap_bytes)
+            && self.free_frames.abs_diff(now.free_frames) <= slack + grown
+    }
+
+    /// Waits until the kernel uses as much as it did then, this process's own memory aside.
+    pub fn comes_back(&self, what: &str) -> Outcome {
+        let mut now = *self;
+        let is_back = wait_until(what, || {
+            now = Usage::now()?;
+            Ok(self.is_back(&now))
+        });
+        is_back.map_err(|_| Failure::new(format_args!("{what}: {now:?} after {self:?}")))
+    }
 }
 
 /// Waits until thread `tid` of this process waits in the kernel.

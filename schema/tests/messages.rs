@@ -156,7 +156,8 @@ fn read_all(bytes: &[u8]) {
     read!(message, power_off_params, |p| p.get_status());
     read!(message, boot_manifest_read_params, |p| p.get_offset());
     // Results go to programs, which read what a kernel wrote; they must not fall over either.
-    read!(message, process_handle_wait_results, |p| (p.get_exit_code(), p.get_reason().is_ok()));
+    read!(message, process_handle_exit_code_results, |p| (p.get_exit_code(), p.get_reason().is_ok()));
+    read!(message, thread_control_set_affinity_params, |p| p.get_cpus().map(<[u8]>::len));
     read!(message, system_info_counters_results, |p| {
         p.get_counters().map(|list| list.iter().take(200).filter(|one| one.get_name().is_ok()).count())
     });

@@ -96,6 +96,13 @@ pub fn free_count() -> u64 {
     free + super::stacks::cached_frames() + super::heap::cached_frames()
 }
 
+/// Frames in use by anything but the heap's size classes, whose pages may be held by a single block.
+pub fn used_outside_heap() -> u64 {
+    let heap = super::heap::used().0;
+    let free = FRAMES.lock().as_ref().map_or(0, |buddy| buddy.free_frames());
+    total() - free - super::stacks::cached_frames() - heap
+}
+
 /// All frames that the kernel manages.
 pub fn total() -> u64 {
     TOTAL.load(Ordering::Relaxed)

@@ -58,6 +58,15 @@ static HEAP: SpinLock<Heap> = SpinLock::new(
     Heap { classes: [const { Class { partial: null_mut(), empty: 0 } }; CLASSES.len()] },
 );
 static CACHED: AtomicU64 = AtomicU64::new(0);
+/// Pages of all classes, and bytes of the blocks that are used in them; both change under the heap's lock.
+static PAGES: AtomicU64 = AtomicU64::new(0);
+static USED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Frames that the size classes hold, and bytes of them that are used. The first depends on which blocks were freed, the second does not.
+pub fn used() -> (u64, u64) {
+    let _heap = HEAP.lock();
+    (PAGES.load(Ordering::Relaxed), USED_BYTES.load(Ordering::Relaxed))
+}
 
 /// Frames of pages without a used block.
 pub fn cached_frames() -> u64 {
@@ -136,6 +145,7 @@ impl Heap {
                 CACHED.fetch_sub(1, Ordering::Relaxed);
             }
             (*page).used += 1;
+            USED_BYTES.fetch_add(CLASSES[class] as u64, Ordering::Relaxed);
             if (*page).free.is_null() {
                 self.unlink(class, page);
             }
@@ -167,6 +177,7 @@ impl Heap {
         }
         self.classes[class].empty += 1;
         CACHED.fetch_add(1, Ordering::Relaxed);
+        PAGES.fetch_add(1, Ordering::Relaxed);
         true
     }
 
@@ -181,6 +192,7 @@ impl Heap {
             block.cast::<*mut u8>().write((*page).free);
             (*page).free = block;
             (*page).used -= 1;
+            USED_BYTES.fetch_sub(CLASSES[class] as u64, Ordering::Relaxed);
             if was_full {
                 self.link(class, page);
             }
@@ -189,6 +201,7 @@ impl Heap {
             }
             if self.classes[class].empty > 0 {
                 self.unlink(class, page);
+                PAGES.fetch_sub(1, Ordering::Relaxed);
                 return Some(Frame(phys::address(page as u64)));
             }
             self.classes[class].empty += 1;

@@ -12,7 +12,7 @@ use core::ops::ControlFlow::{Break, Continue};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use programs::ensure;
-use programs::kit::{self, MS, raised, refused};
+use programs::kit::{self, MS, Usage, raised, refused};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::random::Random;
 use rt::abi::{CapId, Exception, MAX_MESSAGE_BYTES, Op, Sqe, TransportError, flags, rights};
@@ -412,7 +412,7 @@ fn taker() -> i64 {
 }
 
 fn server_process_ends() -> Outcome {
-    let mut free = 0;
+    let mut before = Usage::now()?;
     for round in 0..4 {
         let endpoint = endpoint()?;
         let calls: Vec<_> = (0..8).map(|n| endpoint.call_start(n, [0; 2])).collect::<rt::Result<_>>()?;
@@ -445,15 +445,14 @@ fn server_process_ends() -> Outcome {
         ensure!(calling.wait()?.words() == [1, 2], "round {round}: the endpoint does not go on");
         drop((child, endpoint));
         if round == 1 {
-            time::sleep(10 * MS)?;
-            free = kit::system()?.free_frames()?;
+            before = Usage::settled()?;
         }
     }
-    kit::frames_back("after killed servers", free)
+    before.comes_back("after killed servers")
 }
 
 fn closed() -> Outcome {
-    let mut free = 0;
+    let mut before = Usage::now()?;
     for round in 0..6 {
         let endpoint = endpoint()?;
         let caller = endpoint.caller(1)?;
@@ -467,10 +466,10 @@ fn closed() -> Outcome {
         }
         raised("a call to a closed endpoint", caller.call(1, [0; 2]), Exception::Disconnected)?;
         if round == 1 {
-            free = kit::system()?.free_frames()?;
+            before = Usage::settled()?;
         }
     }
-    kit::frames_back("after closed endpoints", free)?;
+    before.comes_back("after closed endpoints")?;
     // One of two receiving capabilities is released: those whom this process did not answer fail only with the last.
     let endpoint = endpoint()?;
     let second = Endpoint::of(endpoint.cap().copy(rights::RECV, 0)?);

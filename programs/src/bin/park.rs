@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use programs::ensure;
-use programs::kit::{self, MS};
+use programs::kit::{self, MS, Usage};
 use programs::proof::{Doing, Outcome, prove, step};
 use programs::random::Random;
 use programs::rawring::RawRing;
@@ -323,7 +323,7 @@ fn victim() -> i64 {
 fn kill_while_parked() -> Outcome {
     let object = caps::any::<Factory>()?.memory_object(4096)?;
     let page = shared(&object, 0)?;
-    let mut free = 0;
+    let mut before = Usage::now()?;
     for round in 0..6 {
         page.is_parked.store(0, Ordering::Release);
         let grant = ("shared", object.cap(), rights::CALL | rights::WRITE, 0);
@@ -339,11 +339,10 @@ fn kill_while_parked() -> Outcome {
         ensure!(woken == 0, "round {round}: {woken} threads of a dead process were woken");
         drop(child);
         if round == 1 {
-            time::sleep(10 * MS)?;
-            free = kit::system()?.free_frames()?;
+            before = Usage::settled()?;
         }
     }
-    kit::frames_back("after killed processes", free)
+    before.comes_back("after killed processes")
 }
 
 fn races() -> Outcome {

@@ -10,7 +10,7 @@ use core::arch::naked_asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use programs::ensure;
-use programs::kit::{self, MS, raised, refused};
+use programs::kit::{self, MS, Usage, raised, refused};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::rawring::RawRing;
 use rt::abi::{CAPSET_VADDR, CapId, Exception, Op, RING_ARENA_VADDR, Sqe, TransportError, rights};
@@ -267,7 +267,7 @@ fn spinner_thread() -> Outcome<(ThreadHandle, &'static AtomicU32)> {
 
 fn released_handles() -> Outcome {
     let threads = kit::thread_count()?;
-    let mut free = 0;
+    let mut before = Usage::now()?;
     for round in 0..3 {
         // Before or after its end, as it happens; the record must come back in each case.
         for _ in 0..20 {
@@ -303,10 +303,10 @@ fn released_handles() -> Outcome {
         // SAFETY: the thread has ended.
         unsafe { vm::unmap(page, 8192) }.doing("unmap")?;
         if round == 0 {
-            free = kit::system()?.free_frames()?;
+            before = Usage::settled()?;
         }
     }
-    kit::frames_back("after detached threads", free)
+    before.comes_back("after detached threads")
 }
 
 fn one_exit() -> Outcome {
@@ -449,22 +449,25 @@ fn thread_limit() -> Outcome {
     one_more()?;
     thread::trim();
     time::sleep(5 * MS)?;
-    let free = kit::system()?.free_frames()?;
+    let before = Usage::settled()?;
     for round in 0..2 {
         let count = as_many_as_possible()?;
         ensure!(count == first, "round {round}: {count} threads could be made, {first} at first");
         one_more()?;
         thread::trim();
-        kit::frames_back("after all threads", free)?;
+        before.comes_back("after all threads")?;
     }
-    println!("    {first} threads beside the first one, three times; {free} frames free after each round");
+    println!(
+        "    {first} threads beside the first one, three times; {} frames free after each",
+        before.free_frames
+    );
     Ok(())
 }
 
 fn slot_limit() -> Outcome {
     let factory: Factory = caps::any()?;
     let endpoint = factory.endpoint()?;
-    let mut free = 0;
+    let mut usage = Usage::now()?;
     for round in 0..3 {
         let mut copies = kit::fill_caps(endpoint.cap(), rights::CALL)?;
         let before = kit::thread_count()?;
@@ -481,11 +484,11 @@ fn slot_limit() -> Outcome {
         drop(copies);
         thread::trim();
         if round == 0 {
-            free = kit::system()?.free_frames()?;
+            usage = Usage::settled()?;
             println!("    {count} copies filled the table");
         }
     }
-    kit::frames_back("after full tables", free)
+    usage.comes_back("after full tables")
 }
 
 // ---- K-05 -----------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use programs::ensure;
-use programs::kit::{self, MS, refused};
+use programs::kit::{self, MS, Usage, refused};
 use programs::proof::{Doing, Outcome, prove, step};
 use programs::random::Random;
 use rt::abi::TransportError;
@@ -183,7 +183,7 @@ fn hog(is_leaving: bool) -> i64 {
 }
 
 fn ends() -> Outcome {
-    let mut free = 0;
+    let mut before = Usage::now()?;
     for round in 0..4 {
         let hog = kit::again(&["hog"], &[])?;
         time::sleep(30 * MS)?;
@@ -196,11 +196,10 @@ fn ends() -> Outcome {
         drop((hog, leaver));
         time::sleep(MS)?;
         if round == 1 {
-            time::sleep(20 * MS)?;
-            free = kit::system()?.free_frames()?;
+            before = Usage::settled()?;
         }
     }
-    kit::frames_back("after processes full of sleeps", free)
+    before.comes_back("after processes full of sleeps")
 }
 
 fn flood() -> Outcome {

@@ -13,7 +13,7 @@ const TAIL_LINES: usize = 30;
 /// Longest line that is kept; longer ones are cut into such pieces.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// A line with one of these in it is the kernel's last word (compared in lower case).
-const PANIC_MARKS: [&str; 2] = ["kernel panic", "panicked at"];
+const PANIC_MARK: &str = "kernel panic";
 
 /// What is shown while the machine runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Seen {
     fn line(&mut self, line: &str) {
         self.missing.retain(|text| !line.contains(text.as_str()));
         let lower = line.to_lowercase();
-        if self.panic.is_none() && PANIC_MARKS.iter().any(|mark| lower.contains(mark)) {
+        if self.panic.is_none() && lower.contains(PANIC_MARK) {
             self.panic = Some(line.to_owned());
         }
         if line.starts_with("proof ") {
