@@ -35,7 +35,7 @@ PROOF = $(CAPOS) proof $(@:run-%=%) $(MACHINE) $(ARGS)
 .PHONY: help run tour test setup setup-rust setup-test setup-bench setup-peers setup-fuzz setup-qemu setup-iso \
   clean janus install asan iso iso-test terminal-test kernel-test bench-kernel \
   run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-ipc run-park run-ring-flood \
-  run-tlb-stress run-fuzz run-kill-storm run-oom run-spawn-cycles run-faults run-clock \
+  run-tlb-stress run-fuzz run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock \
   sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
   bench-sched bench-sim bench-runtime fuzz fmt lint tidy doc
 
@@ -146,6 +146,9 @@ run-oom: setup-qemu ## memory runs out, and comes back
 	@$(PROOF)
 
 run-spawn-cycles: setup-qemu ## 1,000 processes come and go, and not one frame is missing
+	@$(PROOF)
+
+run-stale-completion: setup-qemu ## what an ended thread waited for does not reach the thread that has its number now
 	@$(PROOF)
 
 run-faults: setup-qemu ## a fault in a program ends that program and nobody else

@@ -18,6 +18,7 @@ groups=(
   "models:    cargo test --release -p models --locked --no-fail-fast"
   "no-std:    tools/no-std/check.sh"
   "kernel:    cargo run --quiet --locked -p capos -- suite"
+  "terminal:  cargo run --quiet --locked -p capos -- terminal-test"
   "iso:       cargo run --quiet --locked -p capos -- iso-test"
   "golden:    cargo run --release --quiet --locked -p sim -- golden --check"
   "sim-fuzz:  cargo run --release --quiet --locked -p sim -- fuzz --seeds $seeds"

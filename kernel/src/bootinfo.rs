@@ -69,8 +69,6 @@ pub struct Options {
     pub no_calibration: bool,
     /// `maxcpus=n`.
     pub max_cpus: Option<usize>,
-    /// `quiet`: no boot log.
-    pub quiet: bool,
     /// `panic`: fail on purpose, for the test of the report.
     pub panic: bool,
 }
@@ -83,12 +81,11 @@ impl Options {
             match word {
                 "pit" => options.pit = true,
                 "nocalib" => options.no_calibration = true,
-                "quiet" => options.quiet = true,
                 "panic" => options.panic = true,
                 _ => match word.strip_prefix("maxcpus=").and_then(|n| n.parse().ok()) {
                     Some(n) => options.max_cpus = Some(n),
                     None => crate::println!(
-                        "boot: option `{word}` is not known; known are pit nocalib quiet panic maxcpus=n"
+                        "boot: option `{word}` is not known; known are pit nocalib panic maxcpus=n"
                     ),
                 },
             }

@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn the_menu_boots_the_kernel_with_its_image_and_options() {
-        let text = menu("quiet maxcpus=2");
+        let text = menu("pit maxcpus=2");
         assert!(
-            text.contains("\n  multiboot2 /boot/kernel quiet maxcpus=2\n  module2 /boot/image\n}\n"),
+            text.contains("\n  multiboot2 /boot/kernel pit maxcpus=2\n  module2 /boot/image\n}\n"),
             "{text}"
         );
     }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn options_cannot_write_into_the_menu() {
         let none = Path::new("none");
-        let problem = make(none, none, "quiet\n}", none).unwrap_err().to_string();
+        let problem = make(none, none, "pit\n}", none).unwrap_err().to_string();
         assert!(problem.contains("plain words"), "{problem}");
     }
 }

@@ -11,6 +11,8 @@ pub mod package;
 pub mod place;
 pub mod proof;
 pub mod qemu;
+pub mod screen;
+pub mod script;
 pub mod suite;
 pub mod symbols;
 pub mod terminal;

@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use capos::bench::{self, Then};
 use capos::guest::{self, Variant};
 use capos::place::Project;
 use capos::proof::{Report, Run, Show, say};
 use capos::qemu::{Guest, Machine, Medium, Outcome};
+use capos::script::{self, Script};
+use capos::suite::{self, Tally};
 use capos::terminal::{Farewell, converse};
-use capos::{Problem, iso, package, suite};
+use capos::{Problem, iso, package};
 use clap::{Args, Parser, Subcommand};
 
 /// Memory of a machine, unless somebody says otherwise.
@@ -53,6 +55,14 @@ enum Action {
     Suite {
         /// Only those of these proofs
         names: Vec<String>,
+    },
+    /// Drive machines by scripts of what to type and what to wait for
+    TerminalTest {
+        /// The scripts (default: all of tools/capos/scripts)
+        scripts: Vec<PathBuf>,
+        /// Take what was built before as it is
+        #[arg(long)]
+        no_build: bool,
     },
     /// Build, and make a disc that boots by BIOS and by UEFI
     Iso {
@@ -221,10 +231,10 @@ fn main() -> ExitCode {
             };
             bench::run(&project, cpu, then).map(|()| ExitCode::SUCCESS)
         }
-        Action::Suite { names } => suite::run(&project, names).map(|tally| {
-            say(&format!("{} passed, {} failed", tally.passed, tally.failed));
-            if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }),
+        Action::Suite { names } => suite::run(&project, names).map(|tally| tell(&tally)),
+        Action::TerminalTest { scripts, no_build } => {
+            test_terminal(&project, scripts, !no_build).map(|tally| tell(&tally))
+        }
         Action::IsoTest(test) => test_disc(&project, test),
         Action::Proof { name, boot } => Ok(proof(&project, name, boot)),
     });
@@ -246,6 +256,46 @@ fn check(project: &Project, manifests: &[String]) -> Result<ExitCode, Problem> {
         }
     }
     Ok(code)
+}
+
+/// Says how many runs were good.
+fn tell(tally: &Tally) -> ExitCode {
+    say(&format!("{} passed, {} failed", tally.passed, tally.failed));
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn test_terminal(project: &Project, scripts: &[PathBuf], build: bool) -> Result<Tally, Problem> {
+    let scripts = match scripts {
+        [] => script::all(&project.root.join("tools/capos/scripts"))?,
+        _ => scripts.to_vec(),
+    };
+    let mut tally = Tally::default();
+    for (index, path) in scripts.iter().enumerate() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let text = std::fs::read_to_string(path);
+        let text =
+            text.map_err(|error| Problem(format!("cannot read the script {}: {error}", path.display())))?;
+        let script = Script::parse(&name, &text)?;
+        let manifest = project.manifest(&script.manifest);
+        let (kernel, image) = package::prepare(project, &Variant::default(), &manifest, build && index == 0)?;
+        let machine = Machine { cpus: script.cpus, ..Machine::default() };
+        let log = project.output("logs", &format!("terminal-{}.log", name_of(path)))?;
+        let start = Instant::now();
+        let mut guest = Guest::start(&machine, &Medium::Kernel { kernel, image }, &log)?;
+        let played = script.play(&mut guest);
+        let seconds = start.elapsed().as_secs_f64();
+        match played {
+            Ok(()) => {
+                say(&format!("ok     {name}: {} steps, {seconds:.1} s", script.len()));
+                tally.passed += 1;
+            }
+            Err(problem) => {
+                say(&format!("FAILED {problem}"));
+                tally.failed += 1;
+            }
+        }
+    }
+    Ok(tally)
 }
 
 /// The name of a manifest's runs: its file without folder and ending.

@@ -321,12 +321,12 @@ fn run_one(project: &Project, case: &Case) -> bool {
         Ok((report, log)) => {
             let seconds = report.took.as_secs_f64();
             let Some(why) = case.judge(&report) else {
-                say(&format!("ok     {title:<44} {seconds:6.1} s"));
+                say(&format!("ok     {title:<52} {seconds:6.1} s"));
                 return true;
             };
             let (lines, log, command) = (report.last_lines(), log.display(), case.command());
             say(&format!(
-                "FAILED {title:<44} {seconds:6.1} s: {why}\n{lines}    the whole log: {log}; again: {command}"
+                "FAILED {title:<52} {seconds:6.1} s: {why}\n{lines}    the whole log: {log}; again: {command}"
             ));
             false
         }
