@@ -282,6 +282,8 @@ impl Shared {
             let stack = (*task.stack.get()).take().expect("an abandoned task has a stack");
             task.payload.get().cast::<Stack>().write(stack);
         }
+        // It may have been abandoned while it was quiet.
+        task.quiet.set(0);
         task.vtable.set(Some(&BURIED));
         here.push(task);
     }
