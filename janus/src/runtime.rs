@@ -230,6 +230,8 @@ impl Shared {
         self.keeper.compare_exchange(u16::MAX, worker, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// The keeper leaves its park. If it has been counted as searching by then, nobody is called here; it answers for the
+    /// clock when it ends its search (`somebody_wanted`).
     pub(crate) fn release_time(&self, keeper: bool) {
         if keeper {
             self.keeper.store(u16::MAX, Ordering::Release);
@@ -240,9 +242,21 @@ impl Shared {
     /// Nobody watches the clock, and there are timers. Who runs looks at them between tasks, but may get into one that never
     /// ends: somebody who sleeps is woken, finds nothing, and keeps the time from then on.
     fn find_keeper(&self) {
-        if self.timers.first() != NEVER && self.active_workers() > 1 && !self.is_deterministic() {
+        if self.unkept() {
             self.notify();
         }
+    }
+
+    fn unkept(&self) -> bool {
+        self.timers.first() != NEVER
+            && self.keeper.load(Ordering::Acquire) == u16::MAX
+            && self.active_workers() > 1
+            && !self.is_deterministic()
+    }
+
+    /// Must a worker that leaves the search, or its park, to run something wake another one: for work, or for the clock?
+    pub(crate) fn somebody_wanted(&self) -> bool {
+        self.work_visible() || self.unkept()
     }
 
     /// A timer was armed that comes before all others: whoever watches the clock looks again.
