@@ -339,14 +339,23 @@ impl Shared {
         }
     }
 
-    /// Starts the OS thread of a worker.
+    /// Starts the OS thread of a worker, which has none, or whose thread is the caller and ends.
     pub(crate) fn start_thread(self: &Arc<Shared>, index: usize) -> std::io::Result<()> {
+        let worker = &self.workers[index];
         let shared = self.clone();
-        let name = if shared.workers[index].spare { "janus-spare" } else { "janus" };
-        let thread = std::thread::Builder::new()
-            .name(format!("{name}-{index}"))
-            .spawn(move || shared.thread_main(index))?;
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        let name = if worker.spare { "janus-spare" } else { "janus" };
+        let started = {
+            // The thread is named here and not when it first runs, which on a busy machine is long after: who asks meanwhile
+            // would find none and start another, and a worker with two threads is no worker. Under the lock, so that this
+            // is not written after what the thread, or its own successor, writes.
+            let mut known = worker.thread.lock().unwrap_or_else(PoisonError::into_inner);
+            let started = std::thread::Builder::new()
+                .name(format!("{name}-{index}"))
+                .spawn(move || shared.thread_main(index))?;
+            *known = Some(started.thread().clone());
+            started
+        };
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(started);
         Ok(())
     }
 
