@@ -24,6 +24,7 @@
 //!    lock (see `Quiet` in `alloc.rs`).
 //! 7. The memory of accounts is never given back to the system.
 
+use crate::alloc::Quiet;
 use crate::budget::{Resource, UNLIMITED};
 use crate::lock::SpinLock;
 use crate::nursery::Nursery;
@@ -151,6 +152,8 @@ impl Holder {
 #[cold]
 pub(crate) fn open(task: TaskRef) -> Option<&'static Account> {
     probe();
+    // More may be needed for the system's allocator, under the lock of the free accounts.
+    let _quiet = Quiet::new();
     let mut holder = Holder::Task(task);
     let mut first = None;
     let mut below: Option<&'static Account> = None;

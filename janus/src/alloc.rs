@@ -26,7 +26,7 @@ use crate::worker::current_worker;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// What a task may allocate beyond its budget, in all, before it is stopped on the spot.
 pub(crate) const GRACE: u64 = 64 << 10;
@@ -90,7 +90,8 @@ fn whole(layout: Layout) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, offset).ok()?, offset))
 }
 
-/// While one lives, what the running task allocates is the runtime's and not charged. Not to be kept over a suspension.
+/// While one lives, what the running task allocates is the runtime's and not charged, and the task is not abandoned where it
+/// runs over its stack (see `overflow.rs`). Not to be kept over a suspension, nor while code of the user's runs.
 pub(crate) struct Quiet(Option<TaskRef>);
 
 impl Quiet {
@@ -98,6 +99,8 @@ impl Quiet {
         let task = current_worker().and_then(|worker| worker.task());
         if let Some(task) = task {
             task.quiet.set(task.quiet.get() + 1);
+            // The signal handler looks at it, from inside of what comes next.
+            compiler_fence(Ordering::SeqCst);
         }
         Quiet(task)
     }
@@ -106,6 +109,7 @@ impl Quiet {
 impl Drop for Quiet {
     fn drop(&mut self) {
         if let Some(task) = self.0 {
+            compiler_fence(Ordering::SeqCst);
             task.quiet.set(task.quiet.get() - 1);
         }
     }

@@ -12,7 +12,9 @@
 //!   |         |               |        in a library, or called back from one -> run on; when the outermost
 //!   |         |               |                            call into a library returns, it lands: abandon
 //!   |         |               |        a panic is under way                  -> run on, it ends in the fiber
+//!   |         |               |        the runtime allocates for it          -> run on, it fails when it ends
 //!   |         |               '- 2. touched: open the lower reserve as well
+//!   |         |                        the runtime allocates for it          -> run on
 //!   |         |                        program text                          -> abandon
 //!   |         |                        in a library                          -> as soon as it returns: abandon
 //!   |         '- 3. touched: abandon, wherever it is (counted: nothing better is left)
@@ -30,7 +32,7 @@
 //!
 //! 1. A fault is ours only if the hook names a running fiber and the address is in the guard of its slot.
 //! 2. Abandoning runs no destructor of the fiber: what its own code holds (a lock, memory) stays held.
-//! 3. A fiber is abandoned inside a library only at the hard guard.
+//! 3. A fiber is abandoned inside a library, or inside the runtime while that allocates, only at the hard guard.
 //! 4. A return address is overwritten only where the unwind tables and the word in place agree on it.
 //! 5. `INSTALLED` is written before our handler is in place and never after.
 
@@ -61,6 +63,8 @@ pub(crate) struct Running {
     pub(crate) overflowed: *const AtomicBool,
     /// Where the worker goes on when the fiber is abandoned: its own suspended context.
     pub(crate) resume: *const Context,
+    /// The runtime works for it, has called the allocator, and may hold a lock that others wait for.
+    pub(crate) inside: bool,
 }
 
 /// What the handlers ask of the runtime; both are called in signal handlers.
@@ -81,7 +85,8 @@ pub(crate) struct OverflowCounts {
     pub(crate) hard: u64,
     /// Overflows inside a library, where the return address was replaced.
     pub(crate) landings: u64,
-    /// Hits after which the fiber ran on unwatched: while panicking, or where the stack could not be read.
+    /// Hits after which the fiber ran on unwatched: while panicking, inside the runtime, or where the stack could not be
+    /// read.
     pub(crate) unwatched: u64,
 }
 
@@ -249,8 +254,9 @@ fn overflow(installed: &Installed, uc: &mut ucontext_t, running: Running, addr: 
         return true;
     }
     // A panic ends in the fiber's entry; to abandon it would leave this thread counted as panicking, which is
-    // worth avoiding, but not at the price of ending inside a library.
-    let next = if std::thread::panicking() && !low {
+    // worth avoiding, but not at the price of ending inside a library. To abandon it inside the runtime would leave a lock
+    // locked that all its workers need; how much stack an allocator takes, nobody knows.
+    let next = if running.inside || (std::thread::panicking() && !low) {
         Next::Unwatched
     } else {
         installed.objects.next(interrupted(uc), stack, low)

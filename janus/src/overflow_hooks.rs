@@ -20,7 +20,9 @@ fn current() -> Option<Running> {
     let task = worker.task()?;
     // SAFETY: the running task has a stack, and only its own thread, which is in this handler, would take it away.
     let stack = unsafe { (*task.stack.get()).as_ref() }?;
-    Some(Running { stack, overflowed: &raw const task.overflowed, resume: worker.context() })
+    // Every allocation under a lock of the runtime is quiet (invariant 4 of `alloc.rs`).
+    let inside = task.quiet.get() > 0;
+    Some(Running { stack, overflowed: &raw const task.overflowed, resume: worker.context(), inside })
 }
 
 fn abandoned() {

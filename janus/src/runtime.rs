@@ -230,6 +230,8 @@ impl Shared {
         self.keeper.compare_exchange(u16::MAX, worker, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// The keeper leaves its park. If it has been counted as searching by then, nobody is called here; it answers for the
+    /// clock when it ends its search (`somebody_wanted`).
     pub(crate) fn release_time(&self, keeper: bool) {
         if keeper {
             self.keeper.store(u16::MAX, Ordering::Release);
@@ -240,9 +242,21 @@ impl Shared {
     /// Nobody watches the clock, and there are timers. Who runs looks at them between tasks, but may get into one that never
     /// ends: somebody who sleeps is woken, finds nothing, and keeps the time from then on.
     fn find_keeper(&self) {
-        if self.timers.first() != NEVER && self.active_workers() > 1 && !self.is_deterministic() {
+        if self.unkept() {
             self.notify();
         }
+    }
+
+    fn unkept(&self) -> bool {
+        self.timers.first() != NEVER
+            && self.keeper.load(Ordering::Acquire) == u16::MAX
+            && self.active_workers() > 1
+            && !self.is_deterministic()
+    }
+
+    /// Must a worker that leaves the search, or its park, to run something wake another one: for work, or for the clock?
+    pub(crate) fn somebody_wanted(&self) -> bool {
+        self.work_visible() || self.unkept()
     }
 
     /// A timer was armed that comes before all others: whoever watches the clock looks again.
@@ -282,6 +296,8 @@ impl Shared {
             let stack = (*task.stack.get()).take().expect("an abandoned task has a stack");
             task.payload.get().cast::<Stack>().write(stack);
         }
+        // It may have been abandoned while it was quiet.
+        task.quiet.set(0);
         task.vtable.set(Some(&BURIED));
         here.push(task);
     }
@@ -323,14 +339,23 @@ impl Shared {
         }
     }
 
-    /// Starts the OS thread of a worker.
+    /// Starts the OS thread of a worker, which has none, or whose thread is the caller and ends.
     pub(crate) fn start_thread(self: &Arc<Shared>, index: usize) -> std::io::Result<()> {
+        let worker = &self.workers[index];
         let shared = self.clone();
-        let name = if shared.workers[index].spare { "janus-spare" } else { "janus" };
-        let thread = std::thread::Builder::new()
-            .name(format!("{name}-{index}"))
-            .spawn(move || shared.thread_main(index))?;
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        let name = if worker.spare { "janus-spare" } else { "janus" };
+        let started = {
+            // The thread is named here and not when it first runs, which on a busy machine is long after: who asks meanwhile
+            // would find none and start another, and a worker with two threads is no worker. Under the lock, so that this
+            // is not written after what the thread, or its own successor, writes.
+            let mut known = worker.thread.lock().unwrap_or_else(PoisonError::into_inner);
+            let started = std::thread::Builder::new()
+                .name(format!("{name}-{index}"))
+                .spawn(move || shared.thread_main(index))?;
+            *known = Some(started.thread().clone());
+            started
+        };
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(started);
         Ok(())
     }
 

@@ -66,7 +66,7 @@ impl Worker {
             if !searching {
                 if let Some(task) = self.pick() {
                     naps = 0;
-                    if std::mem::take(&mut owes) && shared.work_visible() {
+                    if std::mem::take(&mut owes) && shared.somebody_wanted() {
                         shared.notify();
                     }
                     self.resume(task);
@@ -82,7 +82,7 @@ impl Worker {
             if searching && let Some(task) = self.search() {
                 searching = false;
                 naps = 0;
-                if shared.idle.end_search() && shared.work_visible() {
+                if shared.idle.end_search() && shared.somebody_wanted() {
                     shared.notify();
                 }
                 self.resume(task);
@@ -272,8 +272,9 @@ impl Worker {
                 wake_up(true);
                 fence(Ordering::SeqCst);
                 if self.anything() {
+                    let searching = !shared.idle.cancel_park(me);
                     shared.release_time(keeper);
-                    return !shared.idle.cancel_park(me);
+                    return searching;
                 }
             }
             let nap = napping.then(|| Duration::from_micros(1 << *naps));
@@ -295,9 +296,10 @@ impl Worker {
             let look = if napping { self.anything_much() } else { self.anything() };
             if due || look || self.panic_wanted.load(Ordering::Relaxed) {
                 wake_up(napping);
-                shared.release_time(keeper);
+                // In this order: the next keeper is neither this worker, nor called for a timer that has fired.
                 let searching = !shared.idle.cancel_park(me);
                 shared.fire_timers(Some(self));
+                shared.release_time(keeper);
                 return searching;
             }
         }

@@ -9,7 +9,7 @@
 //!   hard_low        reserve_low              limit                                top
 //!   | hard guard    | reserve                | usable                             |
 //!   | 4 KiB         | 20 KiB                 | 8 KiB .. 1 MiB, by class           |
-//!   | never opened  | guarded until overflow | populated by first touch           |
+//!   | never opened  | guarded until overflow | populated by first touch           |   (`ROOM` times as much)
 //!   <------------- one slot; a slab is a row of them, a guard below each ---------->
 //! ```
 //!
@@ -33,11 +33,20 @@ use std::{fmt, io};
 pub(crate) const PAGE: usize = 4096;
 /// Bytes at the bottom of a slot that never become accessible.
 pub(crate) const HARD_GUARD: usize = PAGE;
+/// All sizes but the hard guard's are so many times as large: code that is not optimised has twice the frames, and a
+/// sanitizer adds its own, and its allocator's, of 3 KB a call. What fits into a stack is to fit there too.
+pub(crate) const ROOM: usize = if cfg!(sanitized) {
+    4
+} else if cfg!(unoptimized) {
+    2
+} else {
+    1
+};
 /// Bytes above the hard guard that are opened once, when a stack overflows.
-pub(crate) const RESERVE: usize = 20 * 1024;
+pub(crate) const RESERVE: usize = 20 * 1024 * ROOM;
 /// Bytes at the bottom of the reserve that are opened last: what is left to a library's call to return.
 /// `snprintf("%f")` takes 2.6 KB, a first, lazily bound call 3.2 KB.
-pub(crate) const LOWER_RESERVE: usize = 8 * 1024;
+pub(crate) const LOWER_RESERVE: usize = 8 * 1024 * ROOM;
 /// Bytes below the usable part of a slot.
 const GUARDED: usize = HARD_GUARD + RESERVE;
 
@@ -45,8 +54,8 @@ const MADV_GUARD_INSTALL: libc::c_int = 102;
 const MADV_GUARD_REMOVE: libc::c_int = 103;
 const PIDFD_SELF: libc::c_int = -10_000;
 
-/// Slots guarded by one system call. 64 Lean slots are 2 MiB, the reach of one page table, and their vector
-/// of 1 KiB is no danger to a caller that itself runs on a Lean stack; 1,024 at a time cost the same per slot.
+/// Slots guarded by one system call. 64 Lean slots are 2 MiB, the reach of one page table; 1,024 at a time cost the same
+/// per slot.
 /// Populating the top pages along with the guards (MADV_POPULATE_WRITE) was tried and saves nothing.
 const BATCH: usize = 64;
 
@@ -56,7 +65,8 @@ const SPARE_MAPPINGS: usize = 4096;
 /// How much stack a task gets.
 ///
 /// The size is what the task's own frames and everything they call may use. See the documentation of the
-/// crate for what common calls need.
+/// crate for what common calls need. It is twice what is said here in a build without optimisation (level 0), and four times
+/// under a sanitizer, whose frames are as much larger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum StackClass {
@@ -80,20 +90,21 @@ impl StackClass {
 
     /// Usable bytes of a stack of this class.
     pub const fn bytes(self) -> usize {
-        match self {
-            StackClass::Lean => 8 << 10,
-            StackClass::Small => 16 << 10,
-            StackClass::Medium => 64 << 10,
-            StackClass::Large => 256 << 10,
-            StackClass::Huge => 1 << 20,
-        }
+        let kib = match self {
+            StackClass::Lean => 8,
+            StackClass::Small => 16,
+            StackClass::Medium => 64,
+            StackClass::Large => 256,
+            StackClass::Huge => 1024,
+        };
+        kib * 1024 * ROOM
     }
 
-    /// The smallest class with at least `bytes` usable bytes, or `None` if none is so large.
+    /// The smallest class with at least `bytes` usable bytes (as said above), or `None` if none is so large.
     pub const fn for_bytes(bytes: usize) -> Option<StackClass> {
         let mut i = 0;
         while i < Self::ALL.len() {
-            if bytes <= Self::ALL[i].bytes() {
+            if bytes <= Self::ALL[i].bytes() / ROOM {
                 return Some(Self::ALL[i]);
             }
             i += 1;
@@ -372,13 +383,21 @@ impl StackPool {
         }
     }
 
-    /// A stack of `class`: the one given back last if there is one, else a fresh one.
+    /// A stack of `class`: the one given back last if there is one, else a fresh one. It may call the kernel and the
+    /// allocator under the lock of the shelf: not for a caller on a stack of this pool, who might run over it there.
     pub(crate) fn take(&self, class: StackClass) -> Result<Stack, StackError> {
         let mut shelf = self.shelf(class);
         match shelf.free.pop() {
             Some(stack) => Ok(stack),
             None => self.fresh(&mut shelf),
         }
+    }
+
+    /// The same for everybody, without either; `None`: there is none at hand, and `take` makes more.
+    pub(crate) fn take_made(&self, class: StackClass) -> Option<Stack> {
+        let mut shelf = self.shelf(class);
+        let stack = shelf.free.pop();
+        if stack.is_none() && shelf.used < shelf.guarded { Some(self.hand_out(&mut shelf)) } else { stack }
     }
 
     /// Takes a stack back. Its reserve must be closed and nothing may use it any more.
@@ -447,11 +466,19 @@ impl StackPool {
             shelf.fresh_guards = kind;
             shelf.guarded += done;
         }
-        let top = base.as_ptr().wrapping_add((shelf.used + 1) * class.slot());
+        Ok(self.hand_out(shelf))
+    }
+
+    /// The next slot of the newest slab, which has its guards.
+    fn hand_out(&self, shelf: &mut Shelf) -> Stack {
+        debug_assert!(shelf.used < shelf.guarded);
+        let class = shelf.class;
+        let slab = shelf.slabs.last().expect("a guarded slot is in a slab");
+        let top = slab.base.as_ptr().wrapping_add((shelf.used + 1) * class.slot());
         shelf.used += 1;
         self.made.fetch_add(1, Ordering::Relaxed);
         let top = NonNull::new(top).expect("inside a mapping");
-        Ok(Stack { top, class, guards: shelf.fresh_guards })
+        Stack { top, class, guards: shelf.fresh_guards }
     }
 
     /// Guards `n` slots from `from` on; says how many were done (at least one) and how.

@@ -13,6 +13,9 @@
 //! 3. A task that ends leaves its stack to the next task that never ran, without a switch; so short tasks share one hot
 //!    stack.
 //! 4. Only the worker's own thread pushes into its deque and rings; others use the common queue or the inbox.
+//! 5. Stacks are made on the thread's own stack only. That takes the kernel, the allocator and a lock, and a small stack may
+//!    have no room for all of it: a task abandoned there would keep the lock, and take the task that it had picked with
+//!    it. So who finds no stack for the next task leaves it `in_hand` and goes back to the thread's own stack.
 
 use crate::account;
 use crate::alloc::Quiet;
@@ -93,6 +96,8 @@ pub(crate) struct Worker {
     grave: UnsafeCell<Context>,
     pub(crate) current: AtomicPtr<Task>,
     pending: UnsafeCell<Pending>,
+    /// The next task, for which a stack must be made first (invariant 5).
+    in_hand: Cell<Option<TaskRef>>,
     tick: Cell<u32>,
     /// For the strategy `RoundRobin`.
     pub(crate) turn: Cell<usize>,
@@ -148,13 +153,15 @@ impl Worker {
             grave: UnsafeCell::new(Context::default()),
             current: AtomicPtr::new(ptr::null_mut()),
             pending: UnsafeCell::new(Pending::Nothing),
+            in_hand: Cell::new(None),
             tick: Cell::new(0),
             turn: Cell::new(usize::from(index)),
             last_look: Cell::new((u16::MAX, 0)),
             ids: Cell::new(0),
             rng: Cell::new(crate::det::scramble(seed ^ u64::from(index) << 32)),
             tasks: UnsafeCell::new(TaskCache::new()),
-            stacks: UnsafeCell::new([const { Vec::new() }; 5]),
+            // Made here, as a task that ends has no room to make them.
+            stacks: UnsafeCell::new(std::array::from_fn(|_| Vec::with_capacity(STACKS))),
             det: UnsafeCell::new(None),
             counters: Counters::default(),
             beacon: Beacon::default(),
@@ -223,27 +230,18 @@ impl Worker {
         unsafe { (*self.tasks.get()).give(task, &self.shared().tasks) }
     }
 
-    /// A stack, hot if there is one.
+    /// A stack, hot if there is one; None: one must be made (invariant 5).
     #[inline]
     fn take_stack(&self, class: StackClass) -> Option<Stack> {
         // SAFETY: invariant 1.
         let cache = unsafe { &mut (*self.stacks.get())[class as usize] };
-        if let Some(stack) = cache.pop() {
-            return Some(stack);
-        }
-        let _quiet = Quiet::new();
-        self.shared().stacks.take(class).ok()
+        cache.pop().or_else(|| self.shared().stacks.take_made(class))
     }
 
     #[inline]
     fn give_stack(&self, stack: Stack) {
         // SAFETY: invariant 1.
         let cache = unsafe { &mut (*self.stacks.get())[stack.class() as usize] };
-        if cache.capacity() == 0 {
-            // Not the next task's, which may run already.
-            let _quiet = Quiet::new();
-            cache.reserve_exact(STACKS);
-        }
         if cache.len() >= STACKS {
             self.shared().stacks.give_many(cache.drain(..STACKS / 2));
         }
@@ -372,25 +370,53 @@ impl Worker {
         })
     }
 
-    /// Makes `task` the one that runs here; None: there is no stack for it, and it has failed.
+    /// Makes `task` the one that runs here; None: a stack must be made for it first. It is in hand then, and the caller goes
+    /// to the thread's own stack (invariant 5).
     #[inline]
     fn enter(&self, task: TaskRef) -> Option<*const Context> {
-        task.worker.set(self);
         if !task.started() {
             let Some(stack) = self.take_stack(task.class.get()) else {
-                self.no_stack(task);
+                self.in_hand.set(Some(task));
                 return None;
             };
-            // SAFETY: the stack is ours and empty; the task is ours.
-            unsafe {
-                let argument = task.as_ptr().as_ptr().cast::<u8>();
-                *task.context.get() = Context::new(stack.top(), fiber_main, argument, fiber_returned);
-                *task.stack.get() = Some(stack);
-            }
-            task.home.set(self.index);
+            self.equip(task, stack);
         }
+        task.worker.set(self);
         self.begin(task);
         Some(task.context.get())
+    }
+
+    /// Lets a task that never ran begin on this stack.
+    #[inline]
+    fn equip(&self, task: TaskRef, stack: Stack) {
+        // SAFETY: the stack is ours and empty; the task is ours.
+        unsafe {
+            let argument = task.as_ptr().as_ptr().cast::<u8>();
+            *task.context.get() = Context::new(stack.top(), fiber_main, argument, fiber_returned);
+            *task.stack.get() = Some(stack);
+        }
+        task.home.set(self.index);
+    }
+
+    /// The same as `enter` for the task in hand, on the thread's own stack; None: there is no stack for it, and it has
+    /// failed.
+    #[cold]
+    fn enter_on_new(&self) -> Option<*const Context> {
+        let task = self.in_hand.take()?;
+        let made = {
+            let _quiet = Quiet::new();
+            self.shared().stacks.take(task.class.get())
+        };
+        match made {
+            Ok(stack) => {
+                self.equip(task, stack);
+                self.enter(task)
+            }
+            Err(_) => {
+                self.no_stack(task);
+                None
+            }
+        }
     }
 
     #[inline]
@@ -403,6 +429,7 @@ impl Worker {
 
     #[cold]
     fn no_stack(&self, task: TaskRef) {
+        task.worker.set(self);
         task.word.run();
         // SAFETY: it never ran, so the closure is there, and it is ours.
         unsafe {
@@ -513,14 +540,18 @@ impl Worker {
 
     /// Runs `task` from the thread's own stack until the worker has nothing to run.
     pub(crate) fn resume(&self, task: TaskRef) {
-        self.set_current(Some(task));
-        if self.panic_wanted.swap(false, Ordering::AcqRel) {
-            panic!("a test asked this worker to panic with a task in hand");
-        }
-        if let Some(context) = self.enter(task) {
-            // SAFETY: the task is ours to resume; our own context is free.
-            unsafe { switch(self.context.get(), context) };
-            self.settle();
+        let mut next = Some(task);
+        while let Some(task) = next {
+            self.set_current(Some(task));
+            if self.panic_wanted.swap(false, Ordering::AcqRel) {
+                panic!("a test asked this worker to panic with a task in hand");
+            }
+            if let Some(context) = self.enter(task).or_else(|| self.enter_on_new()) {
+                // SAFETY: the task is ours to resume; our own context is free.
+                unsafe { switch(self.context.get(), context) };
+                self.settle();
+            }
+            next = self.in_hand.take();
         }
     }
 

@@ -23,8 +23,23 @@ fn dump_until(rt: &Runtime, good: impl Fn(&Dump) -> bool) -> Dump {
     }
 }
 
+/// Who waits, and for what, in `in_every_state`.
+const WAITING: [(&str, TaskState, Wait); 4] = [
+    ("receiver", TaskState::Blocked, Wait::Recv),
+    ("sleeper", TaskState::Blocked, Wait::Sleep),
+    ("spent", TaskState::BudgetExhausted, Wait::Recharge),
+    ("joiner", TaskState::Blocked, Wait::Join),
+];
+
+/// Does the dump show all of these?
+fn shows(dump: &Dump, expected: &[(&str, TaskState, Wait)]) -> bool {
+    expected.iter().all(|&(name, state, wait)| {
+        dump.tasks.iter().any(|t| t.name == Some(name) && (t.state, t.waits_for) == (state, wait))
+    })
+}
+
 /// Tasks in every state that lasts, on one worker whose last task spins until `stop`.
-fn in_every_state(cx: &Cx, stop: &AtomicBool) {
+fn in_every_state(rt: &Runtime, cx: &Cx, stop: &AtomicBool) {
     let share = Budget { memory: 1 << 16, ..Budget::CHILD };
     let options = NurseryOptions::new().share(share).recharge(Recharge::Manual);
     let result = cx.nursery_with(options, |n| {
@@ -35,8 +50,8 @@ fn in_every_state(cx: &Cx, stop: &AtomicBool) {
         let spent = n.task().name("spent").budget(Budget { ops: 5, memory: 99, ..Budget::ZERO });
         let spent = spent.spawn(|cx| while cx.check().is_ok() {}).expect("a child");
         let joiner = n.task().name("joiner").spawn(|cx| receiver.join(cx).is_ok()).expect("a child");
-        // They run to where they wait.
-        for _ in 0..20 {
+        // They run to where they wait. Nobody moves while the only worker looks: this dump is sharp.
+        while !shows(&rt.dump(), &WAITING) && !stop.load(Ordering::Acquire) {
             cx.yield_now().expect("nobody cancels");
         }
         let ready = n.task().name("ready").priority(janus::Priority::Low).spawn(|_| ()).expect("a child");
@@ -54,23 +69,15 @@ fn a_dump_shows_everybody() {
     let rt = Runtime::new(Config::new().workers(1).watchdog(None)).expect("a runtime");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let main = scope.spawn(|| rt.run(|cx| in_every_state(cx, &stop)));
-        let dump = dump_until(&rt, |dump| {
-            // A dump is blurred: one that saw the main task between two turns is taken again.
-            let is = |name, state| dump.tasks.iter().any(|t| t.name == Some(name) && t.state == state);
-            dump.tasks.len() == 6 && is("ready", TaskState::Ready) && is("main", TaskState::Running)
-        });
+        let main = scope.spawn(|| rt.run(|cx| in_every_state(&rt, cx, &stop)));
+        let mut expected =
+            vec![("main", TaskState::Running, Wait::None), ("ready", TaskState::Ready, Wait::None)];
+        expected.extend(WAITING);
+        // A dump is blurred: one that saw some of them before they came to where they stay is taken again.
+        let dump = dump_until(&rt, |dump| dump.tasks.len() == 6 && shows(dump, &expected));
         stop.store(true, Ordering::Release);
         main.join().expect("a thread").expect("the main task");
         let find = |name| dump.tasks.iter().find(|task| task.name == Some(name)).expect(name);
-        let expected = [
-            ("main", TaskState::Running, Wait::None),
-            ("receiver", TaskState::Blocked, Wait::Recv),
-            ("sleeper", TaskState::Blocked, Wait::Sleep),
-            ("spent", TaskState::BudgetExhausted, Wait::Recharge),
-            ("joiner", TaskState::Blocked, Wait::Join),
-            ("ready", TaskState::Ready, Wait::None),
-        ];
         for (name, state, wait) in expected {
             let task = find(name);
             assert_eq!((task.state, task.waits_for), (state, wait), "{name}");

@@ -120,7 +120,7 @@ fn while_it_waits_for_a_message_of_another() {
 }
 
 /// What the runtime counts on below its caller: `HEADROOM` in `cx.rs`.
-const HEADROOM: usize = 3 * 1024;
+const HEADROOM: usize = 3 * 1024 * if cfg!(sanitized) { 4 } else { 1 + cfg!(unoptimized) as usize };
 
 /// How deep `each` goes: paints the stack below, calls it, and looks how much of the paint is left.
 #[inline(never)]

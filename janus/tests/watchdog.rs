@@ -262,3 +262,50 @@ fn a_task_that_checks_all_alone_is_not_named_either() {
     alone.expect("a task");
     assert_eq!(rt.hogs(), [], "it checks, though nobody else wants to run");
 }
+
+/// Threads of spares that there are in this process.
+fn spare_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("this process");
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    tasks.flatten().filter_map(|task| name(task).ok()).filter(|name| name.starts_with("janus-spare")).count()
+}
+
+/// A spare is called, sent back and called again before its thread has run at all: it is not started twice.
+#[test]
+fn a_spare_has_one_thread_however_late_it_starts() {
+    let _alone = alone();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // New threads wait long for a CPU.
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let start = Instant::now();
+        let mut most = 0;
+        while most <= 1 && start.elapsed() < Duration::from_secs(4) {
+            // The last one's thread was joined, but may still be on its way out.
+            assert!(hog(|| spare_threads() == 0));
+            let config = trusting(Config::new()).workers(1).spares(1).on_hog(|_| ());
+            let rt = Runtime::new(config.watchdog(Some(Duration::from_millis(1)))).expect("a runtime");
+            let result = rt.run(|cx| {
+                for _ in 0..4 {
+                    let begun = Instant::now();
+                    hog(|| begun.elapsed() > Duration::from_millis(4));
+                    cx.yield_now().expect("nobody cancels");
+                }
+            });
+            result.expect("the main task");
+            most = most.max(spare_threads());
+            if most > 1 {
+                // It cannot be stopped any more.
+                std::mem::forget(rt);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(most <= 1, "{most} threads of one spare");
+    });
+}

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn trusting(config: Config) -> Config {
     // SAFETY: no task here keeps anything of its thread over a suspension, and none overflows.
@@ -113,7 +113,9 @@ fn a_worker_that_panics_is_replaced_and_loses_no_task() {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(rt.stats().total.worker_panics > 0, "workers did panic");
-        assert_eq!(rt.run(|_| 7).expect("work goes on"), 7);
+        // Each worker may still owe one panic, with this very task in hand.
+        let after: Vec<_> = (0..=workers).map(|_| rt.run(|_| 7)).collect();
+        assert!(after.iter().any(|result| matches!(result, Ok(7))), "work goes on: {after:?}");
     }
 }
 
@@ -303,4 +305,42 @@ fn started_tasks_stay_with_their_thread_by_default() {
 fn started_tasks_move_when_trusted() {
     let rt = runtime(trusting(Config::new().workers(4)));
     assert!((0..20).any(|_| moved(&rt, 2000) > 0));
+}
+
+/// Both workers sleep, one of them until the timer. Whichever is woken gets into a task that does not check: the other one,
+/// which has nothing else to do, keeps the time.
+#[test]
+fn a_timer_rings_though_who_kept_the_time_is_busy() {
+    for _ in 0..5 {
+        // Nobody else looks at the clock.
+        let rt = runtime(trusting(Config::new().workers(2).watchdog(None)));
+        let rang = AtomicBool::new(false);
+        let (tx, rx) = channel::<()>(0);
+        let in_time = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Longer than all naps: both sleep for good.
+                std::thread::sleep(Duration::from_millis(50));
+                tx.send_blocking(()).expect("somebody receives");
+            });
+            rt.run(|cx| {
+                cx.nursery(|n| {
+                    let hog = n.spawn(|cx| {
+                        rx.recv(cx).expect("somebody sends");
+                        let start = Instant::now();
+                        while !rang.load(Ordering::Relaxed) && start.elapsed() < Duration::from_secs(20) {
+                            std::hint::spin_loop();
+                        }
+                        rang.load(Ordering::Relaxed)
+                    });
+                    let sleeper = n.spawn(|cx| {
+                        cx.sleep(Duration::from_millis(100)).expect("nobody cancels");
+                        rang.store(true, Ordering::Relaxed);
+                    });
+                    drop(sleeper.expect("a child"));
+                    hog.expect("a child").join(cx).expect("it returns")
+                })
+            })
+        });
+        assert!(matches!(in_time, Ok(Ok(true))), "{in_time:?}");
+    }
 }
