@@ -235,7 +235,7 @@ fn main() -> ExitCode {
         Action::TerminalTest { scripts, no_build } => {
             test_terminal(&project, scripts, !no_build).map(|tally| tell(&tally))
         }
-        Action::IsoTest(test) => test_disc(&project, test),
+        Action::IsoTest(test) => test_disc(&project, test).map(|tally| tell(&tally)),
         Action::Proof { name, boot } => Ok(proof(&project, name, boot)),
     });
     result.unwrap_or_else(|problem| {
@@ -321,13 +321,13 @@ fn make_disc(
     iso::make(&kernel, &image, options, output)
 }
 
-fn test_disc(project: &Project, test: &IsoTest) -> Result<ExitCode, Problem> {
+fn test_disc(project: &Project, test: &IsoTest) -> Result<Tally, Problem> {
     let IsoTest { name, cpus, .. } = test;
     let firmware = iso::firmware()?;
     let disc = project.output("images", &format!("{name}-test.iso"))?;
     make_disc(project, &Variant::default(), name, "", &disc)?;
     let limit = Some(Duration::from_secs(test.timeout));
-    let mut code = ExitCode::SUCCESS;
+    let mut tally = Tally::default();
     for (by, firmware) in [("bios", None), ("uefi", Some(firmware))] {
         let log = project.output("logs", &format!("iso-{by}.log"))?;
         let machine = Machine { cpus: *cpus, ..Machine::default() };
@@ -338,14 +338,17 @@ fn test_disc(project: &Project, test: &IsoTest) -> Result<ExitCode, Problem> {
         let report = run.watch()?;
         let seconds = report.took.as_secs_f64();
         match report.proof_failure(name, limit) {
-            None => say(&format!("iso {by}: ok, {seconds:.1} s")),
+            None => {
+                say(&format!("ok     {name} by {by}: {seconds:.1} s"));
+                tally.passed += 1;
+            }
             Some(why) => {
-                say(&format!("{}iso {by}: FAILED {why}; {}", report.last_lines(), report.advice(&log)));
-                code = ExitCode::FAILURE;
+                say(&format!("{}FAILED {name} by {by}: {why}; {}", report.last_lines(), report.advice(&log)));
+                tally.failed += 1;
             }
         }
     }
-    Ok(code)
+    Ok(tally)
 }
 
 fn log_of(project: &Project, options: &MachineOptions, name: &str) -> Result<PathBuf, Problem> {
