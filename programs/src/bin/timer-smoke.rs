@@ -78,6 +78,7 @@ fn order() -> Outcome {
         for at in (1..lengths.len()).rev() {
             lengths.swap(at, random.below(at as u64 + 1) as usize);
         }
+        let mut came = Vec::with_capacity(64);
         let before = time::now_ns()?;
         // SAFETY: nothing of rt is under way; the entries name no memory; all completions are taken.
         let mut ring = unsafe { RawRing::take() };
@@ -91,7 +92,6 @@ fn order() -> Outcome {
                 ..Sqe::default()
             });
         }
-        let mut came = Vec::new();
         while came.len() < lengths.len() {
             let cqe = ring.next();
             came.push((cqe.user_data, cqe.status));
