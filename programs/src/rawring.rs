@@ -93,7 +93,7 @@ impl RawRing {
     }
 
     /// Waits for a completion and takes it.
-    pub fn next(&mut self) -> Cqe {
+    pub fn next_cqe(&mut self) -> Cqe {
         loop {
             if let Some(cqe) = self.pop() {
                 return cqe;

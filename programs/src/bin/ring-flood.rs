@@ -160,7 +160,7 @@ fn reserved() -> Outcome {
         "{taken} entries were taken, with {sleeps} sleeps under way and 5 completed"
     );
     while seen.len() < (sleeps + 5 + queued) as usize {
-        seen.push(ring.next().user_data);
+        seen.push(ring.next_cqe().user_data);
     }
     ensure!(ring.pop().is_none(), "one too many");
     drop(ring);
@@ -214,7 +214,7 @@ fn bad_heads() -> Outcome {
         ensure!(taken == 0 && there == ENTRIES as i64, "a head {wrong} ahead: {there} there, {taken} taken");
     }
     ring.push(nop(8));
-    ensure!(ring.next().user_data == 8, "the ring does not go on");
+    ensure!(ring.next_cqe().user_data == 8, "the ring does not go on");
     Ok(())
 }
 
@@ -245,7 +245,7 @@ fn unknown() -> Outcome {
     let mut ring = take();
     let mut ask = |sqe: Sqe| {
         ring.push_as_is(sqe);
-        ring.next()
+        ring.next_cqe()
     };
     for op in [Op::COUNT as u8, 100, 200, u8::MAX] {
         error(
@@ -293,7 +293,7 @@ fn quiet() -> Outcome {
         ensure!(ring.unread() == 0, "{} completions of quiet successes", ring.unread());
     }
     ring.push(Sqe { op: Op::Release as u8, flags: flags::QUIET, user_data: 9, ..Sqe::default() });
-    let cqe = ring.next();
+    let cqe = ring.next_cqe();
     ensure!(cqe.user_data == 9, "completion {cqe:?}");
     error("a quiet failure", &cqe, TransportError::BadCap)
 }
@@ -348,7 +348,7 @@ fn mixture() -> Outcome {
             ring.push(Sqe { op: Op::Release as u8, flags: flags::QUIET, cap: cap.0, ..Sqe::default() });
         }
         for _ in 0..wanted.len() {
-            let cqe = ring.next();
+            let cqe = ring.next_cqe();
             let at = cqe.user_data as usize;
             ensure!(at < wanted.len() && cqe.status == wanted[at], "round {round}: completion {cqe:?}");
             seen[at] += 1;
@@ -413,7 +413,7 @@ fn hammer() -> Outcome {
                 }
             }
             while sleeps > 0 {
-                ensure!(ring.next().user_data == u64::MAX, "a completion after all others");
+                ensure!(ring.next_cqe().user_data == u64::MAX, "a completion after all others");
                 sleeps -= 1;
             }
             ensure!(nops == next_nop, "{nops} NOPs, {next_nop} completions");
