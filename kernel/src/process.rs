@@ -544,12 +544,13 @@ pub fn exit_current(code: i64) -> ! {
     crate::time::cancel_timer(thread, thread::TIMEOUT);
     // From here on completions find nobody.
     ring::close(thread);
+    // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more. And before
+    // the ring is unmapped: CPUs whose threads end at the same time then need not wait for each other's TLBs.
+    sched::leave_space();
     process.unmap_ring(body.ring_address);
     frames::free(body.ring_frame);
     let exit = body.exit.clone();
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
-    // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more.
-    sched::leave_space();
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
     exit.ended(code);
     drop(exit);
