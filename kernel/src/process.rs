@@ -528,6 +528,9 @@ pub fn exit_current(code: i64) -> ! {
     crate::time::cancel_timer(thread, thread::TIMEOUT);
     // From here on completions find nobody.
     ring::close(thread);
+    // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more. And before
+    // the ring is unmapped: CPUs whose threads end at the same time then need not wait for each other's TLBs.
+    sched::leave_space();
     if process.is_ending() {
         // All threads end, and the space with them: no need to stop the others for each ring.
         process.space.adopt_fixed(body.ring_address);
@@ -536,8 +539,6 @@ pub fn exit_current(code: i64) -> ! {
         frames::free(body.ring_frame);
     }
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
-    // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more.
-    sched::leave_space();
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
     thread.exit_code.set(code);
     thread.last.set(last);

@@ -5,7 +5,9 @@ use core::sync::atomic::Ordering;
 use abi::{CQ_ENTRIES, Cqe, Ring, SQ_ENTRIES, SQE_VERSION, Sqe};
 use rt::{ring, syscall};
 
-/// The ring. While it exists, the thread uses nothing of rt that needs the kernel; when it is dropped, rt goes on.
+/// The ring. While it exists, the thread uses nothing of rt that needs the kernel, and that is more than one thinks: a `Vec` that grows
+/// may have to map memory, and rt then takes completions that are not its own. Room is made before. A failure may be reported: rt is
+/// kept in step with the indices.
 pub struct RawRing {
     ring: *const Ring,
     /// Next completion to be read, whatever the shared page says.
@@ -38,6 +40,7 @@ impl RawRing {
         // SAFETY: a slot of the thread's own ring; the kernel copies entries before it looks at them.
         unsafe { place.cast_mut().write_volatile(sqe) };
         self.set_tail(tail.wrapping_add(1));
+        ring::resync();
     }
 
     /// Writes an entry with the right version.
@@ -80,6 +83,7 @@ impl RawRing {
         let cqe = unsafe { (&raw const self.page().cq[(self.head % CQ_ENTRIES) as usize]).read_volatile() };
         self.head = self.head.wrapping_add(1);
         self.page().cq_head.store(self.head, Ordering::Release);
+        ring::resync();
         Some(cqe)
     }
 
@@ -89,7 +93,7 @@ impl RawRing {
     }
 
     /// Waits for a completion and takes it.
-    pub fn next(&mut self) -> Cqe {
+    pub fn next_cqe(&mut self) -> Cqe {
         loop {
             if let Some(cqe) = self.pop() {
                 return cqe;

@@ -465,6 +465,7 @@ fn closed() -> Outcome {
             disconnected("a call to an endpoint that closes", calling)?;
         }
         raised("a call to a closed endpoint", caller.call(1, [0; 2]), Exception::Disconnected)?;
+        drop(caller);
         if round == 1 {
             before = Usage::settled()?;
         }

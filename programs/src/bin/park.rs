@@ -177,9 +177,9 @@ fn withdrawn() -> Outcome {
     let mut raw = unsafe { RawRing::take() };
     raw.push(entry(&first, 1));
     raw.push(entry(&second, 2));
-    let second_park = raw.next();
+    let second_park = raw.next_cqe();
     raw.push(Sqe { op: Op::Cancel as u8, user_data: 3, arg0: 1, ..Sqe::default() });
-    let (one, other) = (raw.next(), raw.next());
+    let (one, other) = (raw.next_cqe(), raw.next_cqe());
     let left = raw.unread();
     drop(raw);
     ensure!(
@@ -202,9 +202,8 @@ fn exit_while_parked() -> Outcome {
         let leave = move || -> Outcome {
             let space = self::space()?;
             let sqe = park_entry(&space, word.as_ptr() as u64, 0, timeout);
-            // SAFETY: the word is never freed. The token is forgotten: the thread ends with the park under way.
-            let token = unsafe { ring::start(sqe) }.map_err(rt::Error::from)?;
-            core::mem::forget(token);
+            // SAFETY: the word is never freed. The thread ends with the park under way.
+            let _never_waited_for = unsafe { ring::start(sqe) }.map_err(rt::Error::from)?;
             Ok(())
         };
         Builder::new().spawn(leave).doing("spawn")?.join()??;

@@ -400,6 +400,7 @@ fn locals() -> Outcome {
 fn as_many_as_possible() -> Outcome<usize> {
     let word = Arc::new(AtomicU32::new(0));
     let mut threads = Vec::new();
+    let start = time::now_ns()?;
     let refusal = loop {
         let theirs = Arc::clone(&word);
         let wait = move || {
@@ -420,6 +421,7 @@ fn as_many_as_possible() -> Outcome<usize> {
     raised("and again", again.map(|_| ()), Exception::Overloaded)?;
     let count = kit::thread_count()?;
     ensure!(count as usize == threads.len() + 1, "{} threads were made, {count} are there", threads.len());
+    let made = time::now_ns()?;
     word.store(1, Ordering::Release);
     let space: ParkSpace = caps::any()?;
     space.unpark(&word, u32::MAX).doing("unpark")?;
@@ -428,6 +430,8 @@ fn as_many_as_possible() -> Outcome<usize> {
         thread.join()?;
     }
     thread::trim();
+    let joined = time::now_ns()?;
+    println!("    {count} threads made in {} ms, joined in {} ms", (made - start) / MS, (joined - made) / MS);
     Ok(count)
 }
 
@@ -450,7 +454,8 @@ fn thread_limit() -> Outcome {
     thread::trim();
     time::sleep(5 * MS)?;
     let before = Usage::settled()?;
-    for round in 0..2 {
+    // Host CPUs that are fewer than the guest's make each TLB shootdown slow, and there are two for each thread.
+    for round in 0..if rt::boot_info().cpus > 4 { 1 } else { 2 } {
         let count = as_many_as_possible()?;
         ensure!(count == first, "round {round}: {count} threads could be made, {first} at first");
         one_more()?;
@@ -458,7 +463,7 @@ fn thread_limit() -> Outcome {
         before.comes_back("after all threads")?;
     }
     println!(
-        "    {first} threads beside the first one, three times; {} frames free after each",
+        "    {first} threads beside the first one, each time; {} frames free after each",
         before.free_frames
     );
     Ok(())
@@ -576,7 +581,7 @@ fn reuse() -> Outcome {
             let there = ring.enter(1, 8 * MS);
             let early = ring.unread();
             for n in 0..SLEEPS {
-                let cqe = ring.next();
+                let cqe = ring.next_cqe();
                 ensure!(
                     cqe.status == 0 && (100..100 + SLEEPS).contains(&cqe.user_data),
                     "completion {n} is {cqe:?}, of an operation that this thread did not start"
