@@ -437,7 +437,7 @@ impl<'a> Generator<'a> {
             }
         }
         let makes_thread = sqe.cap & 0xffff != 0 && self.message[1] == self.world.text;
-        if !makes_thread || self.chance(80) {
+        if !makes_thread || self.chance(600) {
             self.spoil_message();
         } else if self.chance(2) {
             // What is refused: a thread that begins at a random address ends the whole process.
@@ -446,7 +446,7 @@ impl<'a> Generator<'a> {
             self.message[1] = if word == 1 { u64::MAX << 40 } else { self.message[1] };
         }
         (sqe.addr, sqe.len) = (self.page, 8 * self.message_len as u32);
-        if self.chance(30) {
+        if self.chance(30) && !makes_thread {
             sqe.addr = self.pointer();
         }
         if self.chance(30) {
