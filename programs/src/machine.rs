@@ -1,7 +1,7 @@
 //! The machine as a whole: free frames and live processes, before and after.
 
-use rt::abi::{CapSetEntry, Interface};
 use alloc::vec::Vec;
+use rt::abi::{CapSetEntry, Interface};
 use rt::{Command, Console, ProcessSpawner, SystemInfo, caps, println, thread, time};
 
 use crate::ensure;

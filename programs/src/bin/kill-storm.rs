@@ -165,7 +165,7 @@ const STATES: [(&str, fn(&Shared)); 14] = [
     ("parks for a while", park_shortly),
     ("wakes", unpark),
     ("sleeps", sleep),
-    ("sleeps shortly", nap),
+    ("sleeps shortly", sleep_shortly),
     ("calls the deaf", call_deaf),
     ("calls the server", call_served),
     ("receives", receive),
@@ -271,7 +271,7 @@ fn sleep(_: &Shared) {
     let _ = time::sleep(3600 * 1000 * MS);
 }
 
-fn nap(_: &Shared) {
+fn sleep_shortly(_: &Shared) {
     while time::sleep(MS / 20).is_ok() {}
 }
 
