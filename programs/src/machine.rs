@@ -1,7 +1,8 @@
 //! The machine as a whole: free frames and live processes, before and after.
 
+use alloc::vec::Vec;
 use rt::abi::{CapSetEntry, Interface};
-use rt::{Command, SystemInfo, caps, println, thread, time};
+use rt::{Command, Console, ProcessSpawner, SystemInfo, caps, println, thread, time};
 
 use crate::ensure;
 use crate::proof::{Doing, Outcome};
@@ -91,10 +92,11 @@ pub fn command<'a>(program: &'a str, name: &'a str) -> Command<'a> {
     Command::new(program).name(name).grant_all(is_left_out)
 }
 
-/// Makes the kernel's tables as large as they will get: `threads` threads at once, in this process. What the tables take they keep,
+/// Makes the kernel's tables as large as they will get: so many threads at once in this process, so many processes at once (of `program`
+/// with the argument `nap`, which must end by itself after a while), and all who may read the console. What the tables take they keep,
 /// and that is no leak.
-pub fn warm_up(threads: usize) -> Outcome {
-    let mut handles = alloc::vec::Vec::new();
+pub fn warm_up(threads: usize, program: &str, processes: usize) -> Outcome {
+    let mut handles = Vec::new();
     for _ in 0..threads {
         let nap = || time::sleep(20 * MS).is_ok();
         handles.push(thread::Builder::new().stack_bytes(8192).spawn(nap).doing("warm up: spawn")?);
@@ -102,6 +104,23 @@ pub fn warm_up(threads: usize) -> Outcome {
     for handle in handles {
         handle.join().doing("warm up: join")?;
     }
+    let spawner: ProcessSpawner = caps::any().doing("process_spawner")?;
+    let mut children = Vec::new();
+    for _ in 0..processes {
+        children.push(command(program, "nap").arg("nap").spawn(&spawner).doing("warm up: start a process")?);
+    }
+    for child in children {
+        child.handle.kill().doing("warm up: kill")?;
+        child.wait().doing("warm up: wait")?;
+    }
+    let console: Console = caps::any().doing("console")?;
+    let readers: Vec<_> = (0..20).map(|_| console.read_start(1)).collect();
+    drop(readers);
     thread::trim();
     Ok(())
+}
+
+/// What a process does that was started with the argument `nap`.
+pub fn nap() -> i64 {
+    i64::from(time::sleep(60_000 * MS).is_err())
 }

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 
 use programs::ensure;
 use programs::fuzz::{CHILDREN_MAX, STATS_BYTES, Stats, child};
-use programs::machine::{Before, MS, command, warm_up};
+use programs::machine::{Before, MS, command, nap, warm_up};
 use programs::proof::{Doing, Outcome, prove, step};
 use programs::random::Random;
 use programs::victim::Watch;
@@ -29,7 +29,7 @@ const ENTRIES: u64 = 1_000_000;
 /// Entries of one process's life, at most.
 const LIFE: u64 = 40_000;
 /// A process without progress for so long is stuck.
-const STUCK_NS: u64 = 4_000 * MS;
+const STUCK_NS: u64 = 2_000 * MS;
 /// Processes at a time.
 const TOGETHER: usize = 2;
 
@@ -37,12 +37,13 @@ fn run() -> i64 {
     match args::args().next() {
         Some("child") => child::run(),
         Some("leaf") => 0,
+        Some("nap") => nap(),
         _ => prove(args::args().nth(2).unwrap_or("fuzz"), || {
             let entries = args::number(0, ENTRIES).doing("the number of entries is no number")?;
             let seed = args::number(1, 1).doing("the seed is no number")?;
             println!("fuzz: {} CPUs, {entries} entries, seed {seed}", rt::boot_info().cpus);
             let mut fuzz = Fuzz::new(seed)?;
-            warm_up(200)?;
+            warm_up(200, "fuzz", 32)?;
             step("the first entries, for the kernel's tables", || fuzz.until(entries / 8))?;
             let before = Before::take()?;
             let victim = Watch::start()?;

@@ -11,7 +11,7 @@ use core::ops::ControlFlow::Continue;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use programs::ensure;
-use programs::machine::{Before, MS, command, warm_up};
+use programs::machine::{Before, MS, command, nap, warm_up};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::random::Random;
 use programs::victim::Watch;
@@ -35,13 +35,14 @@ const PATIENCE_NS: u64 = 20_000 * MS;
 fn run() -> i64 {
     match args::args().next() {
         Some("child") => child(args::number(1, 0).unwrap_or(0)),
+        Some("nap") => nap(),
         Some("leaf") => leaf(args::number(1, 0).unwrap_or(0)),
         _ => prove("kill-storm", || {
             let rounds = args::number(0, ROUNDS).doing("the number of rounds is no number")?;
             let seed = args::number(1, 1).doing("the seed is no number")?;
             let mut storm = Storm { random: Random::new(seed), kills: 0, early: 0, by_itself: 0 };
             println!("kill-storm: {} CPUs, {rounds} rounds, seed {seed}", rt::boot_info().cpus);
-            warm_up(160)?;
+            warm_up(160, "kill-storm", 32)?;
             step("the first rounds, for the kernel's tables", || storm.rounds(WARM_UP))?;
             let before = Before::take()?;
             let victim = Watch::start()?;
@@ -164,7 +165,7 @@ const STATES: [(&str, fn(&Shared)); 14] = [
     ("parks for a while", park_shortly),
     ("wakes", unpark),
     ("sleeps", sleep),
-    ("sleeps shortly", nap),
+    ("sleeps shortly", sleep_shortly),
     ("calls the deaf", call_deaf),
     ("calls the server", call_served),
     ("receives", receive),
@@ -270,7 +271,7 @@ fn sleep(_: &Shared) {
     let _ = time::sleep(3600 * 1000 * MS);
 }
 
-fn nap(_: &Shared) {
+fn sleep_shortly(_: &Shared) {
     while time::sleep(MS / 20).is_ok() {}
 }
 

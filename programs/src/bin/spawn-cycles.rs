@@ -6,7 +6,7 @@
 extern crate alloc;
 
 use programs::ensure;
-use programs::machine::{Before, MS, command, warm_up};
+use programs::machine::{Before, MS, command, nap, warm_up};
 use programs::proof::{Doing, Outcome, prove, step};
 use programs::random::Random;
 use rt::{ExitReason, ProcessSpawner, args, caps, println, thread, time, vm};
@@ -21,11 +21,12 @@ const SEED: u64 = 7;
 
 fn run() -> i64 {
     match args::args().next() {
+        Some("nap") => nap(),
         Some("child") => child(args::args().nth(1).unwrap_or(""), args::number(2, 0).unwrap_or(0)),
         _ => prove("spawn-cycles", || {
             let cycles = args::number(0, CYCLES).doing("the number of cycles is no number")?;
             let mut random = Random::new(SEED);
-            warm_up(24)?;
+            warm_up(24, "spawn-cycles", 8)?;
             step("the first cycles, for the kernel's tables", || run_cycles(WARM_UP, &mut random))?;
             let before = Before::take()?;
             println!("    {} frames are free, {} processes are there", before.free, before.processes);

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use programs::ensure;
-use programs::machine::{Before, MS, command, warm_up};
+use programs::machine::{Before, MS, command};
 use programs::proof::{Doing, Outcome, prove, step};
 use rt::clients::{Answer, Incoming};
 use rt::thread::JoinHandle;
@@ -30,7 +30,6 @@ fn run() -> i64 {
         return i64::from(gate.and_then(|gate| gate.call(1, [0; 2])).is_err());
     }
     prove("stale-completion", || {
-        warm_up(16)?;
         let before = Before::take()?;
         step("an answer to a call of an ended thread (K-05)", || rounds(call))?;
         step("a call for a receiver that has ended (K-05)", || rounds(recv))?;

@@ -20,7 +20,7 @@ rt::main!(run);
 /// Words of memory that nobody may touch; looked at again and again.
 const KEPT_WORDS: usize = 8192;
 /// Every so many rounds a line is printed.
-const LINE_EVERY: u64 = 64;
+const LINE_EVERY: u64 = 256;
 const SLEEP_NS: u64 = 200_000;
 const STOP: u16 = 9;
 

@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use rt::abi::{CQ_ENTRIES, Cqe, Interface, Op, Ring, SQ_ENTRIES, SYS_EXIT, Sqe, TransportError, rights};
+use rt::abi::{
+    CQ_ENTRIES, Cqe, Interface, Op, Ring, SQ_ENTRIES, SYS_EXIT, Sqe, TransportError, flags, rights,
+};
 use rt::thread::JoinHandle;
 use rt::{Client, Factory, MemoryObject, Protection, args, caps, ring, syscall, thread, vm};
 
@@ -207,8 +209,11 @@ impl Fuzzer {
     }
 
     fn entry(&mut self) -> Sqe {
-        self.under_way += 1;
-        if self.under_way > UNDER_WAY_MAX { self.generator.withdrawal() } else { self.generator.next() }
+        let is_full = self.under_way >= UNDER_WAY_MAX;
+        let sqe = if is_full { self.generator.withdrawal() } else { self.generator.next() };
+        // Quiet ones mostly have no completion. This is only a guess.
+        self.under_way += u64::from(sqe.flags & flags::QUIET == 0);
+        sqe
     }
 
     /// Writes an entry, and the message that goes with it.
@@ -223,11 +228,11 @@ impl Fuzzer {
 
     fn enter(&mut self, tail: u32) {
         let random = &mut self.generator.random;
-        let (min, timeout) = match random.below(40_000) {
+        let (min, timeout) = match random.below(160_000) {
             // Others may wake it, or the supervisor kills the process.
             0 => (32, u64::MAX),
-            1..=8000 => (random.below(4), random.below(200_000)),
-            8001..=9000 => (random.word(), random.below(50_000)),
+            1..=6000 => (random.below(4), random.below(200_000)),
+            6001..=8000 => (random.word(), random.below(50_000)),
             _ => (0, 0),
         };
         // SAFETY: the thread's own ring. What entries do to memory is confined to what this process spoils.
@@ -282,8 +287,7 @@ impl Fuzzer {
                 }
             }
         }
-        // Quiet entries have no completion, so the number drifts; it is only a guess.
-        if self.generator.random.below(64) == 0 {
+        if self.generator.random.below(256) == 0 {
             self.under_way /= 2;
         }
     }

@@ -233,6 +233,14 @@ impl<'a> Generator<'a> {
     }
 
     fn cap(&mut self, interface: Interface) -> u32 {
+        let cap = self.any_cap(interface);
+        // A message for another method makes a thread that begins anywhere, and ends the process: seldom enough to get on.
+        let makes_thread = interface != Interface::ThreadSpawner
+            && self.world.known.iter().any(|known| *known == (cap, Interface::ThreadSpawner as u16));
+        if makes_thread && !self.chance(100) { 0 } else { cap }
+    }
+
+    fn any_cap(&mut self, interface: Interface) -> u32 {
         match self.random.below(40) {
             0 => self.random.word() as u32,
             1 => self.world.known[self.random.below(self.world.known_count as u64) as usize].0,
@@ -293,13 +301,15 @@ impl<'a> Generator<'a> {
         match self.random.below(14) {
             0 => self.random.word(),
             1 => u64::MAX - self.random.below(4096),
-            2 => 1 << self.random.below(64),
+            2 => 1 << self.random.one_of(&[0, 3, 11, 12, 13, 31, 32, 40, 46, 47, 48, 62, 63]),
             3 => self.random.below(8) * PAGE,
             4 | 5 => PLACES + self.random.below(PLACE_COUNT) * PLACE_BYTES + self.random.below(4) * PAGE,
             6 => self.pointer(),
-            7 => self.random.below(256) << self.random.below(56),
+            7 => self.random.below(256) << self.random.one_of(&[0, 1, 8, 40, 48, 55]),
             8 => i64::MIN as u64,
-            9 => self.random.below(1 << 14) * PAGE,
+            // Large ones seldom: memory is for the others too.
+            9 if self.chance(200) => self.random.below(1 << 14) * PAGE,
+            9 => self.random.below(48) * PAGE,
             _ => self.random.below(5),
         }
     }
@@ -437,7 +447,7 @@ impl<'a> Generator<'a> {
             }
         }
         let makes_thread = sqe.cap & 0xffff != 0 && self.message[1] == self.world.text;
-        if !makes_thread || self.chance(80) {
+        if !makes_thread || self.chance(600) {
             self.spoil_message();
         } else if self.chance(2) {
             // What is refused: a thread that begins at a random address ends the whole process.
@@ -446,7 +456,7 @@ impl<'a> Generator<'a> {
             self.message[1] = if word == 1 { u64::MAX << 40 } else { self.message[1] };
         }
         (sqe.addr, sqe.len) = (self.page, 8 * self.message_len as u32);
-        if self.chance(30) {
+        if self.chance(30) && !makes_thread {
             sqe.addr = self.pointer();
         }
         if self.chance(30) {
