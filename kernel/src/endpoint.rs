@@ -15,7 +15,7 @@ use abi::{CapId, Exception, TransportError, cqe_flags};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
 /// Calls that may wait or be in flight at one endpoint.
@@ -52,7 +52,7 @@ pub struct Call {
     /// Of the capability that was used.
     pub badge: u32,
     /// Its epoch.
-    pub epoch: u32,
+    pub epoch: u64,
     /// What is said.
     pub message: Message,
     /// What comes along.
@@ -62,7 +62,7 @@ pub struct Call {
 struct Receiver {
     waiter: Waiter,
     /// Of the capability that was used.
-    epoch: u32,
+    epoch: u64,
     buffer: Buffer,
 }
 
@@ -77,7 +77,7 @@ pub struct InFlight {
     reply: Buffer,
     server: ThreadRef,
     /// Of the capability that the server used.
-    epoch: u32,
+    epoch: u64,
 }
 
 /// A process: number and generation.
@@ -103,7 +103,7 @@ struct State {
 pub struct Endpoint {
     state: SpinLock<State>,
     /// Moves on, under the lock, when capabilities are revoked.
-    pub epoch: AtomicU32,
+    pub epoch: AtomicU64,
 }
 
 impl Endpoint {
@@ -122,12 +122,12 @@ impl Endpoint {
                     closed: false,
                 },
             ),
-            epoch: AtomicU32::new(1),
+            epoch: AtomicU64::new(1),
         }
     }
 
     /// One more capability of `epoch` may receive.
-    pub fn add_server(&self, epoch: u32) {
+    pub fn add_server(&self, epoch: u64) {
         let mut state = self.state.lock();
         if epoch == self.epoch.load(Ordering::Relaxed) {
             state.servers += 1;
@@ -135,7 +135,7 @@ impl Endpoint {
     }
 
     /// One fewer.
-    pub fn drop_server(&self, epoch: u32) {
+    pub fn drop_server(&self, epoch: u64) {
         let mut state = self.state.lock();
         if epoch != self.epoch.load(Ordering::Relaxed) {
             return;
@@ -150,7 +150,7 @@ impl Endpoint {
 
     /// Begins a new epoch, in which nobody but a capability of `owner` has access; `serves` says whether that one may receive. Whoever is
     /// under way with an older one is told by [`Endpoint::expel`].
-    pub fn revoke(&self, owner: ProcessRef, serves: bool) -> u32 {
+    pub fn revoke(&self, owner: ProcessRef, serves: bool) -> u64 {
         let mut state = self.state.lock();
         state.owner = owner;
         state.servers = u32::from(serves);
@@ -158,7 +158,7 @@ impl Endpoint {
     }
 
     /// May what `thread` has under way with a capability of `epoch` go on?
-    fn is_current(&self, state: &State, epoch: u32, thread: &ThreadRef) -> bool {
+    fn is_current(&self, state: &State, epoch: u64, thread: &ThreadRef) -> bool {
         epoch == self.epoch.load(Ordering::Relaxed) || process_of(thread) == state.owner
     }
 
@@ -170,7 +170,7 @@ impl Endpoint {
                 drop(state);
                 return self.close();
             }
-            let old = |epoch: u32, thread: &ThreadRef| !self.is_current(&state, epoch, thread);
+            let old = |epoch: u64, thread: &ThreadRef| !self.is_current(&state, epoch, thread);
             let call = state.calls.iter().position(|call| old(call.epoch, &call.caller.thread));
             let receiver = state.receivers.iter().position(|r| old(r.epoch, &r.waiter.thread));
             let flight =
@@ -291,7 +291,7 @@ impl Endpoint {
         thread: &'static Thread,
         user_data: u64,
         buffer: Buffer,
-        epoch: u32,
+        epoch: u64,
     ) -> Option<Completion> {
         let mut state = self.state.lock();
         if epoch != self.epoch.load(Ordering::Relaxed) {

@@ -3,6 +3,7 @@
 //! Each reads its parameters, checks them, and only then acts. What it refuses it refuses with an exception and a text.
 
 use crate::endpoint::Endpoint;
+use crate::mm::heap;
 use crate::mm::space::{Access, SpaceError};
 use crate::object::{Cap, MAX_OBJECT_PAGES, MemoryObject, Object, Session, ThreadExit, Waitable};
 use crate::ops::Reply;
@@ -425,7 +426,10 @@ fn user_session(c: &Context<'_>, session: &Arc<Session>) -> Outcome {
 
 fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
     match c.sqe.method {
-        0 => c.give(Object::Endpoint(Arc::new(Endpoint::new())), rights::ALL),
+        0 => {
+            let endpoint = heap::try_arc(Endpoint::new()).map_err(|_| SpaceError::OutOfMemory)?;
+            c.give(Object::Endpoint(endpoint), rights::ALL)
+        }
         1 => {
             let message = schema::decode(params)?;
             let bytes = message.root::<m::factory_create_memory_object_params::Reader<'_>>()?.get_bytes();
@@ -434,7 +438,8 @@ fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
                 return Err((Exception::InvalidArgument, "a memory object has 1 to 16384 whole pages").into());
             }
             let object = MemoryObject::new(pages).ok_or(SpaceError::OutOfMemory)?;
-            c.give(Object::MemoryObject(Arc::new(object)), rights::ALL)
+            let object = heap::try_arc(object).map_err(|_| SpaceError::OutOfMemory)?;
+            c.give(Object::MemoryObject(object), rights::ALL)
         }
         _ => {
             let message = schema::decode(params)?;
@@ -442,7 +447,8 @@ fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
                 message.root::<m::factory_create_session_params::Reader<'_>>()?.get_name()?.to_str()?;
             let name = Name::new(name)
                 .ok_or((Exception::InvalidArgument, "a session has a name of 1 to 24 bytes"))?;
-            c.give(Object::UserSession(Arc::new(Session::new(name))), rights::ALL)
+            let session = heap::try_arc(Session::new(name)).map_err(|_| SpaceError::OutOfMemory)?;
+            c.give(Object::UserSession(session), rights::ALL)
         }
     }
 }

@@ -12,7 +12,7 @@ use abi::{Exception, Interface, rights};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
 /// What a capability names. The variants have the names of the interfaces.
@@ -99,7 +99,7 @@ impl Object {
     }
 
     /// The object's epoch, if it can be revoked.
-    fn epoch(&self) -> Option<&AtomicU32> {
+    fn epoch(&self) -> Option<&AtomicU64> {
         match self {
             Object::Endpoint(endpoint) => Some(&endpoint.epoch),
             Object::MemoryObject(memory) => Some(&memory.epoch),
@@ -118,7 +118,7 @@ impl Object {
 /// A capability.
 pub struct Cap {
     object: Object,
-    epoch: u32,
+    epoch: u64,
     /// `abi::rights`.
     pub rights: u16,
     /// What a server sees of it.
@@ -136,7 +136,7 @@ impl Cap {
         Cap::with_epoch(object, epoch, rights, badge)
     }
 
-    fn with_epoch(object: Object, epoch: u32, rights: u16, badge: u32) -> Cap {
+    fn with_epoch(object: Object, epoch: u64, rights: u16, badge: u32) -> Cap {
         if let Object::Endpoint(endpoint) = &object
             && rights & rights::RECV != 0
         {
@@ -178,7 +178,7 @@ impl Cap {
     }
 
     /// The epoch of the object at which it was made.
-    pub fn epoch(&self) -> u32 {
+    pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
@@ -206,8 +206,8 @@ impl Drop for Cap {
 pub enum Waitable {
     /// A timer.
     Sleep,
-    /// A parking place.
-    Park,
+    /// A parking place, by its key.
+    Park((u64, u64)),
     /// An answer.
     Call(Arc<Endpoint>),
     /// A call.
@@ -327,7 +327,7 @@ impl ThreadExit {
 /// Memory that can be mapped by several processes.
 pub struct MemoryObject {
     frames: Box<[Frame]>,
-    epoch: AtomicU32,
+    epoch: AtomicU64,
     id: u64,
 }
 
@@ -355,7 +355,7 @@ impl MemoryObject {
                 }
             }
         }
-        Some(MemoryObject { frames: list.into_boxed_slice(), epoch: AtomicU32::new(1), id: fresh_id() })
+        Some(MemoryObject { frames: list.into_boxed_slice(), epoch: AtomicU64::new(1), id: fresh_id() })
     }
 
     /// Its frames.
@@ -385,13 +385,13 @@ pub struct Session {
     pub name: crate::process::Name,
     /// Not logged out.
     pub live: AtomicBool,
-    epoch: AtomicU32,
+    epoch: AtomicU64,
 }
 
 impl Session {
     /// A live session.
     pub fn new(name: crate::process::Name) -> Session {
-        Session { id: fresh_id(), name, live: AtomicBool::new(true), epoch: AtomicU32::new(1) }
+        Session { id: fresh_id(), name, live: AtomicBool::new(true), epoch: AtomicU64::new(1) }
     }
 
     /// Ends it. Was it live?
@@ -405,7 +405,7 @@ pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {
     match on {
         Waitable::Sleep => crate::thread::get(waiter.thread.tid)
             .is_some_and(|thread| crate::time::cancel_timer(thread, waiter.op as usize)),
-        Waitable::Park => crate::park::withdraw(waiter),
+        Waitable::Park(key) => crate::park::withdraw(waiter, *key),
         Waitable::Call(endpoint) => endpoint.withdraw_call(waiter),
         Waitable::Recv(endpoint) => endpoint.withdraw_recv(waiter),
         Waitable::Join(exit) => exit.withdraw(waiter),

@@ -121,7 +121,7 @@ struct Found {
     object: Object,
     rights: u16,
     badge: u32,
-    epoch: u32,
+    epoch: u64,
 }
 
 /// The capability with number `id`.
@@ -311,7 +311,7 @@ fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: b
 }
 
 /// The endpoint that capability `id` may receive from, and the capability's epoch.
-fn served(process: &Process, id: u32) -> Decoded<(Arc<Endpoint>, u32)> {
+fn served(process: &Process, id: u32) -> Decoded<(Arc<Endpoint>, u64)> {
     match resolve(process, id)? {
         Found { object: Object::Endpoint(endpoint), rights: held, epoch, .. } if held & rights::RECV != 0 => {
             Ok((endpoint, epoch))

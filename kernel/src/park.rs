@@ -6,6 +6,7 @@ use crate::ring::{self, Completion, Waiter};
 use crate::thread::{self, ParkLink, Thread};
 use crate::time;
 use abi::TransportError;
+use core::sync::atomic::Ordering;
 
 const BUCKETS: usize = 256;
 const NONE: u32 = u32::MAX;
@@ -32,18 +33,23 @@ unsafe fn link(thread: &Thread) -> &mut ParkLink {
     unsafe { &mut *thread.park.get() }
 }
 
+/// Names one parked operation, whoever has the record by now; never 0.
+fn ticket(waiter: &Waiter) -> u64 {
+    u64::from(waiter.thread.thread_generation) << 32 | u64::from(waiter.sequence)
+}
+
 impl Bucket {
     fn push(&mut self, thread: &'static Thread, key: (u64, u64), waiter: &Waiter) {
         // SAFETY: `self` is borrowed from its lock.
         unsafe {
-            let Waiter { op, sequence, .. } = *waiter;
-            *link(thread) = ParkLink { key, op, sequence, queued: true, next: NONE, previous: self.last };
+            *link(thread) = ParkLink { key, waiter: *waiter, next: NONE, previous: self.last };
             match thread::get(self.last) {
                 Some(last) => link(last).next = thread.tid(),
                 None => self.first = thread.tid(),
             }
         }
         self.last = thread.tid();
+        thread.park_ticket.store(ticket(waiter), Ordering::Release);
     }
 
     fn remove(&mut self, thread: &'static Thread) {
@@ -58,8 +64,8 @@ impl Bucket {
                 Some(after) => link(after).previous = previous,
                 None => self.last = previous,
             }
-            link(thread).queued = false;
         }
+        thread.park_ticket.store(0, Ordering::Release);
     }
 }
 
@@ -71,8 +77,8 @@ pub fn park(
     expected: u32,
     timeout_ns: u64,
 ) -> Option<Completion> {
-    // SAFETY: only the thread itself sets `queued`, and whoever clears it does so once; a stale `true` refuses, nothing more.
-    if unsafe { (*thread.park.get()).queued } {
+    // Only the thread itself parks, so it does not change to another one under our eyes.
+    if thread.park_ticket.load(Ordering::Acquire) != 0 {
         return Some(Completion::error(TransportError::NoSpace));
     }
     let process = &thread.body().process;
@@ -84,7 +90,7 @@ pub fn park(
             return Err(TransportError::TimedOut);
         }
         let mut bucket = bucket(key).lock();
-        let waiter = ring::accept(thread, user_data, Waitable::Park).ok_or(TransportError::NoSpace)?;
+        let waiter = ring::accept(thread, user_data, Waitable::Park(key)).ok_or(TransportError::NoSpace)?;
         // The timer first: once the bucket is open, the operation may complete.
         if timeout_ns != u64::MAX {
             time::set_timer(thread, waiter.op as usize, waiter.sequence, time::deadline(timeout_ns));
@@ -111,9 +117,7 @@ pub fn unpark(thread: &'static Thread, address: u64, count: u64) -> Completion {
     let mut woken = 0;
     while woken < count.min(MAX_UNPARK) {
         let Some(waiter) = take_first(key) else { break };
-        if let Some(parked) = thread::get(waiter.thread.tid) {
-            time::cancel_timer(parked, waiter.op as usize);
-        }
+        time::cancel_operation(&waiter);
         if ring::complete(&waiter, &Completion::OK, false) {
             woken += 1;
         }
@@ -126,13 +130,13 @@ fn take_first(key: (u64, u64)) -> Option<Waiter> {
     let mut at = bucket.first;
     while let Some(thread) = thread::get(at) {
         // SAFETY: the bucket's lock is held.
-        let (its_key, op, sequence, next) = unsafe {
+        let (its_key, waiter, next) = unsafe {
             let link = link(thread);
-            (link.key, link.op, link.sequence, link.next)
+            (link.key, link.waiter, link.next)
         };
         if its_key == key {
             bucket.remove(thread);
-            return Some(Waiter { thread: thread.reference(), op, sequence });
+            return Some(waiter);
         }
         at = next;
     }
@@ -140,35 +144,29 @@ fn take_first(key: (u64, u64)) -> Option<Waiter> {
 }
 
 /// Takes a parked operation out, if it is still parked.
-pub fn withdraw(waiter: &Waiter) -> bool {
-    let Some(thread) = thread::get(waiter.thread.tid) else { return false };
-    time::cancel_timer(thread, waiter.op as usize);
-    unqueue(thread, waiter)
+pub fn withdraw(waiter: &Waiter, key: (u64, u64)) -> bool {
+    if let Some(thread) = thread::get(waiter.thread.tid) {
+        // Of the thread itself, which may be ending.
+        time::cancel_timer(thread, waiter.op as usize);
+    }
+    unqueue(waiter, key)
 }
 
-/// Generation and sequence number matter: since the waiter was taken the thread may have been woken and have parked again with the same
-/// operation slot, or its record may serve another thread that has.
-fn unqueue(thread: &'static Thread, waiter: &Waiter) -> bool {
-    // The key does not change while the thread is parked; if it is not, the look under the lock says so.
-    // SAFETY: a racy read of plain numbers, checked again under the lock.
-    let key = unsafe { core::ptr::addr_of!((*thread.park.get()).key).read_volatile() };
+/// The ticket is compared under the lock of the bucket that the operation was put into. If the thread parks elsewhere by now, it is another
+/// ticket, which was written after its link.
+fn unqueue(waiter: &Waiter, key: (u64, u64)) -> bool {
+    let Some(thread) = thread::get(waiter.thread.tid) else { return false };
     let mut bucket = bucket(key).lock();
-    // SAFETY: the bucket's lock is held, if the key is what we read.
-    let found = unsafe {
-        let link = link(thread);
-        let same = link.op == waiter.op && link.sequence == waiter.sequence && link.key == key;
-        link.queued && same && thread.is(&waiter.thread)
-    };
+    let found = thread.park_ticket.load(Ordering::Acquire) == ticket(waiter);
     if found {
         bucket.remove(thread);
     }
     found
 }
 
-/// The time limit of a parked operation is over.
-pub fn timed_out(waiter: &Waiter) {
-    let Some(thread) = thread::get(waiter.thread.tid) else { return };
-    if unqueue(thread, waiter) {
+/// The time limit of an operation that was parked on `key` is over.
+pub fn timed_out(waiter: &Waiter, key: (u64, u64)) {
+    if unqueue(waiter, key) {
         ring::complete(waiter, &Completion::error(TransportError::TimedOut), false);
     }
 }

@@ -3,9 +3,9 @@
 use crate::arch::switch;
 use crate::arch::{fpu, segments};
 use crate::lock::{Rank, SpinLock};
-use crate::mm::frames;
 use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
+use crate::mm::{frames, heap};
 use crate::object::{Cap, Session, ThreadExit, Waitable};
 use crate::ring::{self, Waiter};
 use crate::sched;
@@ -21,7 +21,7 @@ use kcore::generation::ThreadRef;
 pub const PROCESS_THREAD_LIMIT: u32 = 1024;
 /// Capabilities that one process may hold.
 pub const PROCESS_CAP_LIMIT: usize = 4096;
-/// Frames that one process may own: a quarter of the machine's, at least this.
+/// Frames that one process may have, tables included: half of the machine, at least this.
 const PROCESS_FRAME_LIMIT_MIN: u64 = 4096;
 /// Sleeps that one process may have under way.
 pub const PROCESS_SLEEP_LIMIT: u32 = 256;
@@ -126,7 +126,7 @@ pub struct Process {
     /// Whom it works for.
     pub session: Arc<Session>,
     /// Moves on when handles are revoked.
-    pub epoch: AtomicU32,
+    pub epoch: AtomicU64,
     inner: SpinLock<Inner>,
     live_threads: AtomicU32,
     ending: AtomicBool,
@@ -206,7 +206,7 @@ impl Process {
             None => return Err(MakeError::Table),
         };
         let generation = table.slots[at].0.wrapping_add(1).max(1);
-        let process = Arc::new(Process {
+        let process = Process {
             pid: at as u32 + 1,
             generation,
             parent,
@@ -215,7 +215,7 @@ impl Process {
             caps: SpinLock::new(Rank::Process, CapTable::new(PROCESS_CAP_LIMIT)),
             ledger: Ledger::default(),
             session,
-            epoch: AtomicU32::new(1),
+            epoch: AtomicU64::new(1),
             inner: SpinLock::new(
                 Rank::Process,
                 Inner { threads: Vec::new(), rings: Vec::new(), ended: None, waiters: Vec::new() },
@@ -224,9 +224,14 @@ impl Process {
             ending: AtomicBool::new(false),
             verdict: SpinLock::new(Rank::Object, None),
             ended_runtime_ns: AtomicU64::new(0),
-        });
-        table.slots[at] = (generation, Some(process.clone()));
-        Ok(process)
+        };
+        let made = heap::try_arc(process);
+        if let Ok(process) = &made {
+            table.slots[at] = (generation, Some(process.clone()));
+        }
+        // What could not be made goes without the table's lock.
+        drop(table);
+        made.map_err(|_| MakeError::Memory)
     }
 
     /// Takes a process that never ran out of the table.
@@ -252,10 +257,9 @@ impl Process {
         self.inner.lock().ended
     }
 
-    /// Thread numbers of its live threads.
-    pub fn threads(&self, mut visit: impl FnMut(&'static Thread)) {
-        let inner = self.inner.lock();
-        inner.threads.iter().filter_map(|tid| thread::get(*tid)).for_each(&mut visit);
+    /// The number of its live thread at place `at` of the list.
+    pub fn thread_at(&self, at: usize) -> Option<u32> {
+        self.inner.lock().threads.get(at).copied()
     }
 
     /// Puts a capability into the table.
@@ -311,11 +315,7 @@ impl Process {
         if !take(&self.ledger.stack_pages, pages, PROCESS_THREAD_LIMIT * pages) {
             return Err(MakeError::Threads);
         }
-        let made = self.make_charged(start, fs_base, ring_address, detached, charge);
-        if made.is_err() {
-            self.ledger.release_stack();
-        }
-        made
+        self.make_charged(start, fs_base, ring_address, detached, charge)
     }
 
     fn make_charged(
@@ -326,21 +326,27 @@ impl Process {
         detached: bool,
         charge: StackCharge,
     ) -> Result<NewThread, MakeError> {
-        let stack = Stack::allocate().ok_or(MakeError::Memory)?;
-        let Some(ring_frame) = frames::allocate_zeroed() else {
-            stack.free_unused();
+        let Ok(exit) = heap::try_arc(ThreadExit::new(charge, detached)) else {
+            self.ledger.release_stack();
             return Err(MakeError::Memory);
         };
-        let mapped = self.map_ring(ring_address, ring_frame);
-        let ring_address = match mapped {
+        let Some(stack) = Stack::allocate() else {
+            self.ledger.release_stack();
+            return Err(MakeError::Memory);
+        };
+        let undo = |stack: Stack, error: MakeError| {
+            stack.free_unused();
+            self.ledger.release_stack();
+            error
+        };
+        let Some(ring_frame) = frames::allocate_zeroed() else { return Err(undo(stack, MakeError::Memory)) };
+        let ring_address = match self.map_ring(ring_address, ring_frame) {
             Ok(address) => address,
             Err(error) => {
                 frames::free(ring_frame);
-                stack.free_unused();
-                return Err(error);
+                return Err(undo(stack, error));
             }
         };
-        let exit = Arc::new(ThreadExit::new(charge, detached));
         let top = stack.top();
         let body = Body { process: self.clone(), stack, ring_frame, ring_address, exit: exit.clone(), start };
         let thread = match thread::claim(body) {
@@ -348,8 +354,7 @@ impl Process {
             Err(body) => {
                 self.unmap_ring(ring_address);
                 frames::free(ring_frame);
-                body.stack.free_unused();
-                return Err(MakeError::Table);
+                return Err(undo(body.stack, MakeError::Table));
             }
         };
         exit.set_target(thread.reference());
@@ -442,16 +447,11 @@ impl Process {
 
     /// The last thread is gone: lets go of everything, and tells those who wait.
     fn finish(&self, code: i64, reason: Reason) {
-        // Capabilities first: servers and peers learn that we are gone.
-        loop {
-            let mut caps = self.caps.lock();
-            let next = caps.iter().next().map(|(id, _)| id);
-            let cap = next.and_then(|id| caps.remove(id));
-            drop(caps);
-            if cap.is_none() {
-                break;
-            }
-        }
+        // Capabilities first: servers and peers learn that we are gone. The table takes no more: one that arrived late and named this process
+        // would keep it for ever.
+        let mut caps = core::mem::replace(&mut *self.caps.lock(), CapTable::new(0));
+        caps.drain().for_each(drop);
+        drop(caps);
         self.space.destroy();
         let mut table = TABLE.lock();
         let slot = table.slots.get_mut(self.pid as usize - 1);
@@ -528,8 +528,13 @@ pub fn exit_current(code: i64) -> ! {
     crate::time::cancel_timer(thread, thread::TIMEOUT);
     // From here on completions find nobody.
     ring::close(thread);
-    process.unmap_ring(body.ring_address);
-    frames::free(body.ring_frame);
+    if process.is_ending() {
+        // All threads end, and the space with them: no need to stop the others for each ring.
+        process.space.adopt_fixed(body.ring_address);
+    } else {
+        process.unmap_ring(body.ring_address);
+        frames::free(body.ring_frame);
+    }
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
     // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more.
     sched::leave_space();
@@ -549,7 +554,7 @@ pub fn exit_current(code: i64) -> ! {
 /// finished there first: when the thread has ended, its memory and its record may serve others, and nobody may write to them on its behalf.
 fn withdraw_all(thread: &Thread) {
     while let Some((waiter, on)) = ring::any_pending(thread) {
-        let in_object = !matches!(on, Waitable::Sleep | Waitable::Park | Waitable::Read);
+        let in_object = !matches!(on, Waitable::Sleep | Waitable::Park(_) | Waitable::Read);
         if cfg!(feature = "planted-no-generation-check") && in_object {
             // A kernel that relied on the check alone would leave its waiters behind.
             ring::forget(thread, &waiter);
@@ -568,12 +573,11 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
     let mut from = 0;
     loop {
         let caps = process.caps.lock();
-        let next =
-            caps.iter().enumerate().skip(from).find_map(|(i, (_, cap))| Some((i, cap.served()?.clone())));
+        let next = caps.iter_from(from).find_map(|(id, cap)| Some((id, cap.served()?.clone())));
         drop(caps);
-        let Some((at, endpoint)) = next else { return };
+        let Some((id, endpoint)) = next else { return };
         endpoint.server_ended(server);
-        from = at + 1;
+        from = usize::from(id.index()) + 1;
     }
 }
 

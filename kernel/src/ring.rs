@@ -207,12 +207,16 @@ pub fn timer_due(waiter: &Waiter) {
     let Some(thread) = thread::get(waiter.thread.tid) else { return };
     let ring = thread.ring.lock();
     let pending = ring.pending[waiter.op as usize].as_ref().filter(|p| p.sequence == waiter.sequence);
-    let parked = thread.is(&waiter.thread) && pending.is_some_and(|p| matches!(p.on, Waitable::Park));
+    let parked = match pending.map(|p| &p.on) {
+        Some(Waitable::Park(key)) if thread.is(&waiter.thread) => Some(*key),
+        _ => None,
+    };
     drop(ring);
-    if parked {
-        crate::park::timed_out(waiter);
-    } else {
-        complete(waiter, &time::SLEPT, false);
+    match parked {
+        Some(key) => crate::park::timed_out(waiter, key),
+        None => {
+            complete(waiter, &time::SLEPT, false);
+        }
     }
 }
 

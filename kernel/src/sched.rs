@@ -157,8 +157,9 @@ fn enqueue(runnable: Runnable<()>, direct: bool) {
 fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
     let Some(topology) = topology() else { return me };
     let previous = runnable.last_cpu();
-    // The usual case first: it ran here, and nobody else is idle.
-    if previous.is_some_and(|last| last.index() == me.id) && IDLE.is_empty() {
+    // The usual case first: it ran here, may do so again, and nobody else is idle.
+    let may_stay = |last: CpuId| last.index() == me.id && runnable.allowed().contains(last);
+    if previous.is_some_and(may_stay) && IDLE.is_empty() {
         return me;
     }
     let idle = IDLE.snapshot();

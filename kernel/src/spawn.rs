@@ -41,7 +41,8 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
     }
     let grants = p.get_grants()?;
     let mut gifts = Vec::new();
-    gifts.try_reserve(grants.len() as usize).map_err(|_| MakeError::Memory)?;
+    // One more for its own handle.
+    gifts.try_reserve(grants.len() as usize + 1).map_err(|_| MakeError::Memory)?;
     let mut session = c.process.session.clone();
     for grant in grants {
         let name = Name::new(grant.get_name()?.to_str()?)

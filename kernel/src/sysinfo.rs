@@ -81,10 +81,10 @@ struct Row {
 fn row(process: Arc<Process>) -> Row {
     let threads = process.live_threads();
     let mut runtime_ns = process.ended_runtime_ns.load(Ordering::Relaxed);
-    let mut tids = Vec::new();
-    process.threads(|thread| tids.push(thread.tid()));
-    for tid in tids {
+    let mut at = 0;
+    while let Some(tid) = process.thread_at(at) {
         runtime_ns += sched::snapshot(tid).map_or(0, |snapshot| snapshot.runtime_ns);
+        at += 1;
     }
     let frames = process.space.owned_frames();
     let caps = process.caps.lock().len() as u32;
@@ -116,6 +116,14 @@ pub fn process(c: &Context<'_>, process: &Arc<Process>) -> Outcome {
     c.reply::<m::process_handle_info_results::Owned>(more, |r| fill_row(r.init_info(), &row))
 }
 
+/// The first `limit` of `items`.
+fn list<T>(limit: usize, items: impl Iterator<Item = T>) -> Result<Vec<T>, abi::TransportError> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(limit).map_err(|_| abi::TransportError::NoSpace)?;
+    list.extend(items.take(limit));
+    Ok(list)
+}
+
 /// How many entries of `entry_words` words fit beside `head_words`.
 fn fitting(c: &Context<'_>, head_words: usize, entry_words: usize) -> usize {
     (c.room() / 8).saturating_sub(head_words + 1) / entry_words
@@ -125,7 +133,7 @@ fn processes(c: &Context<'_>, params: &[u8]) -> Outcome {
     let skip = start(params)?;
     let entry = words::structure::<m::process_info::Owned>() + words::text(abi::MAX_NAME_BYTES);
     let limit = fitting(c, words::message::<m::system_info_processes_results::Owned>(), entry);
-    let mut rows = Vec::new();
+    let mut rows = list(limit, core::iter::empty())?;
     let (mut seen, mut more) = (0, false);
     process::each(0, |_, process| {
         seen += 1;
@@ -155,10 +163,10 @@ fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
     let entry = words::structure::<m::thread_info::Owned>() + words::text(WAITS_BYTES);
     let limit = fitting(c, words::message::<m::system_info_threads_results::Owned>(), entry);
     let live = |tid: &u32| thread::get(*tid).is_some_and(|t| t.generation.load(Ordering::Relaxed) != 0);
-    let mut tids: Vec<u32> = (0..thread::count()).filter(live).skip(skip).take(limit + 1).collect();
+    let mut tids = list(limit + 1, (0..thread::count()).filter(live).skip(skip))?;
     let more = tids.len() > limit;
     tids.truncate(limit);
-    let rows: Vec<_> = tids.iter().map(|tid| (*tid, sched::snapshot(*tid))).collect();
+    let rows = list(tids.len(), tids.iter().map(|tid| (*tid, sched::snapshot(*tid))))?;
     let count = rows.len();
     let size = words::structures::<m::thread_info::Owned>(count) + count * words::text(WAITS_BYTES);
     c.reply_long::<m::system_info_threads_results::Owned>(size, |mut r| {
@@ -199,7 +207,7 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
     let limit = fitting(c, words::message::<m::system_info_cpus_results::Owned>(), entry);
     let count = percpu::count().saturating_sub(skip).min(limit);
     let more = skip + count < percpu::count();
-    let rows: Vec<_> = percpu::all().skip(skip).take(count).map(|cpu| (cpu, sched::cpu_time(cpu))).collect();
+    let rows = list(count, percpu::all().skip(skip).map(|cpu| (cpu, sched::cpu_time(cpu))))?;
     c.reply_long::<m::system_info_cpus_results::Owned>(
         words::structures::<m::cpu_info::Owned>(count),
         |mut r| {
@@ -263,13 +271,8 @@ pub fn programs(c: &Context<'_>, params: &[u8]) -> Outcome {
     let archive = image::archive().ok_or((Exception::Failed, "there is no boot image"))?;
     let entry = words::pointers(1) + words::text(abi::MAX_NAME_BYTES);
     let limit = fitting(c, words::message::<m::process_spawner_programs_results::Owned>(), entry);
-    let mut names: Vec<&str> = archive
-        .entries()
-        .map(|e| e.name)
-        .filter(|name| image::is_program(name))
-        .skip(skip)
-        .take(limit + 1)
-        .collect();
+    let all = archive.entries().map(|e| e.name).filter(|name| image::is_program(name));
+    let mut names = list(limit + 1, all.skip(skip))?;
     let more = names.len() > limit;
     names.truncate(limit);
     let texts: usize = names.iter().map(|name| words::text(name.len())).sum();

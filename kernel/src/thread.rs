@@ -6,11 +6,11 @@ use crate::mm::frames::{self, Frame};
 use crate::mm::paging;
 use crate::mm::stacks::{OffStackToken, Stack};
 use crate::process::Process;
-use crate::ring::RingSide;
+use crate::ring::{RingSide, Waiter};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::sqlease::SqOwner;
 use kcore::timerq::Node;
@@ -38,11 +38,7 @@ pub struct ParkLink {
     /// What it is parked on.
     pub key: (u64, u64),
     /// Which operation it completes.
-    pub op: u8,
-    /// Which use of that.
-    pub sequence: u32,
-    /// Is it in the bucket?
-    pub queued: bool,
+    pub waiter: Waiter,
     /// Neighbours (thread numbers; `u32::MAX` for none).
     pub next: u32,
     /// See `next`.
@@ -129,6 +125,9 @@ pub struct Thread {
     pub timers: [TimerSlot; OPS + 1],
     /// See [`ParkLink`].
     pub park: UnsafeCell<ParkLink>,
+    /// Whether that is in a bucket, and for which operation: generation and sequence of its waiter; 0 if it is not. Written under the
+    /// bucket's lock, after everything else.
+    pub park_ticket: AtomicU64,
     body: UnsafeCell<Option<Body>>,
     /// What it ended with, while the record waits to be reaped.
     pub exit_code: Cell<i64>,
@@ -259,12 +258,11 @@ impl Table {
                 }; OPS + 1],
                 park: UnsafeCell::new(ParkLink {
                     key: (0, 0),
-                    op: 0,
-                    sequence: 0,
-                    queued: false,
+                    waiter: Waiter { thread: ThreadRef::NONE, op: 0, sequence: 0 },
                     next: u32::MAX,
                     previous: u32::MAX,
                 }),
+                park_ticket: AtomicU64::new(0),
                 body: UnsafeCell::new(None),
                 exit_code: Cell::new(0),
                 last: Cell::new(false),

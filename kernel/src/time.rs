@@ -7,7 +7,7 @@ use crate::clock;
 pub use crate::clock::now_ns;
 use crate::event;
 use crate::ring::{self, Completion, Waiter};
-use crate::thread::{self, OPS, TIMEOUT, Thread};
+use crate::thread::{self, OPS, TIMEOUT, Thread, TimerSlot};
 use core::sync::atomic::Ordering;
 use kcore::timerq::{Node, Store};
 
@@ -101,17 +101,33 @@ pub fn set_timer(thread: &'static Thread, slot: usize, sequence: u32, deadline: 
     arm(me, deadline, now_ns());
 }
 
-/// Timer `slot` of the thread will not fire any more. Did it wait to?
+/// Timer `slot` of the current thread will not fire any more. Did it wait to?
 pub fn cancel_timer(thread: &'static Thread, slot: usize) -> bool {
-    let owner = thread.timers[slot].cpu.load(Ordering::Relaxed);
+    cancel_if(thread, slot, |_| true)
+}
+
+/// The timer of somebody's operation will not fire any more, if it is still that operation's (K-05): the thread may have ended, and another
+/// one may have set the timer in its place.
+pub fn cancel_operation(waiter: &Waiter) -> bool {
+    let Some(thread) = thread::get(waiter.thread.tid) else { return false };
+    let is_its = |timer: &TimerSlot| {
+        // A thread that ends takes its timers back before its record is used again.
+        thread.is(&waiter.thread) && timer.sequence.load(Ordering::Relaxed) == waiter.sequence
+    };
+    cancel_if(thread, waiter.op as usize, is_its)
+}
+
+fn cancel_if(thread: &'static Thread, slot: usize, is_meant: impl FnOnce(&TimerSlot) -> bool) -> bool {
+    let timer = &thread.timers[slot];
+    let owner = timer.cpu.load(Ordering::Relaxed);
     let Some(cpu) = percpu::get(owner as usize) else { return false };
     let mut timers = cpu.sched.timers.lock();
     // It may have fired in the meantime.
-    if thread.timers[slot].cpu.load(Ordering::Relaxed) != owner {
+    if timer.cpu.load(Ordering::Relaxed) != owner || !is_meant(timer) {
         return false;
     }
     let found = timers.cancel(&mut Records, join(thread, slot));
-    thread.timers[slot].cpu.store(u32::MAX, Ordering::Relaxed);
+    timer.cpu.store(u32::MAX, Ordering::Relaxed);
     publish(cpu, &mut timers);
     found
 }

@@ -4,6 +4,7 @@
 
 extern crate alloc;
 
+pub mod fuzz;
 pub mod kit;
 pub mod machine;
 pub mod proof;

@@ -25,6 +25,7 @@ impl Before {
     /// Waits until the count of free frames stands still, and remembers it.
     pub fn take() -> Outcome<Before> {
         let info: SystemInfo = caps::any().doing("system_info")?;
+        thread::trim();
         // Once, so that what the list needs of this program's heap is there already.
         let mut processes = info.processes().doing("list processes")?.len();
         let (mut free, mut calm) = (0, 0);
@@ -40,6 +41,7 @@ impl Before {
 
     /// Fails unless the machine comes back to exactly what it was.
     pub fn check(&self, what: &str) -> Outcome {
+        thread::trim();
         let (mut free, mut processes) = (0, 0);
         let end = time::now_ns().doing("now")? + PATIENCE_NS;
         while time::now_ns().doing("now")? < end {

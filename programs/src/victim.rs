@@ -61,6 +61,15 @@ pub struct Watch {
 impl Watch {
     /// Starts a victim.
     pub fn start() -> Outcome<Watch> {
+        Watch::start_as("all")
+    }
+
+    /// Starts a victim that needs no new memory once it is at work.
+    pub fn start_steady() -> Outcome<Watch> {
+        Watch::start_as("steady")
+    }
+
+    fn start_as(how: &str) -> Outcome<Watch> {
         let factory: Factory = caps::any().doing("factory")?;
         let endpoint = Arc::new(factory.endpoint().doing("an endpoint for the victim")?);
         let (is_over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -70,6 +79,7 @@ impl Watch {
             thread::Builder::new().spawn(move || serve(&endpoint, &is_over, &rounds)).doing("spawn")?
         };
         let child = command(PROGRAM, PROGRAM)
+            .arg(how)
             .grant("report", endpoint.cap(), rights::CALL, 0)
             .spawn(&caps::any::<ProcessSpawner>().doing("process_spawner")?)
             .doing("start the victim")?;
@@ -87,6 +97,9 @@ impl Watch {
         for _ in 0..5000 {
             if self.rounds() >= goal {
                 return Ok(());
+            }
+            if self.is_over.load(Ordering::Relaxed) {
+                break;
             }
             rt::time::sleep(2 * MS).doing("sleep")?;
         }
@@ -140,7 +153,11 @@ fn serve(endpoint: &Endpoint, is_over: &AtomicBool, rounds: &AtomicU64) -> Resul
             }
             _ => {}
         }
-        let stop = is_over.load(Ordering::Relaxed) || wrong.is_some();
+        if let Some(wrong) = &wrong {
+            println!("watcher: {wrong}");
+            is_over.store(true, Ordering::Relaxed);
+        }
+        let stop = is_over.load(Ordering::Relaxed);
         // A victim that has gone needs no answer.
         let _ = endpoint.reply(call.token, Answer::Words([u64::from(stop), 0]));
         if call.method == QUIT {

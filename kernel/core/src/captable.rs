@@ -155,7 +155,12 @@ impl<O> CapTable<O> {
 
     /// All capabilities, by index.
     pub fn iter(&self) -> impl Iterator<Item = (CapId, &O)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+        self.iter_from(0)
+    }
+
+    /// The capabilities from `index` on.
+    pub fn iter_from(&self, index: usize) -> impl Iterator<Item = (CapId, &O)> {
+        self.slots.iter().enumerate().skip(index).filter_map(|(index, slot)| {
             slot.object.as_ref().map(|object| (CapId::new(index as u16, slot.generation), object))
         })
     }

@@ -139,3 +139,9 @@ pub fn wait_for_interrupt() {
     // kernel is compiled without one, and nothing else is live here.
     unsafe { asm!("sti; hlt; cli", options(nostack)) }
 }
+
+/// Takes the interrupts that are pending, and comes back with interrupts off.
+pub fn open_window() {
+    // SAFETY: as `wait_for_interrupt`.
+    unsafe { asm!("sti; nop; nop; cli", options(nostack)) }
+}

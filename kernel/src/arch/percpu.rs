@@ -51,6 +51,8 @@ pub struct PerCpu {
     pub space: Cell<*const crate::mm::space::Space>,
     /// The tables that the CPU itself reads.
     pub segments: UnsafeCell<super::segments::Segments>,
+    /// A block for the next allocation of its size; see `mm::heap::try_arc`.
+    pub spare: Cell<Option<(*mut u8, core::alloc::Layout)>>,
     /// The stack of the idle loop.
     pub idle_stack: Stack,
 }
@@ -111,6 +113,7 @@ pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
         root: Cell::new(crate::mm::paging::kernel_root()),
         space: Cell::new(core::ptr::null()),
         segments: UnsafeCell::new(super::segments::Segments::new()),
+        spare: Cell::new(None),
         idle_stack,
     }));
     record.this = record;

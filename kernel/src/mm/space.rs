@@ -102,12 +102,13 @@ struct Region {
 pub struct Tables {
     root: u64,
     regions: Vec<Region>,
-    /// Where the search for free addresses begins.
+    /// Where the search for free addresses begins. Addresses that are given back come first: each new one may cost a table, which stays.
     hint: u64,
     /// Frames of its page tables, the root excepted.
     tables: Vec<Frame>,
     /// Frames that belong to this space, tables excluded.
     owned: u64,
+    /// Most frames that it may have of both.
     limit: u64,
 }
 
@@ -181,7 +182,7 @@ impl Space {
         access: Access,
         backing: Backing<'_>,
     ) -> Result<(), SpaceError> {
-        self.lock().map(start, bytes, access, backing, Kind::Fixed)
+        self.lock().map(start, bytes, access, backing, Kind::Fixed, &self.resident)
     }
 
     /// Takes a fixed page away again, and gives its frame to the caller if the space owned it.
@@ -193,11 +194,22 @@ impl Space {
         }
     }
 
+    /// The frame of a fixed page belongs to the space from now on, and is freed with it. For a process that ends: nobody has to forget
+    /// the page before that.
+    pub fn adopt_fixed(&self, address: u64) {
+        let tables = self.lock();
+        // SAFETY: the space's lock is held.
+        if let Some(slot) = unsafe { paging::find(tables.root, address) } {
+            debug_assert!(*slot & (PRESENT | OWNED) == PRESENT, "a page of somebody else's");
+            *slot |= OWNED;
+        }
+    }
+
     /// Maps zeroed memory, at `start` or (0) where there is room.
     pub fn map_anonymous(&self, start: u64, bytes: u64, access: Access) -> Result<u64, SpaceError> {
         let mut tables = self.lock();
         let start = tables.choose(start, bytes)?;
-        tables.map(start, bytes, access, Backing::Zero, Kind::Anonymous)?;
+        tables.map(start, bytes, access, Backing::Zero, Kind::Anonymous, &self.resident)?;
         Ok(start)
     }
 
@@ -220,7 +232,8 @@ impl Space {
         let part = all.get(first..last).ok_or(SpaceError::BadRange)?;
         let mut tables = self.lock();
         let start = tables.choose(start, bytes)?;
-        tables.map(start, bytes, access, Backing::Borrowed(part), Kind::Object(object.clone(), offset))?;
+        let kind = Kind::Object(object.clone(), offset);
+        tables.map(start, bytes, access, Backing::Borrowed(part), kind, &self.resident)?;
         Ok(start)
     }
 
@@ -400,10 +413,10 @@ impl Tables {
         if start != 0 {
             return Ok(start);
         }
-        if bytes == 0 || bytes > USER_END_VADDR {
+        if bytes == 0 || bytes > USER_END_VADDR || !bytes.is_multiple_of(FRAME_BYTES) {
             return Err(SpaceError::BadRange);
         }
-        // A page is left free between regions, so that running over an end faults.
+        // A page is left free on both sides, so that running over an end faults.
         let bytes_and_gap = bytes + FRAME_BYTES;
         for from in [self.hint, MMAP_BASE_VADDR] {
             let mut at = from;
@@ -411,7 +424,7 @@ impl Tables {
             loop {
                 let end =
                     self.regions.get(next).map_or(abi::STACK_TOP_VADDR - (64 << 20), |region| region.start);
-                if at + bytes_and_gap <= end {
+                if at + bytes_and_gap + FRAME_BYTES <= end {
                     self.hint = at + bytes_and_gap;
                     return Ok(at + FRAME_BYTES);
                 }
@@ -430,6 +443,7 @@ impl Tables {
         access: Access,
         backing: Backing<'_>,
         kind: Kind,
+        resident: &AtomicMask,
     ) -> Result<(), SpaceError> {
         let end = check(start, bytes)?;
         if access.writable && access.executable {
@@ -443,49 +457,41 @@ impl Tables {
         }
         let pages = bytes / FRAME_BYTES;
         let owned = if matches!(backing, Backing::Zero) { pages } else { 0 };
-        if self.owned + owned > self.limit {
+        // Tables at worst: those for the pages themselves, one more at each end of the range, and one of each level above.
+        let tables = pages / 512 + pages / (512 * 512) + 5;
+        if self.owned + self.tables.len() as u64 + 1 + owned + tables > self.limit {
             return Err(SpaceError::OutOfMemory);
         }
         self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
         for page in 0..pages {
             let address = start + page * FRAME_BYTES;
             // Room to note every table that this page may need.
-            let noted = self.tables.try_reserve(3).is_ok();
-            let list = &mut self.tables;
-            // SAFETY: the space's lock is held.
-            let slot = unsafe { paging::entry_noting(self.root, address, 0, USER, |table| list.push(table)) };
-            let slot = slot.filter(|_| noted);
+            let slot = self.tables.try_reserve(3).ok().and_then(|()| {
+                let list = &mut self.tables;
+                // SAFETY: the space's lock is held.
+                unsafe { paging::entry_noting(self.root, address, 0, USER, |table| list.push(table)) }
+            });
             let entry = slot.and_then(|slot| {
                 *slot = match &backing {
-                    Backing::Zero => frames::allocate_zeroed()?.0 | OWNED,
+                    Backing::Zero => {
+                        let frame = frames::allocate_zeroed()?;
+                        self.owned += 1;
+                        frame.0 | OWNED
+                    }
                     Backing::Borrowed(frames) => frames[page as usize].0,
                     Backing::Image(first) => first.0 + page * FRAME_BYTES,
                 } | access.bits();
                 Some(())
             });
             if entry.is_none() {
-                self.rollback(start, address);
+                // Other threads of the process may have touched what was there already.
+                self.clear(start, address, resident);
                 return Err(SpaceError::OutOfMemory);
             }
         }
-        self.owned += owned;
         let at = self.search(start);
         self.regions.insert(at, Region { start, end, kind });
         Ok(())
-    }
-
-    /// Undoes a `map` that nobody has seen yet: no CPU can have the pages in its TLB.
-    fn rollback(&mut self, start: u64, end: u64) {
-        for page in (start..end).step_by(FRAME_BYTES as usize) {
-            // SAFETY: the space's lock is held.
-            if let Some(slot) = unsafe { paging::find(self.root, page) } {
-                let entry = core::mem::take(slot);
-                cpu::invlpg(page);
-                if entry & OWNED != 0 {
-                    frames::free(Frame(entry & ADDRESS));
-                }
-            }
-        }
     }
 
     /// Is all of the range mapped by regions of this kind?

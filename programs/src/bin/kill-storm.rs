@@ -1,7 +1,333 @@
-//! Stub.
+//! Proof that a process can be killed at any moment: its threads run, park, sleep, call, receive, join, make threads, map memory and start
+//! processes when it happens. Afterwards nothing is left of it (K-05, K-08, K-17), and a victim has not noticed.
 #![no_std]
 #![no_main]
+
+extern crate alloc;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::ControlFlow::Continue;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use programs::ensure;
+use programs::machine::{Before, MS, command, warm_up};
+use programs::proof::{Doing, Failure, Outcome, prove, step};
+use programs::random::Random;
+use programs::victim::Watch;
+use rt::abi::rights;
+use rt::clients::Child;
+use rt::{Client, Endpoint, ExitReason, Factory, ProcessSpawner, args, caps, println, thread, time, vm};
+
 rt::main!(run);
+
+/// Rounds, if the first argument does not say otherwise; the second is the seed.
+const ROUNDS: u64 = 60;
+/// Rounds before the frames are counted.
+const WARM_UP: u64 = 6;
+/// Processes that are killed together.
+const TOGETHER: u64 = 4;
+/// Longest life of a process.
+const LIFE_NS: u64 = 30 * MS;
+/// How long a round may take.
+const PATIENCE_NS: u64 = 20_000 * MS;
+
 fn run() -> i64 {
-    1
+    match args::args().next() {
+        Some("child") => child(args::number(1, 0).unwrap_or(0)),
+        Some("leaf") => leaf(args::number(1, 0).unwrap_or(0)),
+        _ => prove("kill-storm", || {
+            let rounds = args::number(0, ROUNDS).doing("the number of rounds is no number")?;
+            let seed = args::number(1, 1).doing("the seed is no number")?;
+            let mut storm = Storm { random: Random::new(seed), kills: 0, early: 0, by_itself: 0 };
+            println!("kill-storm: {} CPUs, {rounds} rounds, seed {seed}", rt::boot_info().cpus);
+            warm_up(160)?;
+            step("the first rounds, for the kernel's tables", || storm.rounds(WARM_UP))?;
+            let before = Before::take()?;
+            let victim = Watch::start()?;
+            let start = time::now_ns()?;
+            step("processes are killed with threads in every state (K-08)", || storm.rounds(rounds))?;
+            println!(
+                "    {} kills, {} of them before the first instruction, {} processes died by themselves; {} ms",
+                storm.kills,
+                storm.early,
+                storm.by_itself,
+                (time::now_ns()? - start) / MS
+            );
+            step("the victim is exact", || victim.goes_on(3))?;
+            victim.finish()?;
+            step("nothing is left of them (K-05, K-17)", || before.check("after the storm"))?;
+            println!(
+                "    {} exits checked, {} completions found nobody",
+                before.counter("exits_checked")?,
+                before.counter("stale_completions")?
+            );
+            Ok(())
+        }),
+    }
+}
+
+struct Storm {
+    random: Random,
+    kills: u64,
+    early: u64,
+    by_itself: u64,
+}
+
+impl Storm {
+    fn rounds(&mut self, count: u64) -> Outcome {
+        (0..count).try_for_each(|round| self.round().doing(&alloc::format!("round {round}")))
+    }
+
+    fn round(&mut self) -> Result<(), alloc::string::String> {
+        self.storm().map_err(|Failure(why)| why)
+    }
+
+    fn storm(&mut self) -> Outcome {
+        let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
+        // One that nobody serves, and one that is served by us for a while.
+        let deaf = factory.endpoint().doing("make an endpoint")?;
+        let served = Arc::new(factory.endpoint().doing("make an endpoint")?);
+        let server = {
+            let served = Arc::clone(&served);
+            thread::Builder::new().spawn(move || serve(&served)).doing("spawn")?
+        };
+        let mut children: Vec<(Child, u64)> = Vec::new();
+        for _ in 0..TOGETHER {
+            let seed = self.random.word() >> 1;
+            let child = command("kill-storm", "storm")
+                .arg("child")
+                .arg(&alloc::format!("{seed}"))
+                .grant("deaf", deaf.cap(), rights::ALL, 0)
+                .grant("served", served.cap(), rights::CALL | rights::GRANT, 0)
+                .spawn(&spawner)
+                .doing("start a child")?;
+            // Some are killed before they have run, most while they are busy.
+            let life = if self.random.below(8) == 0 { 0 } else { self.random.below(LIFE_NS) };
+            if life == 0 {
+                child.handle.kill().doing("kill")?;
+                self.early += 1;
+            }
+            children.push((child, life));
+        }
+        children.sort_by_key(|(_, life)| *life);
+        let mut waited = 0;
+        for (child, life) in &children {
+            if *life > waited {
+                time::sleep(*life - waited).doing("sleep")?;
+                waited = *life;
+            }
+            // The second time it is ending or has ended: both must be said, and do nothing.
+            let first = child.handle.kill();
+            let _ = child.handle.kill();
+            self.kills += u64::from(first.is_ok());
+        }
+        for (child, _) in &children {
+            let mut end = child.handle.wait_start().doing("wait")?;
+            let exit = end.wait_timeout(PATIENCE_NS);
+            ensure!(exit.is_some(), "pid {} does not end: {:?}", child.pid, child.handle.info());
+            let exit = exit.unwrap_or(Err(rt::Error::BadReply)).doing("wait")?;
+            self.by_itself += u64::from(exit.reason != ExitReason::Killed);
+            let info = child.handle.info().doing("info")?;
+            ensure!(info.threads == 0, "pid {} has ended with {} threads", child.pid, info.threads);
+        }
+        served.call(QUIT, [0; 2]).doing("end the server")?;
+        server.join()?.doing("serve")
+    }
+}
+
+const QUIT: u16 = 99;
+
+/// Answers every second call late and the others at once, until somebody says that it is enough.
+fn serve(endpoint: &Endpoint) -> rt::Result<()> {
+    let mut count = 0_u64;
+    endpoint.serve(|call| {
+        count += 1;
+        if call.method == QUIT {
+            return core::ops::ControlFlow::Break([0; 2]);
+        }
+        if count.is_multiple_of(2) {
+            // The caller may be gone when this is over.
+            let _ = time::sleep(MS);
+        }
+        Continue([count, 0])
+    })
+}
+
+// ---- those who are killed -------------------------------------------------------------------------------------------------
+
+/// What a thread of a child does for ever.
+const STATES: [(&str, fn(&Shared)); 14] = [
+    ("runs", spin),
+    ("yields", yields),
+    ("parks", park),
+    ("parks for a while", park_shortly),
+    ("wakes", unpark),
+    ("sleeps", sleep),
+    ("sleeps shortly", nap),
+    ("calls the deaf", call_deaf),
+    ("calls the server", call_served),
+    ("receives", receive),
+    ("calls a sibling", call_sibling),
+    ("joins", join),
+    ("makes threads", make_threads),
+    ("maps", map),
+];
+
+/// What threads of a child share.
+struct Shared {
+    word: AtomicU32,
+    deaf: Endpoint,
+    served: Endpoint,
+    own: Endpoint,
+}
+
+fn child(seed: u64) -> i64 {
+    match begin(seed) {
+        Ok(()) => 0,
+        Err(Failure(why)) => {
+            println!("storm child: {why}");
+            1
+        }
+    }
+}
+
+fn begin(seed: u64) -> Outcome {
+    let mut random = Random::new(seed);
+    let shared = Arc::new(Shared {
+        word: AtomicU32::new(0),
+        deaf: caps::get("deaf")?,
+        served: caps::get("served")?,
+        own: caps::any::<Factory>()?.endpoint().doing("make an endpoint")?,
+    });
+    // All states, from another one each time, so that early deaths do not always hit the same.
+    let first = random.below(STATES.len() as u64) as usize;
+    for at in 0..STATES.len() {
+        let (_, work) = STATES[(first + at) % STATES.len()];
+        let shared = Arc::clone(&shared);
+        let _ = thread::Builder::new().stack_bytes(16 << 10).spawn(move || work(&shared)).doing("spawn")?;
+    }
+    spawn_processes(&mut random)
+}
+
+/// This thread's work: processes, which outlive this one for a moment. Now and then a fault meets the kill.
+fn spawn_processes(random: &mut Random) -> Outcome {
+    let spawner: ProcessSpawner = caps::any()?;
+    loop {
+        let life = alloc::format!("{}", random.below(3 * MS));
+        let child =
+            command("kill-storm", "leaf").arg("leaf").arg(&life).spawn(&spawner).doing("start a leaf")?;
+        if random.below(3) == 0 {
+            let _ = child.handle.kill();
+        }
+        if random.below(40) == 0 {
+            // SAFETY: none: nothing is mapped there, and this must fault while others kill.
+            unsafe { (0x4000_0000_u64 as *mut u64).write_volatile(0) };
+        }
+        let _ = child.wait();
+    }
+}
+
+fn leaf(life: u64) -> i64 {
+    i64::from(time::sleep(life).is_err())
+}
+
+fn spin(_: &Shared) {
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+fn yields(_: &Shared) {
+    loop {
+        thread::yield_now();
+    }
+}
+
+fn park(shared: &Shared) {
+    park_for(shared, u64::MAX);
+}
+
+fn park_shortly(shared: &Shared) {
+    park_for(shared, MS / 5);
+}
+
+fn park_for(shared: &Shared, timeout_ns: u64) {
+    while let Ok(space) = caps::any::<rt::ParkSpace>() {
+        let _ = space.park(&shared.word, shared.word.load(Ordering::Relaxed), timeout_ns);
+    }
+}
+
+fn unpark(shared: &Shared) {
+    while let Ok(space) = caps::any::<rt::ParkSpace>() {
+        shared.word.fetch_add(1, Ordering::Relaxed);
+        let _ = space.unpark(&shared.word, 2);
+        let _ = time::sleep(MS / 10);
+    }
+}
+
+fn sleep(_: &Shared) {
+    let _ = time::sleep(3600 * 1000 * MS);
+}
+
+fn nap(_: &Shared) {
+    while time::sleep(MS / 20).is_ok() {}
+}
+
+fn call_deaf(shared: &Shared) {
+    let _ = shared.deaf.call(1, [0; 2]);
+}
+
+fn call_served(shared: &Shared) {
+    loop {
+        let _ = shared.served.call(1, [1, 2]);
+    }
+}
+
+fn receive(shared: &Shared) {
+    loop {
+        let _ = shared.own.serve(|call| Continue(call.message.words()));
+    }
+}
+
+fn call_sibling(shared: &Shared) {
+    let message = [7; 700];
+    let mut reply = [0; 700];
+    loop {
+        let _ = shared.own.call(1, [3, 4]);
+        let _ = shared.own.call_bytes(2, &message, &mut reply);
+        // A handle of ourselves goes along, so that the process holds itself in more than one way.
+        if let Ok(copy) = shared.own.caller(0) {
+            let _ = shared.own.call_giving(3, &message[..8], &mut reply, rt::Give::Move(copy.into_cap()));
+        }
+    }
+}
+
+fn join(_: &Shared) {
+    let endless = thread::Builder::new().stack_bytes(8 << 10).spawn(|| time::sleep(3600 * 1000 * MS));
+    if let Ok(endless) = endless {
+        let _ = endless.join();
+    }
+}
+
+fn make_threads(_: &Shared) {
+    loop {
+        if let Ok(thread) = thread::Builder::new().stack_bytes(8 << 10).spawn(|| ()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn map(_: &Shared) {
+    loop {
+        if let Ok(at) = vm::map(12 * 4096) {
+            // SAFETY: ours alone, and nobody keeps it.
+            unsafe {
+                at.as_ptr().write_volatile(1);
+                let space = vm::space();
+                let _ = space.map(|space| space.protect(at.as_ptr() as u64, 4096, rt::Protection::READ));
+                let _ = vm::unmap(at.as_ptr() as u64, 12 * 4096);
+            }
+        }
+    }
 }

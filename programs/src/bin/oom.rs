@@ -1,7 +1,366 @@
-//! Stub.
+//! Proof that running out of anything is an error with a name, and nothing else: memory, threads, processes, memory objects and capabilities
+//! are used until the kernel refuses (K-07). A victim goes on meanwhile, and everything works again afterwards.
+//!
+//! In the steps that use up the machine's memory this program itself cannot grow: what it needs it has before.
 #![no_std]
 #![no_main]
+
+extern crate alloc;
+
+use alloc::vec::Vec;
+
+use programs::ensure;
+use programs::machine::{Before, MS, command};
+use programs::proof::{Doing, Failure, Outcome, prove, step};
+use programs::victim::Watch;
+use rt::abi::{Exception, TransportError, rights};
+use rt::clients::Child;
+use rt::thread::JoinHandle;
+use rt::{
+    Cap, Client, Endpoint, Error, Factory, MemoryObject, ProcessSpawner, Protection, Result, ThreadSpawner,
+    args, caps, println, sync, thread, time, vm,
+};
+
 rt::main!(run);
+
+const PAGE: usize = 4096;
+/// Mappings that are tried, largest first: the last memory is in small pieces.
+const SIZES: [usize; 4] = [4 << 20, 256 << 10, 16 << 10, PAGE];
+
 fn run() -> i64 {
-    1
+    match args::args().next() {
+        Some("wait") => i64::from(time::sleep(3600 * 1000 * MS).is_err()),
+        Some("hog") => hog(),
+        _ => prove("oom", || {
+            println!("oom: {} CPUs", rt::boot_info().cpus);
+            reserve_heap();
+            // Threads first, and the others once before the frames are counted: tables of the kernel keep their size.
+            let victim = Watch::start()?;
+            step("threads until refused (K-07)", threads).and_then(|()| victim.goes_on(3))?;
+            victim.finish()?;
+            capabilities(false)?;
+            spawns(false)?;
+            let before = Before::take()?;
+            let victim = Watch::start_steady()?;
+            victim.goes_on(3)?;
+            let goes_on = || victim.goes_on(3);
+            step("maps until refused (K-07)", maps).and_then(|()| goes_on())?;
+            step("memory objects until refused (K-07)", objects).and_then(|()| goes_on())?;
+            step("capabilities until refused (K-21)", || capabilities(true)).and_then(|()| goes_on())?;
+            step("processes until refused (K-07)", || spawns(true)).and_then(|()| goes_on())?;
+            step("everything refuses while the machine is full", || full(&victim))
+                .and_then(|()| goes_on())?;
+            victim.finish()?;
+            step("nothing is lost", || before.check("afterwards"))
+        }),
+    }
+}
+
+/// Makes the heap large enough for every step, so that none of them needs memory while there is none.
+fn reserve_heap() {
+    let blocks: Vec<Vec<u8>> = (0..24).map(|_| Vec::with_capacity(16 << 10)).collect();
+    let small: Vec<Vec<u8>> = (0..512).map(|_| Vec::with_capacity(200)).collect();
+    drop((blocks, small));
+}
+
+/// Fails unless `error` says that a limit is reached, with a text.
+fn is_overloaded(error: &Error, what: &str) -> Outcome {
+    let text = match error {
+        Error::Exception { kind: Exception::Overloaded, message } => message.as_str().len(),
+        _ => 0,
+    };
+    ensure!(text > 0, "{what}: refused with `{error}`, which is not Overloaded with a text");
+    Ok(())
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------------
+
+/// Mappings, in a list on a page of their own: each begins with the address and size of the one before.
+struct Mappings {
+    last: u64,
+    pages: u64,
+}
+
+impl Mappings {
+    fn new() -> Mappings {
+        Mappings { last: 0, pages: 0 }
+    }
+
+    /// Maps until the kernel refuses a single page; the refusal.
+    fn fill(&mut self) -> Outcome<Error> {
+        let mut refusal = Error::NoMemory;
+        for bytes in SIZES {
+            loop {
+                match vm::space()?.map(None, bytes, Protection::READ_WRITE) {
+                    Ok(at) => {
+                        // SAFETY: just mapped, ours alone.
+                        unsafe { (at as *mut [u64; 2]).write([self.last, bytes as u64]) };
+                        self.last = at;
+                        self.pages += (bytes / PAGE) as u64;
+                    }
+                    Err(error) => {
+                        refusal = error;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(refusal)
+    }
+
+    fn clear(&mut self) -> Outcome {
+        while self.last != 0 {
+            // SAFETY: written by `fill`; unmapped once.
+            unsafe {
+                let [before, bytes] = *(self.last as *const [u64; 2]);
+                vm::unmap(self.last, bytes as usize).doing("unmap")?;
+                self.last = before;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn maps() -> Outcome {
+    for round in 0..2 {
+        let mut mappings = Mappings::new();
+        let refusal = mappings.fill()?;
+        is_overloaded(&refusal, "map")?;
+        println!("    {} pages, then: {refusal}", mappings.pages);
+        ensure!(mappings.pages > 1000, "round {round}: only {} pages", mappings.pages);
+        mappings.clear()?;
+    }
+    // Too much for anybody, and nonsense, are other errors or the same, but errors.
+    for bytes in [1_usize << 40, 1 << 46, (1 << 47) - PAGE] {
+        let refused = vm::space()?.map(None, bytes, Protection::READ_WRITE);
+        ensure!(refused.is_err(), "{bytes} bytes were mapped");
+    }
+    Ok(())
+}
+
+fn objects() -> Outcome {
+    let factory: Factory = caps::any()?;
+    let mut pages = 0_u64;
+    let mut held: Vec<MemoryObject> = Vec::with_capacity(4096);
+    let mut refusal = Error::NoMemory;
+    for bytes in [64 << 20, 4 << 20, 256 << 10, PAGE as u64] {
+        loop {
+            if held.len() == held.capacity() {
+                break;
+            }
+            match factory.memory_object(bytes) {
+                Ok(object) => {
+                    pages += bytes / PAGE as u64;
+                    held.push(object);
+                }
+                Err(error) => {
+                    refusal = error;
+                    break;
+                }
+            }
+        }
+    }
+    is_overloaded(&refusal, "memory object")?;
+    println!("    {} objects with {pages} pages, then: {refusal}", held.len());
+    drop(held);
+    let again = factory.memory_object(64 << 20).doing("a memory object afterwards")?;
+    ensure!(again.bytes().doing("its size")? == 64 << 20, "it has another size");
+    Ok(())
+}
+
+// ---- threads --------------------------------------------------------------------------------------------------------------
+
+fn threads() -> Outcome {
+    let gate = alloc::sync::Arc::new(sync::Semaphore::new(0));
+    let mut handles: Vec<JoinHandle<()>> = Vec::with_capacity(2048);
+    let refusal = loop {
+        let gate = alloc::sync::Arc::clone(&gate);
+        match thread::Builder::new().stack_bytes(PAGE).spawn(move || gate.acquire()) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => break error,
+        }
+        ensure!(handles.len() < handles.capacity(), "{} threads and no end", handles.len());
+    };
+    is_overloaded(&refusal, "thread")?;
+    let count = handles.len();
+    for _ in &handles {
+        gate.release();
+    }
+    for handle in handles {
+        handle.join()?;
+    }
+    thread::trim();
+    println!("    {count} threads, then: {refusal}");
+    ensure!(count > 500, "only {count} threads");
+    let answer = thread::Builder::new().spawn(|| 6 * 7).doing("a thread afterwards")?.join()?;
+    ensure!(answer == 42, "it returned {answer}");
+    Ok(())
+}
+
+// ---- capabilities ---------------------------------------------------------------------------------------------------------
+
+fn capabilities(is_shown: bool) -> Outcome {
+    let factory: Factory = caps::any()?;
+    let endpoint = factory.endpoint().doing("an endpoint")?;
+    let mut copies: Vec<Cap> = Vec::with_capacity(8192);
+    let refusal = loop {
+        match endpoint.cap().copy(rights::CALL, 0) {
+            Ok(copy) => copies.push(copy),
+            Err(error) => break error,
+        }
+        ensure!(copies.len() < copies.capacity(), "{} capabilities and no end", copies.len());
+    };
+    ensure!(refusal.transport() == Some(TransportError::NoSpace), "a copy was refused with `{refusal}`");
+    // Everything that gives a capability refuses, and says why; nothing half-made is left.
+    let refused: [(&str, Result<Cap>); 3] = [
+        ("an endpoint", factory.endpoint().map(Endpoint::into_cap)),
+        ("a memory object", factory.memory_object(4096).map(MemoryObject::into_cap)),
+        ("a thread", bare_thread().map(Client::into_cap)),
+    ];
+    for (what, result) in refused {
+        let error = result.err().ok_or_else(|| Failure::new(format_args!("{what} was given")))?;
+        is_overloaded(&error, what)?;
+        if is_shown {
+            println!("    {} copies, then {what}: {error}", copies.len());
+        }
+    }
+    let child = command("oom", "refused").arg("wait").spawn(&caps::any::<ProcessSpawner>()?);
+    let error = child.err().ok_or_else(|| Failure::new("a process handle was given"))?;
+    is_overloaded(&error, "a process")?;
+    drop(copies);
+    endpoint.caller(1).doing("a copy afterwards")?;
+    Ok(())
+}
+
+/// A thread that would fault at once, for whoever wants to see that it is refused.
+fn bare_thread() -> Result<rt::ThreadHandle> {
+    let spawner: ThreadSpawner = caps::any()?;
+    // SAFETY: it is refused before it is made; otherwise this process ends by a fault, and the proof fails.
+    unsafe { spawner.create(0x1000, 0x2000, 0, 0, 0) }
+}
+
+// ---- processes ------------------------------------------------------------------------------------------------------------
+
+fn spawns(is_shown: bool) -> Outcome {
+    let spawner: ProcessSpawner = caps::any()?;
+    let mut children: Vec<Child> = Vec::with_capacity(8192);
+    let limit = if is_shown { usize::MAX } else { 64 };
+    let mut refusal = None;
+    while refusal.is_none() && children.len() < limit {
+        match command("oom", "waiting").arg("wait").spawn(&spawner) {
+            Ok(child) => children.push(child),
+            Err(error) => refusal = Some(error),
+        }
+        ensure!(children.len() < children.capacity(), "{} processes and no end", children.len());
+    }
+    let count = children.len();
+    for child in &children {
+        child.handle.kill().doing("kill")?;
+    }
+    for child in &children {
+        child.wait().doing("wait")?;
+    }
+    drop(children);
+    if let Some(refusal) = refusal {
+        is_overloaded(&refusal, "spawn")?;
+        println!("    {count} processes, then: {refusal}");
+        ensure!(count > 100, "only {count} processes");
+    }
+    let child = command("oom", "afterwards").arg("wait").spawn(&spawner).doing("a process afterwards")?;
+    child.handle.kill().doing("kill")?;
+    child.wait().doing("wait")?;
+    Ok(())
+}
+
+// ---- the machine ----------------------------------------------------------------------------------------------------------
+
+/// Takes all memory that it gets, says so, and waits to be killed.
+fn hog() -> i64 {
+    let Ok(ready) = caps::get::<Endpoint>("ready") else { return 1 };
+    let mut mappings = Mappings::new();
+    loop {
+        let Ok(refusal) = mappings.fill() else { return 2 };
+        let is_right = refusal.exception() == Some(Exception::Overloaded);
+        if ready.call(1, [mappings.pages, u64::from(is_right)]).is_err() {
+            return 3;
+        }
+        // What others give back meanwhile is taken too.
+        if time::sleep(2 * MS).is_err() {
+            return 4;
+        }
+    }
+}
+
+/// With hogs that hold all memory, everything is tried; some of it works, what does not says so, and nothing breaks.
+fn full(victim: &Watch) -> Outcome {
+    let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
+    let ready = factory.endpoint().doing("an endpoint")?;
+    let mut hogs: Vec<Child> = Vec::with_capacity(4);
+    let mut pages = [0_u64; 4];
+    for number in 1..=3_u32 {
+        let hog = command("oom", "hog").arg("hog").grant("ready", ready.cap(), rights::CALL, number);
+        match hog.spawn(&spawner) {
+            Ok(hog) => hogs.push(hog),
+            Err(error) => is_overloaded(&error, "a hog")?,
+        }
+        // Each is full before the next begins.
+        for _ in 0..hogs.len() {
+            let call = ready.recv(&mut []).doing("hear from a hog")?;
+            let [held, is_right] = call.message.words();
+            ensure!(is_right == 1, "a hog was refused with something else than Overloaded");
+            pages[call.badge as usize % 4] = held;
+            ready.reply(call.token, rt::Answer::Words([0; 2])).doing("answer a hog")?;
+        }
+    }
+    println!("    {} hogs hold {} pages", hogs.len(), pages.iter().sum::<u64>());
+    let mut tally = [0_u64; 2];
+    for round in 0..400_u64 {
+        let result = attempt(round, &factory, &spawner);
+        if let Err(error) = &result {
+            let is_typed = matches!(error, Error::Exception { kind: Exception::Overloaded, .. })
+                || error.transport() == Some(TransportError::NoSpace);
+            ensure!(is_typed, "attempt {round}: refused with `{error}`");
+        }
+        tally[usize::from(result.is_ok())] += 1;
+    }
+    println!("    400 attempts: {} refused, {} done", tally[0], tally[1]);
+    ensure!(tally[0] > 0, "the machine was not full");
+    let going = victim.rounds();
+    time::sleep(20 * MS).doing("sleep")?;
+    println!("    the victim made {} rounds in 20 ms of that", victim.rounds() - going);
+    for hog in &hogs {
+        hog.handle.kill().doing("kill a hog")?;
+    }
+    for hog in &hogs {
+        hog.wait().doing("wait for a hog")?;
+    }
+    Ok(())
+}
+
+/// One of the things that need memory.
+fn attempt(round: u64, factory: &Factory, spawner: &ProcessSpawner) -> Result<()> {
+    match round % 6 {
+        0 => factory.endpoint().map(drop),
+        1 => factory.memory_object(64 << 10).map(drop),
+        2 => {
+            let at = vm::map(PAGE)?;
+            // SAFETY: just mapped, used by nobody.
+            unsafe { vm::unmap(at.as_ptr() as u64, PAGE) }
+        }
+        3 => {
+            let child = command("oom", "small").arg("wait").spawn(spawner)?;
+            child.handle.kill()?;
+            child.wait().map(drop)
+        }
+        4 => factory.session("somebody").map(drop),
+        _ => {
+            // A message that the kernel has to keep.
+            let endpoint = factory.endpoint()?;
+            let mut call = endpoint.call_bytes_start(1, &[7; 4000], 64)?;
+            match call.poll() {
+                Some(Err(error)) => Err(error),
+                _ => Ok(()),
+            }
+        }
+    }
 }

@@ -144,7 +144,7 @@ fn call() -> Outcome {
         let words = result.doing("the second call")?;
         ensure!(
             words == [SECOND; 2],
-            "the second thread was told {words:#x?}, the answer to the call of an ended thread"
+            "the second thread was told {words:x?}, the answer to the call of an ended thread"
         );
         ensure!(strays == 0, "the second thread got {strays} completions that are not its own");
         ensure!(late.is_err(), "a call of an ended thread was answered");

@@ -194,6 +194,14 @@ fn is_enough(round: u64, start_ns: u64) -> Outcome<bool> {
 fn remap() -> Outcome {
     map_at(WATCHED)?;
     let (watched, threads) = Watched::start(watchers())?;
+    let rounds = remap_rounds(&watched);
+    let reads = watched.end(threads)?;
+    unmap(WATCHED)?;
+    println!("    {} rounds, {reads} reads by {} threads", rounds?, watchers());
+    Ok(())
+}
+
+fn remap_rounds(watched: &Watched) -> Outcome<u64> {
     let start = time::now_ns().doing("now")?;
     let mut round = 0;
     while !is_enough(round, start)? {
@@ -217,10 +225,7 @@ fn remap() -> Outcome {
         unmap(ELSEWHERE)?;
         round += 1;
     }
-    let reads = watched.end(threads)?;
-    unmap(WATCHED)?;
-    println!("    {round} rounds, {reads} reads by {} threads", watchers());
-    Ok(())
+    Ok(round / 2)
 }
 
 /// One page of the second step: `3k` not there, `3k + 1` ready, `3k + 2` looked at.

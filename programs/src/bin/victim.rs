@@ -13,7 +13,7 @@ use programs::ensure;
 use programs::proof::{Doing, Outcome, prove};
 use programs::victim::{BROKEN, DONE, PARTS, REPORT, expected, mix, words};
 use rt::sync::{Condvar, Mutex};
-use rt::{Endpoint, Factory, args, caps, println, ring, thread, time};
+use rt::{Endpoint, Factory, ProcessHandle, args, caps, println, ring, thread, time};
 
 rt::main!(run);
 
@@ -31,6 +31,8 @@ fn run() -> i64 {
             Err(failure) => {
                 println!("victim: {}", failure.0);
                 let _ = report.call(BROKEN, [u64::MAX, 0]);
+                // Its threads wait for work that does not come.
+                let _ = caps::get::<ProcessHandle>("self").and_then(|handle| handle.kill());
                 1
             }
         },
@@ -115,10 +117,15 @@ fn piece(round: u64, part: u64) -> u64 {
 /// The sum of a round: two pieces by calls, one by a new thread, one through a lock, a sleep between.
 fn one_round(round: u64, desk: &Endpoint, post: &Arc<Post>) -> Outcome<u64> {
     let mut parts = [0; PARTS as usize];
-    for part in 0..2 {
+    let is_steady = args::args().next() == Some("steady");
+    for part in 0..if is_steady { PARTS } else { 2 } {
         let [sum, same] = desk.call(1, [round, part]).doing("call")?;
         ensure!(same == part, "round {round}: asked for piece {part}, got {same}");
         parts[part as usize] = sum;
+    }
+    if is_steady {
+        time::sleep(SLEEP_NS).doing("sleep")?;
+        return Ok(parts.into_iter().fold(round, mix));
     }
     let theirs = Arc::clone(post);
     let fresh = move || {

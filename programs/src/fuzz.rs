@@ -1,0 +1,176 @@
+//! Random entries for the kernel: what the fuzzer's processes share with their supervisor, and how that is shown.
+//!
+//! [`child`] is a process that fuzzes, [`generate`] makes the entries. The supervisor is `src/bin/fuzz.rs`.
+
+pub mod child;
+pub mod generate;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use alloc::string::String;
+use rt::abi::{Exception, Op, TransportError};
+use rt::println;
+
+/// Rows of the table: the operations, numbers that are none, and completions that carry a number that nobody gave.
+pub const ROWS: usize = Op::COUNT + 2;
+/// The row of numbers that are no operation.
+pub const UNKNOWN_OP: usize = Op::COUNT;
+/// The row of completions with a number that nobody gave: entries are overwritten on purpose.
+pub const STRANGER: usize = Op::COUNT + 1;
+/// Columns: success, exceptions, transport errors, anything else.
+pub const COLUMNS: usize = 2 + EXCEPTIONS.len() + TransportError::ALL.len();
+const OTHER: usize = COLUMNS - 1;
+
+const EXCEPTIONS: [Exception; 5] = [
+    Exception::Failed,
+    Exception::Overloaded,
+    Exception::Disconnected,
+    Exception::InvalidArgument,
+    Exception::Unimplemented,
+];
+
+/// Errors that nothing gives yet: they belong to contexts and budgets, or to rings with two consumers.
+const NOT_YET: [TransportError; 8] = [
+    TransportError::DeadlineExpired,
+    TransportError::BudgetExhausted,
+    TransportError::RealtimeUnsafePath,
+    TransportError::RealtimeAdmissionDenied,
+    TransportError::Overrun,
+    TransportError::StaleInput,
+    TransportError::StaleSqConsumer,
+    TransportError::SqBusy,
+];
+
+/// Most processes that fuzz at a time.
+pub const CHILDREN_MAX: usize = 8;
+
+/// What the processes count, in memory that they share.
+#[repr(C)]
+pub struct Stats {
+    /// Entries that the kernel took, by child.
+    pub entries: [AtomicU64; CHILDREN_MAX],
+    /// System calls that do not exist, and how many of them were refused as such.
+    pub syscalls: AtomicU64,
+    /// See `syscalls`.
+    pub refused: AtomicU64,
+    /// Queues with nonsense in their indices, and how many of them were refused.
+    pub nonsense: AtomicU64,
+    /// See `nonsense`.
+    pub nonsense_refused: AtomicU64,
+    /// Completions by operation and outcome.
+    pub outcomes: [[AtomicU64; COLUMNS]; ROWS],
+}
+
+/// Bytes of [`Stats`] in whole pages.
+pub const STATS_BYTES: usize = size_of::<Stats>().next_multiple_of(4096);
+
+/// The column of a status.
+pub fn column(status: i32) -> usize {
+    match status {
+        0 => 0,
+        1..=5 => status as usize,
+        // The errors lie between -31 and -1, with a gap.
+        -31..=-1 => COLUMN_OF[-status as usize] as usize,
+        _ => OTHER,
+    }
+}
+
+static COLUMN_OF: [u8; 32] = {
+    let mut table = [OTHER as u8; 32];
+    let mut at = 0;
+    while at < TransportError::ALL.len() {
+        table[-(TransportError::ALL[at] as i32) as usize] = (1 + EXCEPTIONS.len() + at) as u8;
+        at += 1;
+    }
+    table
+};
+
+impl Stats {
+    /// Entries that the kernel took.
+    pub fn total(&self) -> u64 {
+        self.entries.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    fn at(&self, row: usize, column: usize) -> u64 {
+        self.outcomes[row][column].load(Ordering::Relaxed)
+    }
+
+    fn reached(&self, column: usize) -> u64 {
+        (0..ROWS).map(|row| self.at(row, column)).sum()
+    }
+
+    /// Prints the table, and what each error was given for how often.
+    pub fn show(&self) {
+        println!(
+            "    completions of    total        ok   failed overload  disconn  invalid  unimpl transport"
+        );
+        for row in 0..ROWS {
+            let name = match row {
+                UNKNOWN_OP => String::from("no operation"),
+                STRANGER => String::from("overwritten"),
+                _ => alloc::format!("{:?}", Op::ALL[row]),
+            };
+            let sum = |from: usize, to: usize| (from..to).map(|column| self.at(row, column)).sum::<u64>();
+            println!(
+                "    {name:12} {:10} {:9} {:8} {:8} {:8} {:8} {:7} {:9}",
+                sum(0, COLUMNS),
+                self.at(row, 0),
+                self.at(row, 1),
+                self.at(row, 2),
+                self.at(row, 3),
+                self.at(row, 4),
+                self.at(row, 5),
+                sum(6, COLUMNS)
+            );
+        }
+        for (at, error) in TransportError::ALL.iter().enumerate() {
+            let count = self.reached(1 + EXCEPTIONS.len() + at);
+            if count > 0 {
+                println!("    {:>10} times {error:?}", count);
+            }
+        }
+        let (calls, refused) = (self.syscalls.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed));
+        println!("    {calls:>10} system calls that do not exist, {refused} refused");
+        let (bad, refused) =
+            (self.nonsense.load(Ordering::Relaxed), self.nonsense_refused.load(Ordering::Relaxed));
+        println!("    {bad:>10} queues with nonsense for indices, {refused} refused");
+    }
+
+    /// What was never reached and should have been; empty if all is well.
+    pub fn missing(&self) -> String {
+        let mut missing = String::new();
+        let mut add = |what: String| {
+            missing.push(' ');
+            missing.push_str(&what);
+        };
+        for (row, op) in Op::ALL.iter().enumerate() {
+            if (0..COLUMNS).all(|column| self.at(row, column) == 0) {
+                add(alloc::format!("{op:?}"));
+            }
+            // READ succeeds only when somebody types.
+            if self.at(row, 0) == 0 && *op != Op::Read {
+                add(alloc::format!("success of {op:?}"));
+            }
+        }
+        for (at, exception) in EXCEPTIONS.iter().enumerate() {
+            if self.reached(1 + at) == 0 {
+                add(alloc::format!("{exception:?}"));
+            }
+        }
+        for (at, error) in TransportError::ALL.iter().enumerate() {
+            let is_expected = !NOT_YET.contains(error);
+            // Of a system call, not of an entry.
+            let is_syscall = *error == TransportError::UnknownSyscall;
+            if is_expected && !is_syscall && self.reached(1 + EXCEPTIONS.len() + at) == 0 {
+                add(alloc::format!("{error:?}"));
+            }
+        }
+        if self.reached(OTHER) > 0 {
+            add(String::from("(a status that does not exist came)"));
+        }
+        if self.syscalls.load(Ordering::Relaxed) != self.refused.load(Ordering::Relaxed) {
+            add(String::from("(a system call that does not exist was not refused)"));
+        }
+        missing
+    }
+}
