@@ -35,7 +35,7 @@ PROOF = $(CAPOS) proof $(@:run-%=%) $(MACHINE) $(ARGS)
 .PHONY: help run tour test setup setup-rust setup-test setup-bench setup-peers setup-fuzz setup-qemu setup-iso \
   clean janus install asan iso iso-test terminal-test kernel-test bench-kernel \
   run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-ipc run-park run-ring-flood \
-  run-tlb-stress run-fuzz run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock \
+  run-tlb-stress run-fuzz run-fuzz-long run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock \
   sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
   bench-sched bench-sim bench-runtime fuzz fmt lint tidy doc
 
@@ -138,6 +138,9 @@ run-tlb-stress: setup-qemu ## memory that is unmapped on one CPU is gone on all
 
 run-fuzz: setup-qemu ## random entries, pointers and capabilities beside a victim that must not notice
 	@$(PROOF)
+
+run-fuzz-long: setup-qemu ## the same with ten million entries; takes minutes
+	@$(PROOF) $(if $(findstring --timeout,$(ARGS)),,--timeout 3600)
 
 run-kill-storm: setup-qemu ## processes killed in the middle of everything
 	@$(PROOF)
