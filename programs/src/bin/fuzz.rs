@@ -76,8 +76,6 @@ struct Running {
 struct Fuzz {
     stats: &'static Stats,
     shared: MemoryObject,
-    /// An endpoint through which the processes reach each other.
-    peer: Endpoint,
     random: Random,
     running: Vec<Running>,
     started: u64,
@@ -93,19 +91,20 @@ impl Fuzz {
         let at = shared.map(None, 0, STATS_BYTES, true).doing("map it")?;
         // SAFETY: mapped for as long as this process lives; only atomics, and every pattern of bits is a number.
         let stats: &'static Stats = unsafe { &*(at as *const Stats) };
-        let peer = factory.endpoint().doing("an endpoint")?;
         let running = Vec::with_capacity(CHILDREN_MAX);
         let random = Random::new(seed);
-        Ok(Fuzz { stats, shared, peer, random, running, started: 0, stuck: 0, killed: 0, faulted: 0 })
+        Ok(Fuzz { stats, shared, random, running, started: 0, stuck: 0, killed: 0, faulted: 0 })
     }
 
     /// Keeps processes at work until `goal` entries have been taken, then ends them.
     fn until(&mut self, goal: u64) -> Outcome {
+        // Through it the processes reach each other. A new one each time: its queues keep the size that they once had.
+        let peer = caps::any::<Factory>()?.endpoint().doing("an endpoint")?;
         let mut line = self.stats.total();
         let piece = (goal - line.min(goal)) / 4;
         while self.stats.total() < goal {
             while self.running.len() < TOGETHER {
-                self.start()?;
+                self.start(&peer)?;
             }
             time::sleep(5 * MS).doing("sleep")?;
             self.look()?;
@@ -122,7 +121,7 @@ impl Fuzz {
         Ok(())
     }
 
-    fn start(&mut self) -> Outcome {
+    fn start(&mut self, peer: &Endpoint) -> Outcome {
         let number =
             (0..TOGETHER).find(|number| self.running.iter().all(|r| r.number != *number)).unwrap_or(0);
         let cpus = rt::boot_info().cpus as usize;
@@ -135,7 +134,7 @@ impl Fuzz {
             .arg(&alloc::format!("{LIFE}"))
             .arg(&alloc::format!("{threads}"))
             .grant("stats", self.shared.cap(), rights::CALL | rights::WRITE, 0)
-            .grant("peer", self.peer.cap(), rights::CALL | rights::RECV | rights::GRANT, 0)
+            .grant("peer", peer.cap(), rights::CALL | rights::RECV | rights::GRANT, 0)
             .spawn(&caps::any::<ProcessSpawner>()?)
             .doing("start a process")?;
         let end = child.handle.wait_start().doing("wait")?;

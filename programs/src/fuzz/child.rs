@@ -192,7 +192,7 @@ impl Fuzzer {
         let mut tail = self.sq_head;
         for _ in 0..count {
             let sqe = self.entry();
-            self.put(tail, &sqe);
+            self.put(tail, sqe);
             tail = tail.wrapping_add(1);
         }
         let odd = self.generator.random.below(512);
@@ -216,13 +216,18 @@ impl Fuzzer {
         sqe
     }
 
-    /// Writes an entry, and the message that goes with it.
-    fn put(&mut self, tail: u32, sqe: &Sqe) {
-        let (page, len) = (self.generator.page(), self.generator.message_len);
+    /// Writes an entry, and the message that goes with it, each in its own place.
+    fn put(&mut self, tail: u32, mut sqe: Sqe) {
+        let message = &self.generator.message;
+        let page = self.generator.page();
+        let at = page + u64::from(tail) * size_of_val(message) as u64 % PAGE as u64;
+        if sqe.addr == page {
+            sqe.addr = at;
+        }
         // SAFETY: this thread's page of the arena, and its own ring.
         unsafe {
-            core::ptr::copy_nonoverlapping(self.generator.message.as_ptr(), page as *mut u64, len);
-            (&raw mut (*self.ring).sq[(tail % SQ_ENTRIES) as usize]).write_volatile(*sqe);
+            core::ptr::copy_nonoverlapping(message.as_ptr(), at as *mut u64, self.generator.message_len);
+            (&raw mut (*self.ring).sq[(tail % SQ_ENTRIES) as usize]).write_volatile(sqe);
         }
     }
 
@@ -296,7 +301,7 @@ impl Fuzzer {
     fn release(&mut self, cap: u32) {
         let sqe = self.generator.release_of(cap);
         self.generator.message_len = 0;
-        self.put(self.sq_head, &sqe);
+        self.put(self.sq_head, sqe);
         let tail = self.sq_head.wrapping_add(1);
         // SAFETY: the thread's own ring; the entry names no memory.
         unsafe {

@@ -271,7 +271,9 @@ impl<'a> Generator<'a> {
             5 => READ_ONLY + offset,
             6 => self.world.text + offset,
             7 => self.ring + offset,
-            8 => self.random.one_of(&[BOOTINFO_VADDR, CAPSET_VADDR, RING_VADDR]) + offset,
+            // The first thread's ring seldom: it is the one that starts the others.
+            8 if self.chance(30) => RING_VADDR + offset,
+            8 => self.random.one_of(&[BOOTINFO_VADDR, CAPSET_VADDR]) + offset,
             9 => 0xffff_8000_0000_0000 + (self.random.word() & 0xfff_ffff),
             10 => 0xffff_ffff_8010_0000 + offset,
             11 => u64::MAX - self.random.below(16),
