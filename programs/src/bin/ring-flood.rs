@@ -318,7 +318,7 @@ fn mixture() -> Outcome {
         let (served, called): (Endpoint, Endpoint) = (factory.endpoint()?, factory.endpoint()?);
         let caller = called.caller(1)?;
         let word = Arc::new(AtomicU32::new(0));
-        let other = Builder::new().spawn(|| rt::exit(21)).doing("spawn")?;
+        let other = Builder::new().spawn(|| rt::thread::exit(21)).doing("spawn")?;
         let other: &rt::thread::JoinHandle<()> = &other;
         let join = other.handle().ok_or_else(|| Failure::new("no handle"))?.cap().id().0;
         let (mut wanted, mut seen) = (Vec::with_capacity(64), alloc::vec![0; 64]);

@@ -167,7 +167,7 @@ fn waiting(go: &Arc<AtomicBool>, code: i64) -> Outcome<JoinHandle<()>> {
             while !go.load(Ordering::Acquire) {
                 thread::yield_now();
             }
-            rt::exit(code)
+            rt::thread::exit(code)
         })
         .doing("spawn")
 }
@@ -312,7 +312,7 @@ fn released_handles() -> Outcome {
 fn one_exit() -> Outcome {
     let go = Arc::new(AtomicBool::new(false));
     let others: Vec<_> = (0..4).map(|code| waiting(&go, 100 + code)).collect::<Outcome<_>>()?;
-    let leaver: JoinHandle<()> = Builder::new().spawn(|| rt::exit(77)).doing("spawn")?;
+    let leaver: JoinHandle<()> = Builder::new().spawn(|| rt::thread::exit(77)).doing("spawn")?;
     ended(leaver.join(), 77)?;
     let by_control: JoinHandle<()> = Builder::new()
         .spawn(|| {
@@ -336,15 +336,16 @@ fn one_exit() -> Outcome {
 fn last() -> i64 {
     let other: JoinHandle<()> = thread::spawn(|| {
         let _ = time::sleep(20 * MS);
-        rt::exit(33)
+        rt::thread::exit(33)
     });
     core::mem::forget(other);
-    5
+    // Returning would end the process, as in any Rust program.
+    rt::thread::exit(5)
 }
 
 /// Role `first`: the other thread leaves first.
 fn first() -> i64 {
-    let other: JoinHandle<()> = thread::spawn(|| rt::exit(9));
+    let other: JoinHandle<()> = thread::spawn(|| rt::thread::exit(9));
     if other.join() == Err(JoinError::Ended(9)) { 12 } else { 1 }
 }
 
