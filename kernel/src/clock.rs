@@ -9,6 +9,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use kcore::clock::{Clock, CpuClock, HighWater, Scale};
 
 const INTERVALS: usize = 3;
+/// So often is an interval tried until three agree.
+const INTERVALS_MAX: usize = 40;
+/// Two intervals agree if they differ by less than this part.
+const AGREE: u128 = 200;
 /// Counts of the PIT in one interval: about 5 ms.
 const INTERVAL_COUNTS: u16 = 6000;
 /// How often the PIT is asked.
@@ -112,18 +116,35 @@ fn pit_ns(counts: u64) -> u64 {
 pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
     let mut tsc = [(0u64, 0u64); INTERVALS];
     let mut counts = [(0u64, 0u64); INTERVALS];
+    let mut kept = 0;
     let apic = apic::exists() && !force_pit;
     if apic {
         apic::timer_setup_masked();
     }
     pit::start_counter();
     let mut last = sample(apic);
-    for i in 0..INTERVALS {
+    for _ in 0..INTERVALS_MAX {
+        if kept == INTERVALS {
+            break;
+        }
         let Some(next) = sample_after(&last, apic).filter(|_| !fail) else { break };
         let ns = pit_ns(last.pit.wrapping_sub(next.pit).into());
-        tsc[i] = (next.tsc.wrapping_sub(last.tsc), ns);
-        counts[i] = (u64::from(last.apic.wrapping_sub(next.apic)), ns);
+        let ticks = next.tsc.wrapping_sub(last.tsc);
+        let count = u64::from(last.apic.wrapping_sub(next.apic));
         last = next;
+        // A host that stops us for longer than the PIT's round makes an interval look shorter than it was, and so the TSC faster. The
+        // slowest is right; those who agree with it are kept.
+        let compared = tsc[..kept]
+            .first()
+            .map(|first| (u128::from(ticks) * u128::from(first.1), u128::from(first.0) * u128::from(ns)));
+        match compared {
+            Some((this, first)) if this > first + first / AGREE => continue,
+            Some((this, first)) if this + this / AGREE < first => kept = 0,
+            _ => {}
+        }
+        tsc[kept] = (ticks, ns);
+        counts[kept] = (count, ns);
+        kept += 1;
     }
     if apic {
         apic::timer_stop();
