@@ -20,6 +20,8 @@ pub struct Before {
     pub free: u64,
     /// Processes that there were.
     pub processes: usize,
+    /// Frames in use by anything but the kernel's heap, and bytes in use of that.
+    used: (u64, u64),
 }
 
 impl Before {
@@ -37,19 +39,37 @@ impl Before {
             free = now;
             processes = processes.min(info.processes().doing("list processes")?.len());
         }
-        Ok(Before { info, free, processes })
+        let used = used(&info)?;
+        Ok(Before { info, free, processes, used })
     }
 
-    /// Fails unless the machine comes back to exactly what it was.
+    /// Fails unless the machine comes back to what it was: as many processes, as many frames in use, as many bytes of the kernel's heap.
+    ///
+    /// The count of free frames may differ a little all the same: a page of the heap stays as long as one block in it is used.
     pub fn check(&self, what: &str) -> Outcome {
+        self.wait_for(what, |_| true)
+    }
+
+    /// As [`Before::check`], and the count of free frames is exactly what it was.
+    pub fn check_exactly(&self, what: &str) -> Outcome {
+        self.wait_for(what, |free| free == self.free)
+    }
+
+    fn wait_for(&self, what: &str, is_right: impl Fn(u64) -> bool) -> Outcome {
         thread::trim();
-        let (mut free, mut processes) = (0, 0);
+        let (mut free, mut processes, mut now_used) = (0, 0, (0, 0));
         let end = time::now_ns().doing("now")? + PATIENCE_NS;
         while time::now_ns().doing("now")? < end {
             processes = self.info.processes().doing("list processes")?.len();
+            now_used = used(&self.info)?;
             free = self.info.free_frames().doing("free frames")?;
-            if (free, processes) == (self.free, self.processes) {
-                println!("    {what}: {free} frames free and {processes} processes, as before");
+            if (now_used, processes) == (self.used, self.processes) && is_right(free) {
+                let (frames, bytes) = now_used;
+                println!(
+                    "    {what}: {processes} processes, {frames} frames and {bytes} bytes of heap in use, as before; \
+                     {free} frames free, {:+}",
+                    free.cast_signed() - self.free.cast_signed()
+                );
                 return Ok(());
             }
             time::sleep(5 * MS).doing("sleep")?;
@@ -69,7 +89,15 @@ impl Before {
             self.processes
         );
         ensure!(
-            free == self.free,
+            now_used == self.used,
+            "{what}: {} frames and {} bytes of heap are in use, there were {} and {}",
+            now_used.0,
+            now_used.1,
+            self.used.0,
+            self.used.1
+        );
+        ensure!(
+            is_right(free),
             "{what}: {free} frames are free, there were {}: {} are lost",
             self.free,
             self.free.cast_signed() - free.cast_signed()
@@ -83,6 +111,13 @@ impl Before {
         let found = all.iter().find(|counter| counter.name == name);
         Ok(found.map_or(0, |counter| counter.value))
     }
+}
+
+fn used(info: &SystemInfo) -> Outcome<(u64, u64)> {
+    let all = info.counters().doing("counters")?;
+    let value =
+        |name: &str| all.iter().find(|counter| counter.name == name).map_or(0, |counter| counter.value);
+    Ok((value("frames_outside_heap"), value("heap_used_bytes")))
 }
 
 /// `program` with everything that this process was granted, except its own handle and the power switch.

@@ -188,7 +188,7 @@ impl Fuzzer {
 
     /// Writes some entries, has the kernel take them, reads completions. How many were taken.
     fn turn(&mut self) -> u64 {
-        let count = 1 + self.generator.random.below(12) as u32;
+        let count = 1 + self.generator.random.below(28) as u32;
         let mut tail = self.sq_head;
         for _ in 0..count {
             let sqe = self.entry();

@@ -324,21 +324,21 @@ impl<'a> Generator<'a> {
     pub fn next(&mut self) -> Sqe {
         self.message_len = 0;
         let mut sqe = match self.random.below(100) {
-            0..=3 => return self.nonsense(),
-            4..=18 => self.withdrawal(),
-            19..=58 => self.method(),
-            59..=66 => self.endpoint_call(),
-            67..=72 => self.receive(),
-            73..=76 => self.answer(),
-            77..=80 => self.park(),
-            81..=84 => self.unpark(),
-            85..=87 => self.sleep(),
-            88 => self.console(),
-            89..=91 => self.copy(),
-            92..=94 => self.release(),
-            95 => self.revoke(),
-            96 => Sqe { flags: self.random.one_of(&[0, flags::QUIET]), ..self.entry(Op::Nop) },
-            97 => self.entry(Op::Yield),
+            0..=9 => return self.nonsense(),
+            10..=21 => self.withdrawal(),
+            22..=43 => self.method(),
+            44..=53 => self.endpoint_call(),
+            54..=61 => self.receive(),
+            62..=69 => self.answer(),
+            70..=75 => self.park(),
+            76..=81 => self.unpark(),
+            82..=84 => self.sleep(),
+            85 => self.console(),
+            86..=89 => self.copy(),
+            90..=93 => self.release(),
+            94..=95 => self.revoke(),
+            96 => self.entry(Op::Yield),
+            97 => Sqe { flags: self.random.one_of(&[0, flags::QUIET]), ..self.entry(Op::Nop) },
             _ => self.entry(Op::Nop),
         };
         if self.chance(24) {
@@ -428,7 +428,7 @@ impl<'a> Generator<'a> {
     fn method(&mut self) -> Sqe {
         let mut sqe = self.entry(Op::Call);
         self.result(&mut sqe);
-        if self.chance(160) {
+        if self.chance(300) {
             sqe.cap = self.cap(Interface::ProcessSpawner);
             self.message_len = spawn_message(&mut self.message);
         } else if self.chance(3) {
@@ -440,6 +440,11 @@ impl<'a> Generator<'a> {
                 self.plain_method(&mut sqe);
                 return sqe;
             };
+            if template.interface == Interface::SystemInfo && !self.chance(8) {
+                // Long lists, which take long.
+                self.plain_method(&mut sqe);
+                return sqe;
+            }
             self.message = template.words;
             self.message_len = template.len;
             sqe.method = template.method;
