@@ -151,8 +151,15 @@ impl Space {
             let kernel = &paging::table(paging::kernel_root())[256..];
             paging::table(root)[256..].copy_from_slice(kernel);
         }
-        let tables =
-            Tables { root, regions: Vec::new(), tables: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, objects: 0, limit };
+        let tables = Tables {
+            root,
+            regions: Vec::new(),
+            tables: Vec::new(),
+            hint: MMAP_BASE_VADDR,
+            owned: 0,
+            objects: 0,
+            limit,
+        };
         Some(Space {
             tables: SpinLock::new(Rank::Space, tables),
             resident: AtomicMask::new(),
