@@ -8,12 +8,13 @@
 extern crate alloc;
 
 use alloc::vec::Vec;
+use core::arch::naked_asm;
 
 use programs::ensure;
 use programs::machine::{Before, MS, command};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::victim::Watch;
-use rt::abi::{Exception, TransportError, rights};
+use rt::abi::{Exception, SYS_EXIT, TransportError, rights};
 use rt::clients::Child;
 use rt::thread::JoinHandle;
 use rt::{
@@ -337,9 +338,19 @@ fn full(victim: &Watch) -> Outcome {
     Ok(())
 }
 
+#[repr(align(4096))]
+struct Stack([u8; PAGE]);
+static STACK: Stack = Stack([0; PAGE]);
+
+/// A thread that ends.
+#[unsafe(naked)]
+unsafe extern "C" fn end_at_once() -> ! {
+    naked_asm!("mov eax, {exit}", "xor edi, edi", "syscall", "ud2", exit = const SYS_EXIT)
+}
+
 /// One of the things that need memory.
 fn attempt(round: u64, factory: &Factory, spawner: &ProcessSpawner) -> Result<()> {
-    match round % 6 {
+    match round % 7 {
         0 => factory.endpoint().map(drop),
         1 => factory.memory_object(64 << 10).map(drop),
         2 => {
@@ -353,6 +364,13 @@ fn attempt(round: u64, factory: &Factory, spawner: &ProcessSpawner) -> Result<()
             child.wait().map(drop)
         }
         4 => factory.session("somebody").map(drop),
+        5 => {
+            // Only what the kernel needs for it: the stack is there, and never used.
+            let stack = STACK.0.as_ptr() as u64 + PAGE as u64;
+            // SAFETY: it ends with its first instructions, and touches nothing.
+            unsafe { caps::any::<ThreadSpawner>()?.create(end_at_once as *const () as u64, stack, 0, 0, 0) }
+                .map(drop)
+        }
         _ => {
             // A message that the kernel has to keep.
             let endpoint = factory.endpoint()?;
