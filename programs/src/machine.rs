@@ -49,12 +49,12 @@ impl Before {
     /// used: the nodes of run queues go from thread to thread, so an old thread may hold what a new one brought.
     pub fn check(&self, what: &str) -> Outcome {
         thread::trim();
-        let (mut free, mut processes, mut now_used) = (0, 0, (0, 0));
+        let (mut processes, mut now_used) = (0, (0, 0));
         let end = time::now_ns().doing("now")? + PATIENCE_NS;
         while time::now_ns().doing("now")? < end {
             processes = self.info.processes().doing("list processes")?.len();
             now_used = used(&self.info)?;
-            free = self.info.free_frames().doing("free frames")?;
+            let free = self.info.free_frames().doing("free frames")?;
             if (now_used, processes) == (self.used, self.processes) {
                 let (frames, bytes) = now_used;
                 println!(

@@ -164,8 +164,8 @@ fn objects() -> Outcome {
     is_overloaded(&refusal, "memory object")?;
     println!("    {} objects with {pages} pages, then: {refusal}", held.len());
     drop(held);
-    let again = factory.memory_object(64 << 20).doing("a memory object afterwards")?;
-    ensure!(again.bytes().doing("its size")? == 64 << 20, "it has another size");
+    let again = factory.memory_object(8 << 20).doing("a memory object afterwards")?;
+    ensure!(again.bytes().doing("its size")? == 8 << 20, "it has another size");
     Ok(())
 }
 
