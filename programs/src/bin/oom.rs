@@ -50,7 +50,7 @@ fn run() -> i64 {
             step("maps until refused (K-07)", maps).and_then(|()| goes_on())?;
             step("memory objects until refused (K-07)", objects).and_then(|()| goes_on())?;
             step("capabilities until refused (K-21)", || capabilities(true)).and_then(|()| goes_on())?;
-            step("everything refuses while the machine is full", || full(&victim))
+            step("everything refuses while the machine is full", || full(Some(&victim)))
                 .and_then(|()| goes_on())?;
             victim.finish()?;
             step("nothing is lost", || before.check("afterwards"))
