@@ -35,12 +35,13 @@ fn run() -> i64 {
         _ => prove("oom", || {
             println!("oom: {} CPUs", rt::boot_info().cpus);
             reserve_heap();
-            // What makes the kernel's tables as large as they get comes before the frames are counted.
+            // What makes the kernel's tables and this process's page tables as large as they get comes before the frames are counted.
             let victim = Watch::start_steady()?;
             victim.goes_on(3)?;
             step("threads until refused (K-07)", threads).and_then(|()| victim.goes_on(3))?;
             step("processes until refused (K-07)", spawns).and_then(|()| victim.goes_on(3))?;
             victim.finish()?;
+            maps()?;
             capabilities(false)?;
             full(None)?;
             let before = Before::take()?;
