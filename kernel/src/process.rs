@@ -368,7 +368,10 @@ impl Process {
                 true
             }
         };
-        if !listed {
+        // What the scheduling core allocates for the thread, and next.
+        let kept = heap::keep(::sched::Runnable::<()>::LAYOUTS);
+        if !listed || kept.is_none() {
+            self.inner.lock().threads.retain(|tid| *tid != thread.tid());
             ring::close(thread);
             self.unmap_ring(ring_address);
             frames::free(ring_frame);

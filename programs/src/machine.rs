@@ -45,25 +45,17 @@ impl Before {
 
     /// Fails unless the machine comes back to what it was: as many processes, as many frames in use, as many bytes of the kernel's heap.
     ///
-    /// The count of free frames may differ a little all the same: a page of the heap stays as long as one block in it is used.
+    /// The count of free frames is printed. It may differ by a page or two of the heap all the same, which stays as long as one block in it is
+    /// used: the nodes of run queues go from thread to thread, so an old thread may hold what a new one brought.
     pub fn check(&self, what: &str) -> Outcome {
-        self.wait_for(what, |_| true)
-    }
-
-    /// As [`Before::check`], and the count of free frames is exactly what it was.
-    pub fn check_exactly(&self, what: &str) -> Outcome {
-        self.wait_for(what, |free| free == self.free)
-    }
-
-    fn wait_for(&self, what: &str, is_right: impl Fn(u64) -> bool) -> Outcome {
         thread::trim();
-        let (mut free, mut processes, mut now_used) = (0, 0, (0, 0));
+        let (mut processes, mut now_used) = (0, (0, 0));
         let end = time::now_ns().doing("now")? + PATIENCE_NS;
         while time::now_ns().doing("now")? < end {
             processes = self.info.processes().doing("list processes")?.len();
             now_used = used(&self.info)?;
-            free = self.info.free_frames().doing("free frames")?;
-            if (now_used, processes) == (self.used, self.processes) && is_right(free) {
+            let free = self.info.free_frames().doing("free frames")?;
+            if (now_used, processes) == (self.used, self.processes) {
                 let (frames, bytes) = now_used;
                 println!(
                     "    {what}: {processes} processes, {frames} frames and {bytes} bytes of heap in use, as before; \
@@ -95,12 +87,6 @@ impl Before {
             now_used.1,
             self.used.0,
             self.used.1
-        );
-        ensure!(
-            is_right(free),
-            "{what}: {free} frames are free, there were {}: {} are lost",
-            self.free,
-            self.free.cast_signed() - free.cast_signed()
         );
         Ok(())
     }

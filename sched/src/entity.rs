@@ -1,6 +1,7 @@
 //! A thread as the core sees it, and the move-only values that own one.
 
 use alloc::boxed::Box;
+use core::alloc::Layout;
 use core::fmt;
 
 use crate::account::Account;
@@ -150,6 +151,9 @@ pub struct Blocked<T>(pub(crate) Box<Entity<T>>);
 pub struct Runnable<T>(pub(crate) Box<Entity<T>>);
 
 impl<T> Runnable<T> {
+    /// What [`Runnable::new`] allocates, for those who make sure of it beforehand.
+    pub const LAYOUTS: [Layout; 2] = [Layout::new::<Node<T>>(), Layout::new::<Entity<T>>()];
+
     /// Makes a thread. This is where all that queues need for it is allocated; nothing later allocates.
     pub fn new(id: ThreadId, payload: T) -> Runnable<T> {
         Runnable(Box::new(Entity {

@@ -51,8 +51,8 @@ pub struct PerCpu {
     pub space: Cell<*const crate::mm::space::Space>,
     /// The tables that the CPU itself reads.
     pub segments: UnsafeCell<super::segments::Segments>,
-    /// A block for the next allocation of its size; see `mm::heap::try_arc`.
-    pub spare: Cell<Option<(*mut u8, core::alloc::Layout)>>,
+    /// Blocks for the next allocations of their layouts; see `mm::heap::keep`.
+    pub spares: [Cell<Option<(*mut u8, core::alloc::Layout)>>; crate::mm::heap::SPARES],
     /// The stack of the idle loop.
     pub idle_stack: Stack,
 }
@@ -113,7 +113,7 @@ pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
         root: Cell::new(crate::mm::paging::kernel_root()),
         space: Cell::new(core::ptr::null()),
         segments: UnsafeCell::new(super::segments::Segments::new()),
-        spare: Cell::new(None),
+        spares: [const { Cell::new(None) }; crate::mm::heap::SPARES],
         idle_stack,
     }));
     record.this = record;

@@ -8,6 +8,7 @@ use crate::arch::percpu;
 use crate::lock::{Rank, SpinLock};
 use alloc::sync::Arc;
 use core::alloc::{GlobalAlloc, Layout};
+use core::cell::Cell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -212,30 +213,49 @@ impl Heap {
     }
 }
 
-/// `value` in an `Arc`, or the value again if there is no memory.
+/// Blocks that wait for the next allocations of their layouts on this CPU. Those that were not asked for are freed with it.
 ///
-/// `Arc::new` gives up when there is none, and programs can bring that about. So its block is allocated before, and kept on this CPU for
-/// the very next allocation: nothing comes between, because the kernel does not preempt itself.
+/// `Box::new` and `Arc::new` give up when there is no memory, and programs can bring that about. So their blocks are allocated before,
+/// where that can be refused. Nothing comes between, because the kernel does not preempt itself.
+pub struct Kept(());
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        for (block, layout) in percpu::this().spares.iter().filter_map(Cell::take) {
+            // SAFETY: allocated by `keep`, and nobody took it.
+            unsafe { ALLOCATOR.dealloc(block, layout) };
+        }
+    }
+}
+
+/// Allocates a block of each layout for what follows; `None` if there is no memory.
+pub fn keep<const N: usize>(layouts: [Layout; N]) -> Option<Kept> {
+    const { assert!(N <= SPARES) };
+    // All of them before any is offered: an allocation would take one that has its layout.
+    // SAFETY: the callers' types have a size.
+    let blocks = layouts.map(|layout| unsafe { ALLOCATOR.alloc(layout) });
+    let spares = &percpu::this().spares;
+    for ((spare, block), layout) in spares.iter().zip(blocks).zip(layouts) {
+        spare.set((!block.is_null()).then_some((block, layout)));
+    }
+    let kept = Kept(());
+    blocks.iter().all(|block| !block.is_null()).then_some(kept)
+}
+
+/// `value` in an `Arc`, or the value again if there is no memory.
 pub fn try_arc<T>(value: T) -> Result<Arc<T>, T> {
     /// As an `Arc` lays it out.
     #[repr(C)]
     struct Counted<T>(usize, usize, T);
-    let layout = Layout::new::<Counted<T>>();
-    let cpu = percpu::this();
-    // SAFETY: two counters are not nothing.
-    let block = unsafe { ALLOCATOR.alloc(layout) };
-    if block.is_null() {
-        return Err(value);
-    }
-    cpu.spare.set(Some((block, layout)));
+    let Some(kept) = keep([Layout::new::<Counted<T>>()]) else { return Err(value) };
     let arc = Arc::new(value);
-    if let Some((block, layout)) = cpu.spare.take() {
-        debug_assert!(false, "an Arc has another layout");
-        // SAFETY: allocated above, and nobody took it.
-        unsafe { ALLOCATOR.dealloc(block, layout) };
-    }
+    debug_assert!(percpu::this().spares[0].get().is_none(), "an Arc has another layout");
+    drop(kept);
     Ok(arc)
 }
+
+/// Blocks that a CPU can keep.
+pub const SPARES: usize = 2;
 
 struct KernelAllocator;
 
@@ -244,11 +264,9 @@ unsafe impl GlobalAlloc for KernelAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         guard();
         if crate::CHECKS.load(Ordering::Relaxed) {
-            let spare = &percpu::this().spare;
-            if let Some((block, kept)) = spare.get()
-                && kept == layout
-            {
-                spare.set(None);
+            let spares = &percpu::this().spares;
+            let found = spares.iter().find(|spare| spare.get().is_some_and(|(_, kept)| kept == layout));
+            if let Some((block, _)) = found.and_then(Cell::take) {
                 return block;
             }
         }

@@ -33,7 +33,7 @@ const SLOTS: u64 = 0x22_0000_0000;
 /// How long a step goes on, and how many rounds it makes at most and at least.
 const STEP_NS: u64 = 1_500 * MS;
 const ROUNDS_MAX: u64 = 3000;
-const ROUNDS_MIN: u64 = 20;
+const ROUNDS_MIN: u64 = 8;
 /// Exit codes of the children.
 const SURVIVED: i64 = 42;
 const NOTHING_HAPPENED: i64 = 43;
@@ -309,7 +309,10 @@ fn exchange(me: usize, slots: &[Slot], stop: &AtomicU64) -> Outcome {
 
 fn protect() -> Outcome {
     let spawner: ProcessSpawner = caps::any().doing("process_spawner")?;
-    for writer in 0..watchers() {
+    // On many CPUs the first, the last, and two between: each is a process with a thread on every CPU.
+    let count = watchers();
+    let some = [0, count / 3, 2 * count / 3, count - 1];
+    for writer in (0..count).filter(|writer| count <= 4 || some.contains(writer)) {
         let number = alloc::format!("{writer}");
         let child = command("tlb-stress", "tlb-protect").arg("protect").arg(&number).spawn(&spawner);
         let exit = child.doing("start a child")?.wait().doing("wait")?;
@@ -320,7 +323,7 @@ fn protect() -> Outcome {
         );
         ensure!(exit.reason == ExitReason::Faulted, "the child with writer {writer} ended: {exit}");
     }
-    println!("    each of {} warm writers was stopped by a fault", watchers());
+    println!("    warm writers on {count} CPUs were stopped by a fault");
     Ok(())
 }
 
@@ -414,7 +417,7 @@ const PARENT: u64 = 8;
 const FIRST: u64 = 0x1111_1111;
 const SECOND: u64 = 0x2222_2222;
 const SECRET: u64 = 0x005e_c2e7;
-const SHARE_ROUNDS: u64 = 8;
+const SHARE_ROUNDS: u64 = 4;
 
 fn wait_for(control: u64, word: u64, value: u64) -> Outcome {
     let end = time::now_ns().doing("now")? + 20_000 * MS;
