@@ -199,7 +199,8 @@ fn two_hogs_get_two_spares_and_a_third_none() {
             })
         });
         assert!(matches!(result, Ok(Ok(true))), "{result:?}");
-        let named = named.lock().expect("nobody panics");
+        // On a busy machine more may follow: whose thread loses its CPU for long looks like one.
+        let named = &named.lock().expect("nobody panics")[..3];
         let relieved: Vec<bool> = named.iter().map(|hog| hog.relieved).collect();
         assert_eq!(relieved, [true, true, false]);
         let ids: std::collections::BTreeSet<_> = named.iter().map(|hog| hog.task).collect();
@@ -229,14 +230,14 @@ fn without_a_watchdog_nobody_is_named() {
 fn a_task_that_checks_is_never_named() {
     let _alone = alone();
     // A generous limit: between two checks this test's thread may lose its CPU.
-    let limit = Duration::from_millis(250);
+    let limit = Duration::from_millis(500);
     let rt = Runtime::new(Config::new().workers(2).watchdog(Some(limit))).expect("a runtime");
     let start = Instant::now();
     let result = rt.run(|cx| {
         cx.nursery(|n| {
             for _ in 0..4 {
                 let child = n.task().budget(janus::Budget::UNLIMITED).spawn(|cx| {
-                    while start.elapsed() < limit * 4 {
+                    while start.elapsed() < limit * 3 {
                         cx.check().expect("nobody cancels");
                     }
                 });
@@ -251,11 +252,12 @@ fn a_task_that_checks_is_never_named() {
 #[test]
 fn a_task_that_checks_all_alone_is_not_named_either() {
     let _alone = alone();
-    let limit = Duration::from_millis(100);
+    // As generous as above.
+    let limit = Duration::from_millis(500);
     let rt = Runtime::new(Config::new().workers(1).watchdog(Some(limit))).expect("a runtime");
     let start = Instant::now();
     let alone = rt.run(|cx| {
-        while start.elapsed() < limit * 5 {
+        while start.elapsed() < limit * 3 {
             cx.check().expect("nobody cancels");
         }
     });

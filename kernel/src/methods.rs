@@ -437,7 +437,7 @@ fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
             if bytes == 0 || !bytes.is_multiple_of(4096) || pages > MAX_OBJECT_PAGES {
                 return Err((Exception::InvalidArgument, "a memory object has 1 to 16384 whole pages").into());
             }
-            let object = MemoryObject::new(pages).ok_or(SpaceError::OutOfMemory)?;
+            let object = MemoryObject::new(pages, c.process).ok_or(SpaceError::OutOfMemory)?;
             let object = heap::try_arc(object).map_err(|_| SpaceError::OutOfMemory)?;
             c.give(Object::MemoryObject(object), rights::ALL)
         }

@@ -327,6 +327,8 @@ impl ThreadExit {
 /// Memory that can be mapped by several processes.
 pub struct MemoryObject {
     frames: Box<[Frame]>,
+    /// Who made it: its frames count there, whoever has it now.
+    payer: Arc<Process>,
     epoch: AtomicU64,
     id: u64,
 }
@@ -342,20 +344,25 @@ pub fn fresh_id() -> u64 {
 pub const MAX_OBJECT_PAGES: u64 = 16384;
 
 impl MemoryObject {
-    /// Zeroed memory of `pages` pages.
-    pub fn new(pages: u64) -> Option<MemoryObject> {
+    /// Zeroed memory of `pages` pages, charged to `payer`.
+    pub fn new(pages: u64, payer: &Arc<Process>) -> Option<MemoryObject> {
         let mut list = Vec::new();
         list.try_reserve_exact(pages as usize).ok()?;
+        if !payer.space.charge_object(pages) {
+            return None;
+        }
         for _ in 0..pages {
             match frames::allocate_zeroed() {
                 Some(frame) => list.push(frame),
                 None => {
                     list.iter().for_each(|frame| frames::free(*frame));
+                    payer.space.release_object(pages);
                     return None;
                 }
             }
         }
-        Some(MemoryObject { frames: list.into_boxed_slice(), epoch: AtomicU64::new(1), id: fresh_id() })
+        let (frames, payer) = (list.into_boxed_slice(), payer.clone());
+        Some(MemoryObject { frames, payer, epoch: AtomicU64::new(1), id: fresh_id() })
     }
 
     /// Its frames.
@@ -372,6 +379,7 @@ impl MemoryObject {
 impl Drop for MemoryObject {
     fn drop(&mut self) {
         self.frames.iter().for_each(|frame| frames::free(*frame));
+        self.payer.space.release_object(self.frames.len() as u64);
     }
 }
 

@@ -108,7 +108,9 @@ pub struct Tables {
     tables: Vec<Frame>,
     /// Frames that belong to this space, tables excluded.
     owned: u64,
-    /// Most frames that it may have of both.
+    /// Frames of memory objects that its process made, wherever they are mapped.
+    objects: u64,
+    /// Most frames that it may have of all of them.
     limit: u64,
 }
 
@@ -149,8 +151,15 @@ impl Space {
             let kernel = &paging::table(paging::kernel_root())[256..];
             paging::table(root)[256..].copy_from_slice(kernel);
         }
-        let tables =
-            Tables { root, regions: Vec::new(), tables: Vec::new(), hint: MMAP_BASE_VADDR, owned: 0, limit };
+        let tables = Tables {
+            root,
+            regions: Vec::new(),
+            tables: Vec::new(),
+            hint: MMAP_BASE_VADDR,
+            owned: 0,
+            objects: 0,
+            limit,
+        };
         Some(Space {
             tables: SpinLock::new(Rank::Space, tables),
             resident: AtomicMask::new(),
@@ -169,9 +178,25 @@ impl Space {
         self.tables.lock()
     }
 
-    /// Frames that belong to it.
+    /// Frames that belong to it, and to memory objects that its process made.
     pub fn owned_frames(&self) -> u64 {
-        self.lock().owned
+        let tables = self.lock();
+        tables.owned + tables.objects
+    }
+
+    /// Charges the frames of a memory object, if the process may have as many.
+    pub fn charge_object(&self, pages: u64) -> bool {
+        let mut tables = self.lock();
+        let fits = tables.charged() + pages <= tables.limit;
+        if fits {
+            tables.objects += pages;
+        }
+        fits
+    }
+
+    /// A memory object that was charged is gone, or was not made.
+    pub fn release_object(&self, pages: u64) {
+        self.lock().objects -= pages;
     }
 
     /// Maps what the kernel gives a process: fixed regions.
@@ -391,6 +416,11 @@ impl Drop for Space {
 }
 
 impl Tables {
+    /// Frames that count against the limit.
+    fn charged(&self) -> u64 {
+        self.owned + self.objects + self.tables.len() as u64 + 1
+    }
+
     /// The place of the first region that ends above `address`.
     fn search(&self, address: u64) -> usize {
         self.regions.partition_point(|region| region.end <= address)
@@ -459,7 +489,7 @@ impl Tables {
         let owned = if matches!(backing, Backing::Zero) { pages } else { 0 };
         // Tables at worst: those for the pages themselves, one more at each end of the range, and one of each level above.
         let tables = pages / 512 + pages / (512 * 512) + 5;
-        if self.owned + self.tables.len() as u64 + 1 + owned + tables > self.limit {
+        if self.charged() + owned + tables > self.limit {
             return Err(SpaceError::OutOfMemory);
         }
         self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;

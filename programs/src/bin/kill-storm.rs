@@ -157,8 +157,11 @@ fn serve(endpoint: &Endpoint) -> rt::Result<()> {
 
 // ---- those who are killed -------------------------------------------------------------------------------------------------
 
-/// What a thread of a child does for ever.
-const STATES: [(&str, fn(&Shared)); 14] = [
+/// What a thread does.
+type Work = fn(&Shared);
+
+/// What threads of a child do for ever.
+const STATES: [(&str, Work); 14] = [
     ("runs", spin),
     ("yields", yields),
     ("parks", park),

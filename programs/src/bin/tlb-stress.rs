@@ -140,7 +140,7 @@ impl Watched {
             if command == END {
                 return reads;
             }
-            if command % 2 == 0 {
+            if command.is_multiple_of(2) {
                 let value = read(WATCHED);
                 reads += 1;
                 // A command that changed meanwhile makes no difference: the page is unmapped only after all have acknowledged the hold.
@@ -272,7 +272,7 @@ fn exchange(me: usize, slots: &[Slot], stop: &AtomicU64) -> Outcome {
         let limit = stop.load(Ordering::Acquire);
         let state = slots[me].state.load(Ordering::Acquire);
         let round = state / 3;
-        if state % 3 == 0 && round < limit {
+        if state.is_multiple_of(3) && round < limit {
             map_at(mine)?;
             write(mine, tag(me, round));
             slots[me].state.store(state + 1, Ordering::Release);
@@ -296,7 +296,7 @@ fn exchange(me: usize, slots: &[Slot], stop: &AtomicU64) -> Outcome {
         }
         let is_done = |slot: &Slot| {
             let state = slot.state.load(Ordering::Acquire);
-            state % 3 == 0 && state / 3 >= limit
+            state.is_multiple_of(3) && state / 3 >= limit
         };
         if is_done(&slots[me]) && is_done(&slots[left]) || limit == 0 {
             return Ok(());
@@ -413,7 +413,7 @@ const PARENT: u64 = 8;
 /// What the objects hold, and what the parent writes into frames that it gets.
 const FIRST: u64 = 0x1111_1111;
 const SECOND: u64 = 0x2222_2222;
-const SECRET: u64 = 0x5ec2_e7;
+const SECRET: u64 = 0x005e_c2e7;
 const SHARE_ROUNDS: u64 = 8;
 
 fn wait_for(control: u64, word: u64, value: u64) -> Outcome {

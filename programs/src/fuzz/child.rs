@@ -210,7 +210,7 @@ impl Fuzzer {
 
     fn entry(&mut self) -> Sqe {
         let is_full = self.under_way >= UNDER_WAY_MAX;
-        let sqe = if is_full { self.generator.withdrawal() } else { self.generator.next() };
+        let sqe = if is_full { self.generator.withdrawal() } else { self.generator.next_entry() };
         // Quiet ones mostly have no completion. This is only a guess.
         self.under_way += u64::from(sqe.flags & flags::QUIET == 0);
         sqe

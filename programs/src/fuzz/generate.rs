@@ -236,7 +236,7 @@ impl<'a> Generator<'a> {
         let cap = self.any_cap(interface);
         // A message for another method makes a thread that begins anywhere, and ends the process: seldom enough to get on.
         let makes_thread = interface != Interface::ThreadSpawner
-            && self.world.known.iter().any(|known| *known == (cap, Interface::ThreadSpawner as u16));
+            && self.world.known.contains(&(cap, Interface::ThreadSpawner as u16));
         if makes_thread && !self.chance(100) { 0 } else { cap }
     }
 
@@ -321,7 +321,7 @@ impl<'a> Generator<'a> {
     }
 
     /// The next entry.
-    pub fn next(&mut self) -> Sqe {
+    pub fn next_entry(&mut self) -> Sqe {
         self.message_len = 0;
         let mut sqe = match self.random.below(100) {
             0..=9 => return self.nonsense(),

@@ -7,7 +7,7 @@ use crate::Problem;
 use crate::package::strip;
 use crate::place::{cannot, make_folder, write_file};
 
-/// Names a UEFI firmware that is not in one of [`FIRMWARES`].
+/// Names a UEFI firmware that is not in one of the usual places.
 pub const FIRMWARE_VARIABLE: &str = "CAPOS_OVMF";
 /// Where systems keep the UEFI firmware for QEMU, code and variables in one file.
 const FIRMWARES: [&str; 5] = [
