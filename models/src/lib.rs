@@ -7,21 +7,27 @@
 //! * `tests/stress.rs`: real OS threads and real locks, some hundred threads, random operations;
 //! * `tests/doorbell_loom.rs`: loom, for the one lock-free piece ([`doorbell`]) and its memory orderings.
 //!
-//! Each of them is also run with a bug planted ([`Flaw`]), and must find it.
+//! Contexts and loans are the kernel's, above the core: [`loans`] has the steps of `docs/contexts.md`, and [`teardown`] the order of the locks
+//! around them. Both are stateright models that stand for themselves.
+//!
+//! Each of them is also run with a bug planted ([`Flaw`], [`loans::Flaw`], [`teardown::Flaw`]), and must find it.
 //!
 //! # The parts
 //! [`sync`] is the only module that names an atomic or a lock. [`doorbell`] and [`board`] are what CPUs tell each other
 //! without locks; [`record`] is a thread as the kernel keeps it; [`protocol`] has the steps; [`core`] strings them
-//! together as a CPU does.
+//! together as a CPU does. [`search`] is what the tests of the stateright models share.
 #![forbid(unsafe_code)]
 
 pub mod board;
 pub mod core;
 pub mod doorbell;
+pub mod loans;
 pub mod ownership;
 pub mod protocol;
 pub mod record;
+pub mod search;
 pub mod sync;
+pub mod teardown;
 pub mod world;
 
 /// A bug that can be planted, to show that the checks can fail. A kernel has none of these branches.

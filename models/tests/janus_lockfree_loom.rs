@@ -17,10 +17,10 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::thread;
 
+use atomics::{AtomicU64, Ordering, fence};
 use deque::{Deque, Steal};
 use idle::Idle;
 use ring::Ring;
-use sync::{AtomicU64, Ordering, fence};
 
 #[allow(dead_code)]
 #[path = "../../janus/src/deque.rs"]
@@ -34,7 +34,7 @@ mod ring;
 
 /// Loom's atomics, with room for planted flaws. Loom runs all threads of a model upon the OS thread that started it, so
 /// a thread-local flaw is this test's alone.
-mod sync {
+mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicPtr, Ordering};
 
     use super::{FLAW, Flaw};

@@ -19,7 +19,7 @@ mod deque;
 #[path = "../../janus/src/ring.rs"]
 mod ring;
 
-mod sync {
+mod atomics {
     pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 }
 

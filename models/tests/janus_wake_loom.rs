@@ -12,9 +12,9 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, AtomicUsize};
 use loom::thread;
 
+use atomics::Ordering;
 use join::{Finished, Join};
 use state::{Event, TaskState};
-use sync::Ordering;
 use wake::Word;
 
 #[allow(dead_code)]
@@ -25,7 +25,7 @@ mod join;
 #[allow(unreachable_pub)]
 mod state;
 /// Loom's atomics.
-mod sync {
+mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 }
 #[allow(dead_code)]

@@ -1,35 +1,21 @@
 //! The ownership model at sizes that can be searched to the end, and with bugs planted that it must find.
 
-use std::time::Instant;
-
 use models::Flaw;
 use models::ownership::{
     LOCK_ORDER, NO_IDLE_BESIDE_WORK, NO_LOST_WAKE, ONE_OWNER, Ownership, TIMER_ARMED, WAKES_HONOURED,
 };
+use models::search;
 use models::world::Config;
 use sched::PolicyKind;
 use stateright::{Checker, HasDiscoveries, Model, UniformChooser};
 
-/// Searches everything, prints how much that was, and asserts every property.
 fn exhaust(name: &str, config: Config) {
-    let start = Instant::now();
-    let checker = Ownership(config).checker().threads(2).spawn_bfs().join();
-    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
-    println!("{name}: {states} states, depth {depth}, {:.1} s", start.elapsed().as_secs_f64());
-    for (name, path) in checker.discoveries() {
-        let failed = Ownership(config).property(name).expectation.discovery_is_failure();
-        assert!(!failed, "not so: {name}, after {:?}", path.into_actions());
-    }
-    checker.assert_properties();
-    assert!(checker.is_done(), "the search must have seen everything");
+    search::exhaust(name, Ownership(config));
 }
 
-/// The planted bug breaks this property; prints the shortest way there.
+/// The planted bug breaks this property.
 fn caught(flaw: Flaw, config: Config, property: &'static str) {
-    let model = Ownership(Config { flaw: Some(flaw), ..config });
-    let checker = model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let path = checker.assert_any_discovery(property).into_actions();
-    println!("{flaw:?}: {} states, then {} steps: {path:?}", checker.unique_state_count(), path.len());
+    let path = search::caught(flaw, Ownership(Config { flaw: Some(flaw), ..config }), property);
     // The same machine without the bug, on the same way: the bug is to blame, not the way.
     let mut sound = models::world::World::new(config);
     for action in path {

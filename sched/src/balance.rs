@@ -8,13 +8,15 @@
 //! Three equal threads on two CPUs: whichever way they lie, one CPU has two of them, so counting threads or weight never
 //! moves anything, and the lone thread gets twice the share of the others. But the lone thread's CPU has the faster
 //! virtual clock. So a CPU that is *ahead* in the common frame pulls the most overdue thread from one that is behind, if the
-//! move does not make the new neighbourhood much more crowded than the old one was. The thread brings its lag along (at most a
-//! slice), runs until it has caught up, and after that the other CPU has the faster clock.
+//! move does not make the new neighbourhood much more crowded than the old one was. The thread brings its lag along (a slice
+//! at once, the rest as arrears), runs until it has caught up, and after that the other CPU has the faster clock.
 
-use crate::cpu::{Cpu, Effect, Tier};
+use crate::cpu::{Cpu, Tier};
+use crate::entity::Entrance;
 use crate::queue::Wanted;
 use crate::{
-    BALANCE_GAP_NS, BALANCE_PERIOD_NS, CpuId, CpuMask, MAX_SKEW_NS, Payload, Policy, QueueKind, Utilisation,
+    BALANCE_GAP_NS, BALANCE_PERIOD_NS, CpuId, CpuMask, Effect, MAX_SKEW_NS, Payload, Policy, QueueKind,
+    Utilisation,
 };
 
 /// What other CPUs need to know of one: small, copyable, published after events.
@@ -203,6 +205,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             return MoveOutcome::Nothing;
         };
         victim.leave_fair(&mut thread);
+        thread.entrance = Entrance::Moved;
         let id = thread.id;
         self.charge(now);
         self.arrive(&mut thread);

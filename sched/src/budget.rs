@@ -2,20 +2,20 @@
 
 use alloc::boxed::Box;
 
-use crate::cpu::{Arrival, Cpu, Effect, Tier};
+use crate::cpu::{Arrival, Cpu, Tier};
 use crate::entity::{Entity, Entrance, Key};
 use crate::queue::Wanted;
 use crate::{
-    AdmissionError, Context, FOREVER, MAX_CONTEXTS_PER_CPU, Overrun, Payload, Policy, Proposal, QueueKind,
-    Refused, Spec, ThreadId, Utilisation,
+    AdmissionError, Context, FOREVER, MAX_CONTEXTS_PER_CPU, Noted, Overrun, Payload, Policy, Proposal,
+    QueueKind, Refused, Spec, ThreadId, Ticket, Utilisation,
 };
 
 /// A thread that spent its budget and runs at its weight until `ready_at_ns`.
 pub(crate) struct Demoted {
     pub(crate) thread: ThreadId,
     pub(crate) ready_at_ns: u64,
-    /// Its place in a fair queue; `None` while it runs or sits in the direct slot.
-    place: Option<(QueueKind, Key)>,
+    /// Its place in a fair queue; `None` while it runs.
+    pub(crate) place: Option<(QueueKind, Key)>,
 }
 
 impl<T: Payload, P: Policy> Cpu<T, P> {
@@ -24,10 +24,17 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.contexts
     }
 
-    /// Calls `visit` with the context of every queued thread that has one. Linear.
-    pub fn for_each_context(&self, mut visit: impl FnMut(&Context)) {
-        for threads in [&self.guaranteed, &self.restricted, &self.throttled] {
-            threads.for_each(&mut |thread| thread.context.iter().for_each(|context| visit(context)));
+    /// Calls `visit` with the ticket and context of every queued thread that has one. Linear.
+    pub fn for_each_queued_context(&self, mut visit: impl FnMut(Ticket, &Context)) {
+        let queues = [
+            (QueueKind::Guaranteed, &self.guaranteed),
+            (QueueKind::Restricted, &self.restricted),
+            (QueueKind::Throttled, &self.throttled),
+        ];
+        for (queue, threads) in queues {
+            threads.for_each(&mut |thread| {
+                thread.context.iter().for_each(|context| visit(self.ticket(thread, queue), context));
+            });
         }
     }
 
@@ -51,73 +58,114 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     /// The utilisation with this spec, if it may be admitted.
     fn admissible(&self, spec: &Spec) -> Result<Utilisation, AdmissionError> {
+        let total = self.affordable(spec, self.reserved)?;
+        if self.contexts == MAX_CONTEXTS_PER_CPU {
+            return Err(AdmissionError::TooMany);
+        }
+        Ok(total)
+    }
+
+    /// The utilisation with this spec beside `others`, if that is possible here at all.
+    fn affordable(&self, spec: &Spec, others: Utilisation) -> Result<Utilisation, AdmissionError> {
         spec.validate().map_err(AdmissionError::Invalid)?;
         if !spec.cpu_mask.contains(self.id) {
             return Err(AdmissionError::WrongCpu(self.id));
         }
-        if self.contexts == MAX_CONTEXTS_PER_CPU {
-            return Err(AdmissionError::TooMany);
-        }
         let asked = spec.utilisation();
-        let total = self.reserved.plus(asked);
+        let total = others.plus(asked);
         if total > Utilisation::BOUND {
             return Err(AdmissionError::Overcommitted {
                 asked_ppm: asked.ppm(),
-                free_ppm: Utilisation::BOUND.minus(self.reserved).ppm(),
+                free_ppm: Utilisation::BOUND.minus(others).ppm(),
             });
         }
         Ok(total)
     }
 
-    /// Takes a promise back; the context must be unbound, and from here. What is left can be proposed elsewhere, or dropped
-    /// when no lock is held.
-    pub fn retire(&mut self, context: Box<Context>) -> Result<Proposal, Box<Context>> {
-        if context.home() != self.id {
-            return Err(context);
+    /// Another spec for a context that was admitted here, is unbound and not hosted elsewhere. Identity and counters stay, and what was used
+    /// stays used ([`crate::Ledger::reconfigure`]). Everything is checked before anything changes.
+    pub fn readmit(
+        &mut self,
+        mut context: Box<Context>,
+        spec: Spec,
+        now: u64,
+    ) -> Result<Box<Context>, (AdmissionError, Box<Context>)> {
+        if context.is_hosted() || context.home() != self.id {
+            return Err((AdmissionError::Elsewhere(context.home()), context));
         }
+        match self.affordable(&spec, self.reserved.minus(context.spec().utilisation())) {
+            Ok(total) => {
+                self.reserved = total;
+                context.reconfigure(spec, now.max(self.at_ns));
+                Ok(context)
+            }
+            Err(why) => Err((why, context)),
+        }
+    }
+
+    /// Takes an unbound context in as a guest: it runs here, beside the promise of its origin, which stays. For a loan to a thread that
+    /// may not run there.
+    pub fn host(
+        &mut self,
+        mut context: Box<Context>,
+    ) -> Result<Box<Context>, (AdmissionError, Box<Context>)> {
+        if context.is_hosted() || context.home() == self.id {
+            return Err((AdmissionError::Elsewhere(context.home()), context));
+        }
+        match self.admissible(context.spec()) {
+            Ok(total) => {
+                self.reserved = total;
+                self.contexts += 1;
+                context.move_to(self.id);
+                Ok(context)
+            }
+            Err(why) => Err((why, context)),
+        }
+    }
+
+    /// Sends an unbound guest home, and frees what was reserved for it here. One that is no guest of this CPU comes back as it is.
+    pub fn unhost(&mut self, mut context: Box<Context>) -> Box<Context> {
+        if context.is_hosted() && context.home() == self.id {
+            self.release(&context);
+            let origin = context.origin();
+            context.move_to(origin);
+        }
+        context
+    }
+
+    fn release(&mut self, context: &Context) {
         self.reserved = self.reserved.minus(context.spec().utilisation());
         self.contexts -= 1;
+        if self.contexts == 0 {
+            self.noted = Noted::NOTHING; // its thread blocked, and nobody dispatched since
+        }
+    }
+
+    /// Takes a promise back; the context must be unbound, from here and here. What is left can be proposed elsewhere, or dropped
+    /// when no lock is held.
+    pub fn retire(&mut self, context: Box<Context>) -> Result<Proposal, Box<Context>> {
+        if context.is_hosted() || context.home() != self.id {
+            return Err(context);
+        }
+        self.release(&context);
         Ok(Proposal::from_retired(context))
     }
 
-    /// The running thread goes on with a context. Given back if it has one already, or if the promise was made elsewhere.
-    pub fn bind_current(&mut self, mut context: Box<Context>, now: u64) -> Result<Effect, Box<Context>> {
-        self.charge(now);
-        match &mut self.running {
-            Some(running) if running.thread.context.is_none() && context.home() == self.id => {
-                // What lay unused counts from now on; otherwise every period since then would come back at once.
-                context.ledger.activate(self.at_ns);
-                running.tier = Tier::Guaranteed;
-                running.thread.key.tag = context.urgency_tag();
-                running.thread.context = Some(context);
-                self.clock.leave(&mut running.thread.fair);
-                running.thread.entrance = Entrance::Join;
-                Ok(self.want_dispatch())
-            }
-            _ => Err(context),
-        }
-    }
-
-    /// Takes the running thread's context away: it falls back to best effort, or stops if it runs on contexts only.
-    pub fn unbind_current(&mut self, now: u64) -> Option<(Box<Context>, Effect)> {
-        self.charge(now);
-        let mut running = self.running.take()?;
-        let context = running.thread.context.take();
-        if context.is_some() && running.tier == Tier::Guaranteed {
-            running.tier = Tier::Fair;
-            running.thread.quantum_ns = 0;
-            self.enter_fair(&mut running.thread);
-        }
-        self.forget_demotion(&mut running.thread);
-        self.running = Some(running);
-        context.map(|context| (context, self.want_dispatch()))
+    /// Whether anybody waits for a refill, throttled or demoted: not without contexts (I6).
+    #[inline]
+    pub(crate) fn anybody_is_dry(&self) -> bool {
+        self.contexts > 0 && !(self.throttled.is_empty() && self.demoted.is_empty())
     }
 
     /// Threads whose refill has come move back to the guaranteed tier. Bounded by `MAX_CONTEXTS_PER_CPU`.
+    #[inline]
     pub(crate) fn release_due(&mut self) {
-        if self.contexts == 0 {
-            return;
+        if self.anybody_is_dry() {
+            self.release_those_due();
         }
+    }
+
+    fn release_those_due(&mut self) {
         for _ in 0..self.throttled.len() {
             if self.throttled.first_key().is_none_or(|key| key.tag as u64 > self.at_ns) {
                 break;
@@ -180,8 +228,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.queue_fair(thread)
     }
 
-    pub(crate) fn queue_guaranteed(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
+    pub(crate) fn queue_guaranteed(&mut self, thread: Box<Entity<T>>) -> Arrival {
         let tag = thread.context.as_ref().map_or(i64::MAX, |context| context.urgency_tag());
+        self.insert_guaranteed(thread, tag)
+    }
+
+    pub(crate) fn insert_guaranteed(&mut self, mut thread: Box<Entity<T>>, tag: i64) -> Arrival {
         thread.key = self.next_key(tag);
         let key = thread.key;
         thread.payload.queued(self.ticket(&thread, QueueKind::Guaranteed));
@@ -202,6 +254,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     /// When the next thread gets budget that is throttled or demoted.
     #[inline(never)] // keeps the path of CPUs without contexts short
     pub(crate) fn next_release_ns(&self) -> u64 {
+        if self.throttled.is_empty() && self.demoted.is_empty() {
+            return FOREVER;
+        }
         let refill = self.throttled.first_key().map_or(FOREVER, |key| key.tag as u64);
         let promotion = self.demoted.iter().map(|demoted| demoted.ready_at_ns).min().unwrap_or(FOREVER);
         refill.min(promotion)

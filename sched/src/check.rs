@@ -65,7 +65,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             if queued && !thread.may_run_on(self.id) && first_broken.is_ok() {
                 first_broken = broken("I7", "a queued thread may not run here", Some(thread.id));
             }
-            if thread.anywhere != (thread.allowed == CpuMask::ALL) && first_broken.is_ok() {
+            let anywhere = thread.allowed == CpuMask::ALL && !thread.context_only;
+            if thread.anywhere != anywhere && first_broken.is_ok() {
                 first_broken = broken("I7", "what is remembered of a CPU mask", Some(thread.id));
             }
             let Some(context) = &thread.context else { return };

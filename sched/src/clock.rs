@@ -4,10 +4,16 @@
 //! weight`, with `origin` moved along so that the sums stay small: `w * (v - average)` is 64 times a thread's real lag,
 //! and that is bounded by a few slices.
 //!
-//! *The clock* that joining threads are measured against follows the average, with two differences. It never goes back (I3):
-//! threads that join behind the average pull it back, and a clock that did the same would let a storm of them push an old
-//! thread ever further away. And only service moves it: when a thread leaves, the average jumps to those who stay, perhaps to one that
-//! is far ahead, and a clock that jumped along would forgive it.
+//! *The clock* that joining threads are measured against is moved by service alone: `w * v` of it, whoever got it, moves the clock by
+//! `w * v / sum(w)`, which is what everybody here was due in that time. It never goes back (I3). Joining and leaving move the average,
+//! not the clock: a clock that jumped along would forgive those who are ahead when others leave, and forget what those who left ahead
+//! took. A thread that ends ahead has run at the cost of those who stay; the clock has moved on meanwhile, so they are behind it by just that,
+//! and go before the next newcomer.
+//!
+//! One thing is not service: *credit*. A thread that slept comes back further behind the clock than it left, and nobody was served
+//! for that. Were it left in the books, every wake-up would put all others a little further behind the clock, for ever. So the clock
+//! stands still until as much service was given as credit. Only while the average is behind the clock: credit that was taken away again
+//! holds nothing. The lag that a thread brings from another CPU is credit, too.
 //!
 //! Clocks of different CPUs are compared in the *common frame*: `local + skew`. Balancing keeps them within
 //! `MAX_SKEW_NS` of each other.
@@ -21,12 +27,14 @@ pub(crate) struct VirtualClock {
     weighted: i64,
     weight: u64,
     high: i64,
+    /// Service (weight times virtual time) that has not moved the clock yet; below zero, credit that is not paid back yet.
+    served: i64,
     skew: i64,
 }
 
 impl VirtualClock {
     pub(crate) const fn new() -> VirtualClock {
-        VirtualClock { origin: 0, weighted: 0, weight: 0, high: 0, skew: 0 }
+        VirtualClock { origin: 0, weighted: 0, weight: 0, high: 0, served: 0, skew: 0 }
     }
 
     /// Total weight of the fair threads on this CPU, the running one included.
@@ -48,37 +56,66 @@ impl VirtualClock {
     /// is made of, so among threads that are all counted here one is always eligible.
     #[inline]
     pub(crate) fn eligible_until(&mut self) -> i64 {
-        self.settle();
+        self.anchor();
         // floor(average): integer positions at or below the average are exactly those at or below its floor, and that
-        // is what a settled origin is.
+        // is what an anchored origin is.
         if self.weight == 0 { i64::MAX } else { self.origin }
     }
 
     /// Brings the clock up to date with the service since the last event.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        let served = self.anchor();
-        if self.origin > self.high && self.weight > 0 {
-            self.high = self.origin.min(self.high + served);
+        let weight = self.weight as i64;
+        if weight > 0 && self.served >= weight {
+            let step = self.served / weight;
+            self.high += step;
+            self.served -= step * weight;
         }
     }
 
-    /// Moves the origin to the average; answers how far that was.
+    /// Moves the origin to the average.
     #[inline]
-    fn anchor(&mut self) -> i64 {
+    fn anchor(&mut self) {
         let weight = self.weight as i64;
         if weight <= 0 {
-            return 0; // never negative; but a division by what is known to be positive needs no checks
+            return; // never negative; but a division by what is known to be positive needs no checks
+        }
+        if (0..weight).contains(&self.weighted) {
+            return; // the usual case, when events follow each other closely
         }
         let step = self.weighted.div_euclid(weight);
         self.origin += step;
         self.weighted -= step * weight;
-        step
+    }
+
+    /// What the threads here are behind the clock, taken together (weight times virtual time); below zero, ahead of it.
+    #[inline]
+    fn behind(&self) -> i64 {
+        self.weight as i64 * (self.high - self.origin) - self.weighted
+    }
+
+    /// Threads that are behind the clock by this much together have no more credit to pay back.
+    #[inline]
+    fn hold_for_at_most(&mut self, behind: i64) {
+        self.served = self.served.max(-behind.max(0));
+    }
+
+    /// Brings the sums in order after somebody left. That does not move the clock, not even by what is left of a division.
+    #[inline]
+    fn recount(&mut self) {
+        self.anchor();
+        if self.served < 0 {
+            self.hold_for_at_most(self.behind());
+        } else if self.served >= self.weight as i64 {
+            self.served = (self.weight as i64 - 1).max(0);
+        }
     }
 
     /// A counted thread moved forward.
     pub(crate) fn advance(&mut self, weight: Weight, virtual_ns: i64) {
-        self.weighted += i64::from(weight.get()) * virtual_ns;
+        let service = i64::from(weight.get()) * virtual_ns;
+        self.weighted += service;
+        self.served += service;
     }
 
     /// Counts a thread that is already in this frame.
@@ -95,7 +132,7 @@ impl VirtualClock {
         self.weighted -= i64::from(fair.weight().get()) * (fair.position - self.origin);
         self.weight -= u64::from(fair.weight().get());
         debug_assert!(self.weight != 0 || self.weighted == 0, "I2: sums outlive their threads");
-        self.anchor();
+        self.recount();
     }
 
     /// A thread that has never run takes its place on the clock: it is owed nothing, and owes what it was born with.
@@ -109,34 +146,83 @@ impl VirtualClock {
     /// A thread comes back, from sleep or from another CPU (F-15). It keeps the lag it left with, or what the common
     /// clock says it is owed by now, whichever is more, but never more than one slice. A lag ahead is never forgiven.
     pub(crate) fn enter(&mut self, fair: &mut Fair) {
+        self.enter_beyond(fair, fair.lag);
+    }
+
+    #[inline]
+    fn enter_beyond(&mut self, fair: &mut Fair, booked: i64) {
         self.settle();
         if self.weight == 0 && fair.position > self.common() {
             // Nobody here to be compared with: adopt the newcomer's frame, so that it brings its history along.
             self.skew += fair.position - self.common();
         }
+        self.join(fair, booked);
+        self.add(fair);
+    }
+
+    /// As `enter`, for a thread that waited for nothing but a CPU and was taken to another: of its lag, those here know nothing. What it is
+    /// owed beyond one slice is not lost: it becomes arrears, at most two more slices. Otherwise each move would cost its thread a part of its
+    /// share, as long as clocks are apart by more than a slice when they are compared.
+    pub(crate) fn enter_moved(&mut self, fair: &mut Fair) {
+        let arrears = fair.arrears;
+        fair.position -= arrears;
+        fair.deadline -= arrears;
+        fair.lag += arrears;
+        self.settle();
+        let owed = (self.common() - fair.position).max(fair.lag);
+        self.enter_beyond(fair, 0);
+        fair.arrears = (owed - fair.credit_limit()).clamp(0, 2 * fair.credit_limit());
+    }
+
+    /// Moves a thread from the common frame to this one, with the lag that it deserves. What is more than `booked` is credit.
+    #[inline]
+    fn join(&mut self, fair: &mut Fair, booked: i64) {
         let owed = self.common() - fair.position;
         let lag = owed.max(fair.lag).min(fair.credit_limit());
+        if lag > booked && self.weight > 0 {
+            let weight = i64::from(fair.weight().get());
+            self.served -= weight * (lag - booked);
+            self.hold_for_at_most(self.behind() + weight * lag);
+        }
         let shift = self.high - lag - fair.position;
         fair.position += shift;
         fair.deadline += shift;
-        self.add(fair);
+        fair.arrears = 0;
+    }
+
+    /// `enter` of one thread and `leave` of another, between which nothing is served: the sums are brought in order once.
+    #[inline]
+    pub(crate) fn exchange(&mut self, enters: &mut Fair, leaves: &mut Fair) {
+        self.settle();
+        self.join(enters, enters.lag);
+        let (more, less) = (i64::from(enters.weight().get()), i64::from(leaves.weight().get()));
+        self.weighted += more * (enters.position - self.origin) - less * (leaves.position - self.origin);
+        self.weight = self.weight + more as u64 - less as u64;
+        self.recount();
+        self.part(leaves);
+    }
+
+    /// Moves a thread from this frame to the common one; it remembers how far behind it was.
+    #[inline]
+    fn part(&self, fair: &mut Fair) {
+        fair.lag = self.high - fair.position;
+        fair.position += self.skew;
+        fair.deadline += self.skew;
     }
 
     /// A thread leaves this frame; its position becomes comparable everywhere.
     pub(crate) fn leave(&mut self, fair: &mut Fair) {
         self.settle();
         self.subtract(fair);
-        fair.lag = self.high - fair.position;
-        fair.position += self.skew;
-        fair.deadline += self.skew;
+        self.part(fair);
     }
 
     /// Changes the weight of a thread that is counted here.
     pub(crate) fn reweigh(&mut self, fair: &mut Fair, weight: Weight) {
         self.settle();
-        let average = self.origin;
+        let behind = self.high - fair.position;
         self.subtract(fair);
-        fair.set_weight(weight, average - fair.position);
+        fair.set_weight(weight, behind);
         self.add(fair);
     }
 
@@ -254,6 +340,60 @@ mod tests {
         assert_eq!(light.position - heavy.position, 640_000_000);
     }
 
+    /// Short threads come and end, one at a time, each ahead of the clock. The clock moves by half of what each takes, and whoever stays is
+    /// behind it by all that: it is not forgotten when they end.
+    #[test]
+    fn f_15_those_who_end_ahead_leave_the_others_behind() {
+        let mut clock = VirtualClock::new();
+        let mut hog = fair(64);
+        clock.enter_new(&mut hog);
+        for ended in 1..=100 {
+            let mut short = fair(64);
+            clock.enter_new(&mut short);
+            let step = short.charge(3_000_000);
+            clock.advance(short.weight(), step);
+            clock.leave(&mut short);
+            assert_eq!(clock.now() - hog.position, ended * 1_500_000);
+        }
+    }
+
+    /// A sleeper's credit is paid back: the clock stands until it is, so the hog does not fall behind by it at every wake-up.
+    #[test]
+    fn f_15_credit_is_paid_back() {
+        let mut clock = VirtualClock::new();
+        let (mut hog, mut sleeper) = (fair(64), fair(64));
+        clock.enter_new(&mut hog);
+        clock.enter_new(&mut sleeper);
+        for _ in 0..100 {
+            clock.leave(&mut sleeper);
+            let step = hog.charge(1_000_000);
+            clock.advance(hog.weight(), step);
+            clock.enter(&mut sleeper);
+            assert_eq!(clock.now() - sleeper.position, 1_000_000);
+            let step = sleeper.charge(1_000_000);
+            clock.advance(sleeper.weight(), step);
+            clock.settle();
+            assert_eq!((clock.now(), clock.now()), (hog.position, sleeper.position), "all is even");
+        }
+    }
+
+    /// Credit that its owner takes away unused holds nobody's clock.
+    #[test]
+    fn f_15_credit_that_left_holds_nothing() {
+        let mut clock = VirtualClock::new();
+        let (mut hog, mut sleeper) = (fair(64), fair(64));
+        clock.enter_new(&mut hog);
+        clock.enter_new(&mut sleeper);
+        clock.leave(&mut sleeper);
+        for millisecond in 1..=100 {
+            let step = hog.charge(1_000_000);
+            clock.advance(hog.weight(), step);
+            clock.enter(&mut sleeper);
+            clock.leave(&mut sleeper);
+            assert_eq!(clock.now(), millisecond * 1_000_000);
+        }
+    }
+
     /// Leaving and entering elsewhere keeps the lag, whatever the two clocks show.
     #[test]
     fn f_15_lag_travels() {
@@ -268,5 +408,25 @@ mod tests {
         assert_eq!(a.lag, 2_000_000);
         there.enter(&mut a);
         assert_eq!(there.now() - a.position, 2_000_000);
+    }
+
+    /// F-15, F-16: a move brings one slice along and keeps two more; a further move finds both, a sleep drops what was kept.
+    #[test]
+    fn f_15_what_a_move_cannot_bring_is_kept() {
+        let (mut slow, mut fast) = (VirtualClock::new(), VirtualClock::new());
+        let (mut moved, mut hog) = (fair(64), fair(64));
+        slow.enter_new(&mut moved);
+        fast.enter_new(&mut hog);
+        let step = hog.charge(17_000_000);
+        fast.advance(hog.weight(), step);
+        slow.leave(&mut moved);
+        fast.enter_moved(&mut moved);
+        assert_eq!((fast.now() - moved.position, moved.arrears), (SLICE_NS as i64, 7_000_000));
+        fast.leave(&mut moved);
+        fast.enter_moved(&mut moved);
+        assert_eq!((fast.now() - moved.position, moved.arrears), (SLICE_NS as i64, 7_000_000));
+        fast.leave(&mut moved);
+        fast.enter(&mut moved);
+        assert_eq!((fast.now() - moved.position, moved.arrears), (SLICE_NS as i64, 0));
     }
 }

@@ -3,12 +3,12 @@
 use alloc::boxed::Box;
 use core::fmt;
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Refill};
 use crate::{
-    BEST_EFFORT_RESERVE_PPM, MAX_CONTEXTS_PER_CPU, MAX_CRITICALITY, MAX_PERIOD_NS, MAX_REFILLS,
+    BEST_EFFORT_RESERVE_PPM, FOREVER, MAX_CONTEXTS_PER_CPU, MAX_CRITICALITY, MAX_PERIOD_NS, MAX_REFILLS,
     MIN_BUDGET_NS, MIN_REFILLS,
 };
-use crate::{CpuId, CpuMask};
+use crate::{CpuId, CpuMask, Noted};
 
 /// What happens to a thread whose budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -207,6 +207,8 @@ pub enum AdmissionError {
     },
     /// The CPU holds [`MAX_CONTEXTS_PER_CPU`] already.
     TooMany,
+    /// It runs on this CPU, as a guest or at home, and must be there, or come from there.
+    Elsewhere(CpuId),
 }
 
 impl fmt::Display for AdmissionError {
@@ -217,6 +219,7 @@ impl fmt::Display for AdmissionError {
             AdmissionError::Overcommitted { asked_ppm, free_ppm } => {
                 write!(f, "asked for {asked_ppm} ppm of the CPU; {free_ppm} ppm are free")
             }
+            AdmissionError::Elsewhere(cpu) => write!(f, "the context is at {cpu} now"),
             AdmissionError::TooMany => write!(f, "the CPU holds {MAX_CONTEXTS_PER_CPU} contexts already"),
         }
     }
@@ -242,7 +245,19 @@ impl Proposal {
     pub fn new(identity: ContextId, spec: Spec) -> Proposal {
         let home = CpuId::new(0).expect("there is a first CPU");
         let ledger = Ledger::new(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), 0);
-        Proposal(Box::new(Context { identity, spec, home, ledger, consumed_ns: 0, depletions: 0 }))
+        Proposal(Box::new(Context {
+            identity,
+            spec,
+            home,
+            origin: home,
+            ledger,
+            consumed_ns: 0,
+            depletions: 0,
+            late: 0,
+            late_refill_ns: FOREVER,
+            overdrawn_ns: 0,
+            overrun_max_ns: 0,
+        }))
     }
 
     /// What is asked for.
@@ -253,7 +268,8 @@ impl Proposal {
     pub(crate) fn admitted(mut self, home: CpuId, now: u64) -> Box<Context> {
         let spec = &self.0.spec;
         self.0.ledger = Ledger::new(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), now);
-        self.0.home = home;
+        self.0.late_refill_ns = FOREVER;
+        (self.0.home, self.0.origin) = (home, home);
         self.0
     }
 
@@ -285,10 +301,19 @@ impl core::error::Error for Refused {}
 pub struct Context {
     identity: ContextId,
     spec: Spec,
+    /// Where it runs.
     home: CpuId,
+    /// Where it was admitted: elsewhere while it is hosted.
+    origin: CpuId,
     pub(crate) ledger: Ledger,
     consumed_ns: u64,
-    pub(crate) depletions: u64,
+    depletions: u64,
+    late: u64,
+    /// The refill that was counted as late last, by its time.
+    late_refill_ns: u64,
+    /// Used beyond what was available, since it last had something.
+    overdrawn_ns: u64,
+    overrun_max_ns: u64,
 }
 
 /// What may be told about a context.
@@ -298,8 +323,10 @@ pub struct ContextInfo {
     pub identity: ContextId,
     /// What was promised.
     pub spec: Spec,
-    /// Where.
+    /// Where it runs.
     pub home: CpuId,
+    /// Who promised it.
+    pub origin: CpuId,
     /// Usable now.
     pub available_ns: u64,
     /// When the next time becomes (or became) usable.
@@ -308,6 +335,10 @@ pub struct ContextInfo {
     pub consumed_ns: u64,
     /// How often it ran dry.
     pub depletions: u64,
+    /// How many refills were not served within their deadline.
+    pub late: u64,
+    /// The most that was used at once beyond what was available.
+    pub overrun_max_ns: u64,
 }
 
 impl Context {
@@ -321,9 +352,35 @@ impl Context {
         &self.spec
     }
 
-    /// The CPU that promised it.
+    /// The CPU that it runs on: the one that promised it, or the one that hosts it.
+    #[inline]
     pub fn home(&self) -> CpuId {
         self.home
+    }
+
+    /// The CPU that promised it.
+    pub fn origin(&self) -> CpuId {
+        self.origin
+    }
+
+    /// Whether it runs elsewhere than it was promised.
+    pub fn is_hosted(&self) -> bool {
+        self.home != self.origin
+    }
+
+    pub(crate) fn move_to(&mut self, home: CpuId) {
+        self.home = home;
+    }
+
+    /// Another spec, from now on; what was used stays used.
+    pub(crate) fn reconfigure(&mut self, spec: Spec, now: u64) {
+        // Taken from a refill that had not come yet: the new ones do not know of it.
+        let unpaid_ns = if self.ledger.ready_at_ns() > now { self.overdrawn_ns } else { 0 };
+        self.ledger.reconfigure(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), now);
+        if unpaid_ns > 0 {
+            self.ledger.charge(unpaid_ns);
+        }
+        self.spec = spec;
     }
 
     /// The ledger.
@@ -337,22 +394,57 @@ impl Context {
             identity: self.identity,
             spec: self.spec,
             home: self.home,
+            origin: self.origin,
             available_ns: self.ledger.available_ns(now),
             ready_at_ns: self.ledger.ready_at_ns(),
             consumed_ns: self.consumed_ns,
             depletions: self.depletions,
+            late: self.late,
+            overrun_max_ns: self.overrun_max_ns,
         }
     }
 
-    pub(crate) fn charge(&mut self, used_ns: u64) {
+    /// Charges the time up to `now`. With another refill at the head comes another deadline, and so another tag.
+    #[inline(never)] // keeps the path of threads without contexts short
+    pub(crate) fn charge(&mut self, used_ns: u64, now: u64, tag: &mut i64, noted: &mut Noted) {
         self.consumed_ns += used_ns;
+        if now > self.due_ns() || !self.ledger.charge_head(used_ns, now) {
+            *noted = noted.and(self.charge_through(used_ns, now));
+            *tag = self.urgency_tag();
+        }
+    }
+
+    /// A charge that ends a refill, or comes after its deadline; answers what came of it.
+    fn charge_through(&mut self, used_ns: u64, now: u64) -> Noted {
+        let Refill { time_ns, amount_ns } = self.ledger.refills()[0];
+        let had_budget = time_ns <= now - used_ns;
+        let served_ns = now - used_ns.saturating_sub(amount_ns);
+        let late = had_budget && served_ns > self.due_ns() && self.late_refill_ns != time_ns;
+        if late {
+            self.late = self.late.saturating_add(1);
+            self.late_refill_ns = time_ns;
+        }
+        if had_budget {
+            self.overdrawn_ns = 0;
+        }
+        self.overdrawn_ns += used_ns.saturating_sub(self.ledger.available_ns(now));
+        self.overrun_max_ns = self.overrun_max_ns.max(self.overdrawn_ns);
         self.ledger.charge(used_ns);
+        let depleted = had_budget && self.ledger.ready_at_ns() > now;
+        self.depletions += u64::from(depleted);
+        Noted::DEPLETED.only_if(depleted).and(Noted::LATE.only_if(late))
+    }
+
+    /// When the first refill must have been served.
+    #[inline]
+    fn due_ns(&self) -> u64 {
+        self.ledger.ready_at_ns() + self.spec.relative_deadline_ns
     }
 
     /// The tag in the guaranteed queue: higher bands first, then the earlier deadline.
     pub(crate) fn urgency_tag(&self) -> i64 {
         const BAND_SHIFT: u32 = 60; // 2^60 ns are 36 years of uptime
-        let deadline = self.ledger.ready_at_ns() + self.spec.relative_deadline_ns;
+        let deadline = self.due_ns();
         debug_assert!(deadline < 1 << BAND_SHIFT);
         (i64::from(MAX_CRITICALITY - self.spec.criticality) << BAND_SHIFT) | deadline as i64
     }

@@ -10,60 +10,10 @@ use crate::clock::VirtualClock;
 use crate::entity::{Entity, Entrance, Key, Link};
 use crate::queue::{Aggregates, Queue, Wanted};
 use crate::{
-    Blocked, Context, CpuId, CpuTime, FOREVER, LatencyClass, MAX_CONTEXTS_PER_CPU, Overrun, Payload, Policy,
-    PolicyKind, QueueKind, Runnable, Snapshot, ThreadId, Ticket, Utilisation, Weight, WeightError,
+    Blocked, Context, CpuId, CpuTime, Decision, Effect, Evicted, EvictionReason, Exchanged, FOREVER,
+    LatencyClass, MAX_CONTEXTS_PER_CPU, Misplaced, Noted, Overrun, Payload, Policy, PolicyKind, QueueKind,
+    Runnable, Snapshot, ThreadId, Ticket, Utilisation, Weight, WeightError,
 };
-
-/// What the caller must do after an event.
-#[must_use = "the CPU may have to be dispatched or its timer armed"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Nothing: who runs and until when is unchanged.
-    Keep,
-    /// The same thread goes on, but the timer must fire at this time ([`FOREVER`]: not at all).
-    Rearm {
-        /// When.
-        until_ns: u64,
-    },
-    /// Call [`Cpu::dispatch`].
-    Dispatch,
-}
-
-/// Who runs next, and until when.
-#[must_use = "the CPU must switch to the chosen thread and arm its timer"]
-#[derive(Debug)]
-pub struct Decision<T> {
-    /// The thread to run; `None` is idle.
-    pub run: Option<ThreadId>,
-    /// Ask again no later than this ([`FOREVER`]: no timer needed).
-    pub until_ns: u64,
-    /// Whether this is another thread than before.
-    pub switched: bool,
-    /// The thread that ran before, if it may not be queued again.
-    pub evicted: Option<Evicted<T>>,
-}
-
-/// A thread that was taken off the CPU and out of all queues.
-#[derive(Debug)]
-pub struct Evicted<T> {
-    /// It.
-    pub thread: Blocked<T>,
-    /// Why.
-    pub reason: EvictionReason,
-}
-
-/// Why a thread was evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvictionReason {
-    /// Its budget is spent, and its context asks for a timeout fault.
-    TimeoutFault,
-    /// It runs on contexts only, and lost its own.
-    ContextLost,
-}
-
-/// A thread that may not run on the CPU it was given to; it comes back unchanged.
-#[derive(Debug)]
-pub struct Misplaced<T>(pub Runnable<T>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tier {
@@ -74,7 +24,7 @@ pub(crate) enum Tier {
 pub(crate) struct Running<T> {
     pub(crate) thread: Box<Entity<T>>,
     pub(crate) tier: Tier,
-    until_ns: u64,
+    pub(crate) until_ns: u64,
 }
 
 /// Where a thread was queued just now.
@@ -104,13 +54,17 @@ pub struct Cpu<T, P: Policy = PolicyKind> {
     pub(crate) clock: VirtualClock,
     sequence: u64,
     /// An event said that somebody else should run, and nobody has dispatched since.
-    wanted: bool,
+    pub(crate) wanted: bool,
     /// What the last thread left of its slice: the most that a direct handoff may run.
-    leftover_ns: u64,
+    pub(crate) leftover_ns: u64,
     pub(crate) reserved: Utilisation,
     /// Admitted here. With none, nobody is guaranteed, throttled or demoted, and events need not look (I6).
     pub(crate) contexts: usize,
+    /// What the next decision has to say about contexts.
+    pub(crate) noted: Noted,
     pub(crate) time: CpuTime,
+    /// Threads that came from another CPU.
+    migrations: u64,
 }
 
 impl<T: Payload, P: Policy> Cpu<T, P> {
@@ -136,13 +90,25 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             leftover_ns: 0,
             reserved: Utilisation::default(),
             contexts: 0,
+            noted: Noted::NOTHING,
             time: CpuTime::default(),
+            migrations: 0,
         }
     }
 
     /// Its number.
     pub fn id(&self) -> CpuId {
         self.id
+    }
+
+    /// The ordering policy.
+    pub fn policy(&self) -> P {
+        self.policy
+    }
+
+    /// When it was made: its time is counted from here.
+    pub fn started_ns(&self) -> u64 {
+        self.started_ns
     }
 
     /// The running thread.
@@ -182,6 +148,16 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.time
     }
 
+    /// Wall time since the start, as of the last event: what [`Cpu::time`] adds up to (S-12).
+    pub fn wall_ns(&self) -> u64 {
+        self.at_ns - self.started_ns
+    }
+
+    /// Threads that came here from another CPU.
+    pub fn migrations(&self) -> u64 {
+        self.migrations
+    }
+
     /// Best-effort threads that wait here.
     pub fn waiting(&self) -> usize {
         self.open.len() + self.restricted.len() + usize::from(self.direct.is_some())
@@ -190,6 +166,11 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     /// As `waiting() > 0`, without counting.
     fn anybody_waits(&self) -> bool {
         !self.open.is_empty() || !self.restricted.is_empty() || self.direct.is_some()
+    }
+
+    /// Whether it is idle and stays so for now: a dispatch would find nobody. It may say no too often, but never yes.
+    pub fn stays_idle(&self) -> bool {
+        self.running.is_none() && self.contexts == 0 && !self.anybody_waits()
     }
 
     /// Whether time goes to nobody's account at the moment.
@@ -217,7 +198,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.waiting() + self.guaranteed.len() + self.throttled.len()
     }
 
-    /// Calls `visit` with the ticket and snapshot of every queued thread. Linear: for listings, not for dispatch.
+    /// Calls `visit` with the ticket and snapshot of every queued thread, the wait that goes on included. Linear: for listings, not for dispatch.
     pub fn for_each_queued(&self, mut visit: impl FnMut(Ticket, Snapshot, &T)) {
         let queues = [
             (QueueKind::Guaranteed, &self.guaranteed),
@@ -227,12 +208,19 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         ];
         for (queue, threads) in queues {
             threads.for_each(&mut |thread| {
-                visit(self.ticket(thread, queue), thread.snapshot(), &thread.payload);
+                visit(self.ticket(thread, queue), self.waiting_snapshot(thread), &thread.payload);
             });
         }
         if let Some(thread) = &self.direct {
-            visit(self.ticket(thread, QueueKind::Direct), thread.snapshot(), &thread.payload);
+            visit(self.ticket(thread, QueueKind::Direct), self.waiting_snapshot(thread), &thread.payload);
         }
+    }
+
+    /// As of the last charge: a thread is charged for its wait when that ends, and may have waited long by now.
+    fn waiting_snapshot(&self, thread: &Entity<T>) -> Snapshot {
+        let mut snapshot = thread.snapshot();
+        snapshot.runnable_accumulated_ns += self.at_ns.saturating_sub(thread.account.runnable_since_ns);
+        snapshot
     }
 
     pub(crate) fn ticket(&self, thread: &Entity<T>, queue: QueueKind) -> Ticket {
@@ -263,9 +251,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         thread.account.runtime_ns += elapsed;
         match (running.tier, &mut thread.context) {
             (Tier::Guaranteed, Some(context)) => {
-                context.charge(elapsed);
-                // The next refill has the next deadline.
-                thread.key.tag = context.urgency_tag();
+                context.charge(elapsed, now, &mut thread.key.tag, &mut self.noted);
             }
             _ => {
                 let virtual_ns = thread.fair.charge(elapsed);
@@ -335,9 +321,11 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok(if self.running.is_none() { Effect::Dispatch } else { self.rearm() })
     }
 
+    #[inline]
     pub(crate) fn arrive(&mut self, thread: &mut Entity<T>) {
         if thread.last_cpu.is_some_and(|last| last != self.id) {
             thread.account.migrations += 1;
+            self.migrations += 1;
         }
         thread.last_cpu = Some(self.id);
     }
@@ -346,6 +334,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         match thread.entrance {
             Entrance::New => self.clock.enter_new(&mut thread.fair),
             Entrance::Join => self.clock.enter(&mut thread.fair),
+            Entrance::Moved => self.clock.enter_moved(&mut thread.fair),
         }
     }
 
@@ -379,7 +368,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Arrival { queue, key, position }
     }
 
-    fn effect_of_arrival(&mut self, arrival: Arrival) -> Effect {
+    pub(crate) fn effect_of_arrival(&mut self, arrival: Arrival) -> Effect {
         let Arrival { queue, key, position } = arrival;
         let Some(running) = &self.running else {
             return if queue == QueueKind::Throttled { self.rearm() } else { Effect::Dispatch };
@@ -415,6 +404,60 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
         thread.account.voluntary_blocks += 1;
         Some(Blocked(thread))
+    }
+
+    /// `hand_over`, `block` and `dispatch` in one: the running thread waits for `next`, which runs in what is left of its slice. The way of
+    /// every synchronous call, so the usual case (nobody has a context) is a path of its own.
+    #[inline]
+    pub fn block_for(&mut self, next: Runnable<T>, now: u64) -> Result<Exchanged<T>, Misplaced<T>> {
+        self.charge(now);
+        let left_ns = match &self.running {
+            Some(Running { thread, tier: Tier::Fair, .. }) => thread.quantum_ns,
+            _ => 0,
+        };
+        // Without contexts nobody is demoted, either.
+        let is_plain = self.contexts == 0 && self.direct.is_none() && next.0.context.is_none();
+        if !is_plain || left_ns == 0 || !next.0.may_run_on(self.id) {
+            return self.block_and_hand_over(next, now);
+        }
+        let mut next = next.0;
+        self.arrive(&mut next);
+        let Some(running) = &mut self.running else { unreachable!("it has some of its slice left") };
+        let left = &mut running.thread;
+        match next.entrance {
+            Entrance::New => {
+                self.clock.enter_new(&mut next.fair);
+                self.clock.leave(&mut left.fair);
+            }
+            Entrance::Join | Entrance::Moved => self.clock.exchange(&mut next.fair, &mut left.fair),
+        }
+        left.entrance = Entrance::Join;
+        left.account.voluntary_blocks += 1;
+        let tag = self.policy.tag(&mut next.fair);
+        self.sequence += 1;
+        next.key = Key { tag, sequence: self.sequence };
+        next.quantum_ns = left_ns.min(self.policy.quantum_ns(&next.fair));
+        let run = Some(next.id);
+        let blocked = Blocked(core::mem::replace(left, next));
+        running.until_ns = FOREVER;
+        if !self.open.is_empty() || !self.restricted.is_empty() {
+            running.until_ns = self.at_ns + running.thread.quantum_ns;
+        }
+        let until_ns = running.until_ns;
+        self.wanted = false;
+        self.leftover_ns = 0;
+        Ok((Some(blocked), Decision { run, until_ns, switched: true, noted: Noted::NOTHING, evicted: None }))
+    }
+
+    #[inline(never)]
+    pub(crate) fn block_and_hand_over(
+        &mut self,
+        next: Runnable<T>,
+        now: u64,
+    ) -> Result<Exchanged<T>, Misplaced<T>> {
+        let _ = self.hand_over(next, now)?;
+        let blocked = self.block(now);
+        Ok((blocked, self.dispatch(now)))
     }
 
     /// Takes a queued thread out, for whatever reason; a stale ticket finds nothing and changes nothing.
@@ -534,6 +577,16 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.charge(now);
         self.release_due();
         self.wanted = false;
+        if self.stays_idle() {
+            self.leftover_ns = 0;
+            return Decision {
+                run: None,
+                until_ns: FOREVER,
+                switched: false,
+                noted: Noted::NOTHING,
+                evicted: None,
+            };
+        }
         let previous = self.current();
         let mut evicted = None;
         if let Some(running) = self.running.take() {
@@ -555,8 +608,18 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.charge(now);
         self.release_due();
         self.wanted = false;
-        let previous = self.current();
         self.leftover_ns = 0;
+        if self.contexts == 0
+            && self.direct.is_none()
+            && self.running.as_ref().is_some_and(|running| !running.thread.context_only)
+            && let Some(next) = self.pop_fair()
+        {
+            return self.take_turns(next);
+        }
+        if let Some(next) = self.next_with_budget() {
+            return self.take_turns_on_budget(next);
+        }
+        let previous = self.current();
         let Some(running) = self.running.take() else {
             let next = self.pick();
             return self.start(next, previous, None);
@@ -565,6 +628,22 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         let evicted = self.put_back(running, false);
         let next = next.or_else(|| self.pick());
         self.start(next, previous, evicted)
+    }
+
+    /// The usual yield: to a thread that waits, when nobody has a context.
+    #[inline]
+    fn take_turns(&mut self, mut next: Box<Entity<T>>) -> Decision<T> {
+        next.quantum_ns = self.policy.quantum_ns(&next.fair);
+        next.account.runnable_ns += self.at_ns.saturating_sub(next.account.runnable_since_ns);
+        let run = Some(next.id);
+        // Whoever yields waits now.
+        let until_ns = self.at_ns + next.quantum_ns;
+        if let Some(left) = self.running.replace(Running { thread: next, tier: Tier::Fair, until_ns }) {
+            let mut thread = left.thread;
+            thread.account.runnable_since_ns = self.at_ns;
+            self.queue_fair(thread);
+        }
+        Decision { run, until_ns, switched: true, noted: Noted::NOTHING, evicted: None }
     }
 
     fn put_back(&mut self, running: Running<T>, preempted: bool) -> Option<Evicted<T>> {
@@ -577,18 +656,18 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
         thread.account.runnable_since_ns = self.at_ns;
         thread.account.preemptions += u64::from(preempted);
-        match (tier, &mut thread.context) {
+        match (tier, &thread.context) {
             (Tier::Guaranteed, Some(context)) => {
                 if context.ledger.available_ns(self.at_ns) > 0 {
                     self.queue_guaranteed(thread);
                     return None;
                 }
-                context.depletions += 1;
                 if context.spec().overrun == Overrun::Fault {
                     thread.account.throttles += 1;
                     return Some(Evicted { thread: Blocked(thread), reason: EvictionReason::TimeoutFault });
                 }
-                self.queue_by_budget(thread);
+                let is_throttled = self.queue_by_budget(thread).queue == QueueKind::Throttled;
+                self.noted = self.noted.and(Noted::THROTTLED.only_if(is_throttled));
             }
             _ => {
                 self.queue_fair(thread);
@@ -597,7 +676,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         None
     }
 
-    fn pick(&mut self) -> Option<(Box<Entity<T>>, Tier)> {
+    #[inline]
+    pub(crate) fn pick(&mut self) -> Option<(Box<Entity<T>>, Tier)> {
         let leftover_ns = core::mem::take(&mut self.leftover_ns);
         if self.contexts > 0
             && let Some(thread) = self.guaranteed.pop_first()
@@ -623,6 +703,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
+    #[inline]
     fn pop_fair(&mut self) -> Option<Box<Entity<T>>> {
         if self.policy.eligible_only() {
             let wanted = Wanted::EligibleAt(self.clock.eligible_until());
@@ -645,7 +726,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    fn start(
+    #[inline]
+    pub(crate) fn start(
         &mut self,
         next: Option<(Box<Entity<T>>, Tier)>,
         previous: Option<ThreadId>,
@@ -663,7 +745,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             running.until_ns = until_ns;
         }
         let run = self.current();
-        Decision { run, until_ns, switched: run != previous, evicted }
+        let noted = if self.contexts == 0 { Noted::NOTHING } else { core::mem::take(&mut self.noted) };
+        Decision { run, until_ns, switched: run != previous, noted, evicted }
     }
 
     /// When the caller must ask again at the latest.
@@ -679,10 +762,10 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             Some(_) if !self.anybody_waits() && self.guaranteed.is_empty() => FOREVER,
             Some(Running { thread, .. }) => self.at_ns + thread.quantum_ns,
         };
-        if self.contexts == 0 { end } else { end.min(self.next_release_ns()) }
+        if self.anybody_is_dry() { end.min(self.next_release_ns()) } else { end }
     }
 
-    fn rearm(&mut self) -> Effect {
+    pub(crate) fn rearm(&mut self) -> Effect {
         let until_ns = self.horizon();
         match &mut self.running {
             Some(running) if running.until_ns == until_ns => Effect::Keep,

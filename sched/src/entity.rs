@@ -82,8 +82,10 @@ pub(crate) type Link<T> = Option<Box<Entity<T>>>;
 pub(crate) enum Entrance {
     /// Never ran.
     New,
-    /// Comes from sleep, from another CPU or from another tier.
+    /// Comes from sleep or from another tier.
     Join,
+    /// Waited for a CPU all the time, and was taken by another one.
+    Moved,
 }
 
 /// One thread. What every event touches comes first, together.
@@ -101,7 +103,7 @@ pub(crate) struct Entity<T> {
     pub(crate) context_only: bool,
     /// Has no budget, and runs in the fair tier until it has again.
     pub(crate) demoted: bool,
-    /// `allowed` is `CpuMask::ALL`: remembered, because every enqueue asks.
+    /// `allowed` is `CpuMask::ALL`, and it needs no context: remembered, because every enqueue asks.
     pub(crate) anywhere: bool,
     pub(crate) last_cpu: Option<CpuId>,
     pub(crate) fair: Fair,
@@ -126,16 +128,31 @@ impl<T> Entity<T> {
         }
     }
 
+    #[inline]
     pub(crate) fn may_run_on(&self, cpu: CpuId) -> bool {
-        self.allowed.contains(cpu) && self.context.as_ref().is_none_or(|context| context.home() == cpu)
+        match &self.context {
+            Some(context) => context.home() == cpu && self.is_allowed_on(cpu),
+            None => self.anywhere || (!self.context_only && self.allowed.contains(cpu)),
+        }
     }
 
-    /// The CPUs that its mask allows and, with a context, where the promise was made.
+    /// Whether it could run there with a context of that CPU.
+    #[inline]
+    pub(crate) fn is_allowed_on(&self, cpu: CpuId) -> bool {
+        self.anywhere || self.allowed.contains(cpu)
+    }
+
+    /// The CPUs that its mask allows and, with a context, where that runs. None, if it needs a context and has none.
     pub(crate) fn effective_mask(&self) -> CpuMask {
         match &self.context {
             Some(context) => self.allowed.and(&CpuMask::only(context.home())),
+            None if self.context_only => CpuMask::EMPTY,
             None => self.allowed,
         }
+    }
+
+    pub(crate) fn remember_anywhere(&mut self) {
+        self.anywhere = self.allowed == CpuMask::ALL && !self.context_only;
     }
 }
 
@@ -198,6 +215,12 @@ impl<T> Blocked<T> {
     pub fn wake(self) -> Result<Runnable<T>, Blocked<T>> {
         if self.0.context_only && self.0.context.is_none() { Err(self) } else { Ok(Runnable(self.0)) }
     }
+
+    /// The thread can run as soon as it is lent a context: for [`crate::Cpu::block_lending`]. Without one, no CPU takes a thread that
+    /// runs on contexts only.
+    pub fn wake_to_borrow(self) -> Runnable<T> {
+        Runnable(self.0)
+    }
 }
 
 /// What can be asked of, and changed in, a thread that is in somebody's hands.
@@ -229,6 +252,28 @@ macro_rules! in_hand {
                 self.0.effective_mask()
             }
 
+            /// Where it may run by its own mask alone.
+            pub fn mask(&self) -> CpuMask {
+                self.0.allowed
+            }
+
+            /// Whether it stops without a context.
+            pub fn is_context_only(&self) -> bool {
+                self.0.context_only
+            }
+
+            /// As `allowed().contains(cpu)`.
+            #[inline]
+            pub fn may_run_on(&self, cpu: CpuId) -> bool {
+                self.0.may_run_on(cpu)
+            }
+
+            /// Whether it could run on `cpu` with a context that runs there.
+            #[inline]
+            pub fn could_run_on(&self, cpu: CpuId) -> bool {
+                self.0.is_allowed_on(cpu)
+            }
+
             /// Sets the weight; takes effect when it is next queued (F-07).
             pub fn set_weight(&mut self, weight: u16) -> Result<(), WeightError> {
                 self.0.fair.set_weight_off_cpu(Weight::new(weight)?);
@@ -248,13 +293,14 @@ macro_rules! in_hand {
                     return Err(EmptyMask);
                 }
                 self.0.allowed = cpus;
-                self.0.anywhere = cpus == CpuMask::ALL;
+                self.0.remember_anywhere();
                 Ok(())
             }
 
-            /// Makes it stop, rather than fall back to best effort, whenever it has no context.
+            /// Makes it stop, rather than fall back to best effort, whenever it has no context. While it has none, no CPU takes it.
             pub fn set_context_only(&mut self, context_only: bool) {
                 self.0.context_only = context_only;
+                self.0.remember_anywhere();
             }
 
             /// Gives it a context; one that it already had comes back. Refused, and given back, if its home is not among the CPUs

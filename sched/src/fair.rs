@@ -12,10 +12,14 @@ pub struct Fair {
     class: LatencyClass,
     /// Cached from weight and class, so that an enqueue divides nothing.
     virtual_slice: i64,
+    /// The most that a joining thread may be behind the clock: one default slice of its own. Cached as well.
+    credit_limit: i64,
     /// What the last charge could not express in whole virtual nanoseconds, in units of 1/weight.
     remainder: u64,
     pub(crate) position: i64,
     pub(crate) lag: i64,
+    /// What it is owed beyond the slice that a move lets it bring along: paid while it runs, gone when it waits for something.
+    pub(crate) arrears: i64,
     /// End of the current request (EEVDF); WFQ derives a new one at every enqueue.
     pub(crate) deadline: i64,
 }
@@ -26,9 +30,11 @@ impl Fair {
             weight,
             class,
             virtual_slice: 0,
+            credit_limit: 0,
             remainder: 0,
             position: i64::MIN / 2,
             lag: 0,
+            arrears: 0,
             deadline: i64::MIN / 2,
         };
         fair.derive();
@@ -67,7 +73,7 @@ impl Fair {
 
     /// The most that a joining thread may be behind the clock: one default slice of its own.
     pub(crate) fn credit_limit(&self) -> i64 {
-        self.weight.to_virtual(SLICE_NS)
+        self.credit_limit
     }
 
     /// A thread that has never run begins in debt by this much real time.
@@ -83,6 +89,7 @@ impl Fair {
         self.position += behind - behind * old / new;
         self.deadline = self.position + request;
         self.lag = self.lag * old / new;
+        self.arrears = self.arrears * old / new;
         // The remainder is a fraction of one virtual nanosecond; keep its value under the new denominator.
         self.remainder = self.remainder * u64::from(weight.get()) / u64::from(self.weight.get());
         self.weight = weight;
@@ -99,18 +106,32 @@ impl Fair {
         self.derive();
     }
 
-    /// Moves forward by `real_ns` of running; returns the virtual time that this was (F-02), carrying the remainder.
+    /// Moves forward by `real_ns` of running; returns how far (F-02), carrying the remainder. A thread with arrears moves at three
+    /// quarters of its speed until they are paid: soon enough for the next move, and too slowly to keep others waiting.
     pub(crate) fn charge(&mut self, real_ns: u64) -> i64 {
+        let virtual_ns = self.virtual_of(real_ns);
+        let paid = if self.arrears == 0 { 0 } else { self.arrears.min(virtual_ns / 4) };
+        self.arrears -= paid;
+        self.position += virtual_ns - paid;
+        virtual_ns - paid
+    }
+
+    /// Real time as its own virtual time, carrying the remainder.
+    fn virtual_of(&mut self, real_ns: u64) -> i64 {
+        if self.weight.get() == crate::REFERENCE_WEIGHT {
+            // The remainder is less than one whole and stays.
+            return real_ns as i64;
+        }
         let weight = u64::from(self.weight.get());
         let scaled = real_ns * u64::from(crate::REFERENCE_WEIGHT) + self.remainder;
         let virtual_ns = (scaled / weight) as i64;
         self.remainder = scaled % weight;
-        self.position += virtual_ns;
         virtual_ns
     }
 
     fn derive(&mut self) {
         self.virtual_slice = self.weight.to_virtual(self.class.slice_ns());
+        self.credit_limit = self.weight.to_virtual(SLICE_NS);
     }
 }
 
@@ -139,6 +160,16 @@ mod tests {
         let mut fair = Fair::new(Weight::new(1024).unwrap(), LatencyClass::Normal);
         let total: i64 = (0..1_600).map(|_| fair.charge(1)).sum();
         assert_eq!(total, 100);
+    }
+
+    /// Arrears are paid by a quarter of each charge, to the last nanosecond; then it is as before.
+    #[test]
+    fn f_16_arrears_are_paid_while_running() {
+        let mut fair = Fair::new(Weight::DEFAULT, LatencyClass::Normal);
+        (fair.position, fair.arrears) = (0, 3_000_000);
+        assert_eq!((fair.charge(8_000_000), fair.arrears), (6_000_000, 1_000_000));
+        assert_eq!((fair.charge(8_000_000), fair.arrears), (7_000_000, 0));
+        assert_eq!((fair.charge(8_000_000), fair.position), (8_000_000, 21_000_000));
     }
 
     /// F-07: what a thread is owed in real time does not change with its weight.

@@ -35,7 +35,7 @@
 //! * **I3** the high-water mark of the virtual clock never goes back;
 //! * **I4** a context's refills add up to its budget;
 //! * **I5** thread + idle + interrupt time = wall time since the CPU's start;
-//! * **I6** the reserved utilisation equals the sum over the contexts admitted here, and stays within the bound;
+//! * **I6** the reserved utilisation equals the sum over the contexts admitted or hosted here, and stays within the bound;
 //! * **I7** every queued thread may run on this CPU.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -51,9 +51,11 @@ mod check;
 mod clock;
 mod context;
 mod cpu;
+mod decision;
 mod entity;
 mod fair;
 mod ledger;
+mod lend;
 mod mask;
 mod node;
 mod params;
@@ -68,7 +70,8 @@ pub use check::Violation;
 pub use context::{
     AdmissionError, Context, ContextId, ContextInfo, Overrun, Proposal, Refused, Spec, SpecError, Utilisation,
 };
-pub use cpu::{Cpu, Decision, Effect, Evicted, EvictionReason, Misplaced};
+pub use cpu::Cpu;
+pub use decision::{Decision, Effect, Evicted, EvictionReason, Exchanged, Misplaced, NotReady, Noted, Taken};
 pub use entity::{Blocked, EmptyMask, Key, Payload, QueueKind, Runnable, THREAD_BYTES, ThreadId, Ticket};
 pub use fair::Fair;
 pub use ledger::{Ledger, Refill};

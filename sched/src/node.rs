@@ -414,6 +414,14 @@ impl<T> Pool<T> {
         }
     }
 
+    /// As `put`, of what a thread brings along.
+    #[inline]
+    pub(crate) fn extend(&mut self, node: Option<Box<Node<T>>>) {
+        if let Some(node) = node {
+            self.put(node);
+        }
+    }
+
     #[cold]
     fn put_far(&mut self, mut node: Box<Node<T>>) {
         node.become_inner(false);

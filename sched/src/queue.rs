@@ -10,11 +10,14 @@
 //! * summaries of subtrees answer "first that may run on CPU x" and "first that is eligible" in one descent, so that entries
 //!   which cannot be taken cost nothing to skip (F-09).
 //!
+//! A thread that comes to an empty queue stays outside of the tree until a second one comes: most CPUs have nobody or one waiting, and two
+//! threads that take turns need no tree at all.
+//!
 //! Loops over a node are bounded by [`FANOUT`], recursion by the height.
 
 use alloc::boxed::Box;
 
-use crate::entity::{Entity, Key};
+use crate::entity::{Entity, Key, Link};
 use crate::node::{Entry, FANOUT, MIN_FILL, Node, Pool, Slots};
 use crate::{CpuId, CpuMask};
 
@@ -45,6 +48,17 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
+    /// Is it this one?
+    #[inline]
+    fn fits<T>(self, thread: &Entity<T>) -> bool {
+        match self {
+            Wanted::First => true,
+            Wanted::Exactly(key) => thread.key == key,
+            Wanted::EligibleAt(position) => thread.fair.position <= position,
+            Wanted::AllowedOn(cpu) => thread.may_run_on(cpu),
+        }
+    }
+
     /// The entry of a node to take, or to go on below.
     #[inline]
     fn entry_in<T>(self, node: &Node<T>) -> Option<usize> {
@@ -69,6 +83,8 @@ impl Wanted {
 }
 
 pub(crate) struct Queue<T> {
+    /// The only thread, which came when nobody was here. It keeps its own spare node. While it is here there is no tree.
+    lone: Link<T>,
     root: Option<Box<Node<T>>>,
     len: usize,
     /// Key of the first thread, so that looking costs nothing.
@@ -79,7 +95,7 @@ pub(crate) struct Queue<T> {
 
 impl<T> Queue<T> {
     pub(crate) const fn new(keeps: Aggregates) -> Queue<T> {
-        Queue { root: None, len: 0, first: None, keeps, pool: Pool::new() }
+        Queue { lone: None, root: None, len: 0, first: None, keeps, pool: Pool::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -98,7 +114,11 @@ impl<T> Queue<T> {
     /// The union of CPU masks over all threads (needs the `reach` aggregate).
     pub(crate) fn reach(&self) -> CpuMask {
         debug_assert!(self.keeps.reach);
-        self.root.as_ref().map_or(CpuMask::EMPTY, |root| root.reach)
+        match (&self.lone, &self.root) {
+            (Some(thread), _) => thread.effective_mask(),
+            (None, Some(root)) => root.reach,
+            (None, None) => CpuMask::EMPTY,
+        }
     }
 
     /// Puts a thread in its place. Its `key` is set by the caller; its sequence is the highest so far, so it comes last among
@@ -113,17 +133,29 @@ impl<T> Queue<T> {
     }
 
     #[inline]
-    fn put<const LATEST: bool>(&mut self, mut thread: Box<Entity<T>>) {
+    fn put<const LATEST: bool>(&mut self, thread: Box<Entity<T>>) {
+        if self.len == 0 {
+            self.len = 1;
+            self.first = Some(thread.key);
+            self.lone = Some(thread);
+            return;
+        }
+        if let Some(mut lone) = self.lone.take() {
+            self.pool.extend(lone.spare.take());
+            self.plant(lone);
+        }
+        self.put_in_tree::<LATEST>(thread);
+    }
+
+    fn put_in_tree<const LATEST: bool>(&mut self, mut thread: Box<Entity<T>>) {
         let key = thread.key;
         if self.first.is_none_or(|first| key < first) {
             self.first = Some(key);
         }
         self.len += 1;
-        if let Some(spare) = thread.spare.take() {
-            self.pool.put(spare);
-        }
+        self.pool.extend(thread.spare.take());
         let place = |node: &Node<T>| if LATEST { node.place_of_tag(key.tag) } else { node.place_of(key) };
-        let Some(mut node) = self.root.as_deref_mut() else { return self.put_first(thread) };
+        let Some(mut node) = self.root.as_deref_mut() else { return self.plant(thread) };
         let keeps = self.keeps;
         let mut at = place(node);
         while !node.is_leaf() {
@@ -140,9 +172,9 @@ impl<T> Queue<T> {
         node.insert_thread(at, thread);
     }
 
-    /// Puts a thread into an empty queue.
+    /// Begins a tree.
     #[cold]
-    fn put_first(&mut self, thread: Box<Entity<T>>) {
+    fn plant(&mut self, thread: Box<Entity<T>>) {
         let mut leaf = self.pool.node();
         leaf.become_leaf(self.keeps.least);
         extend_reach(&mut leaf, &thread, self.keeps);
@@ -178,6 +210,9 @@ impl<T> Queue<T> {
     /// has to be mended from above.
     #[inline]
     pub(crate) fn pop_first(&mut self) -> Option<Box<Entity<T>>> {
+        if self.lone.is_some() {
+            return self.take_lone(Wanted::First);
+        }
         let mut node = self.root.as_deref_mut()?;
         while !node.is_leaf() {
             node = node.last_node_mut()?;
@@ -192,9 +227,19 @@ impl<T> Queue<T> {
         Some(thread)
     }
 
+    /// Takes the thread that is outside of the tree, if it fits.
+    #[inline]
+    fn take_lone(&mut self, wanted: Wanted) -> Option<Box<Entity<T>>> {
+        let thread = self.lone.take_if(|thread| wanted.fits(thread))?;
+        self.len = 0;
+        self.first = None;
+        Some(thread)
+    }
+
     /// Takes the first thread that fits.
     pub(crate) fn take(&mut self, wanted: Wanted) -> Option<Box<Entity<T>>> {
         match wanted {
+            _ if self.lone.is_some() => self.take_lone(wanted),
             // What every pick asks for gets code of its own.
             Wanted::EligibleAt(position) => self.take_entry(move |node| node.last_at_or_below(position)),
             _ => self.take_entry(move |node| wanted.entry_in(node)),
@@ -228,6 +273,9 @@ impl<T> Queue<T> {
 
     /// The first thread that fits: one descent.
     pub(crate) fn find(&self, wanted: Wanted) -> Option<&Entity<T>> {
+        if let Some(lone) = &self.lone {
+            return wanted.fits(lone).then_some(&**lone);
+        }
         let mut node = self.root.as_deref()?;
         loop {
             let at = wanted.entry_in(node)?;
@@ -247,6 +295,9 @@ impl<T> Queue<T> {
                     None => node.thread(at).into_iter().for_each(&mut *visit),
                 }
             }
+        }
+        if let Some(lone) = &self.lone {
+            visit(lone);
         }
         if let Some(root) = &self.root {
             walk(root, visit);
@@ -269,14 +320,18 @@ impl<T> Queue<T> {
         if count != self.len {
             return Err("queue length");
         }
-        if first_of(self.root.as_deref()) != self.first {
+        if self.lone.is_some() && (self.root.is_some() || self.pool.len() > 0) {
+            return Err("a tree beside the only thread");
+        }
+        let first = self.lone.as_ref().map(|thread| thread.key).or_else(|| first_of(self.root.as_deref()));
+        if first != self.first {
             return Err("first key");
         }
         let nodes = match &self.root {
             Some(root) => check_node(root, self.keeps, None)?.nodes,
             None => 0,
         };
-        if nodes + self.pool.len() != self.len {
+        if nodes + self.pool.len() + usize::from(self.lone.is_some()) != self.len {
             return Err("number of nodes");
         }
         Ok(())
@@ -501,10 +556,11 @@ mod tests {
     const ALL: Aggregates = Aggregates { least: true, reach: true };
 
     fn node(id: u64, tag: i64, position: i64, cpu: usize) -> Box<Entity<u32>> {
-        let mut node = Runnable::new(ThreadId(id), id as u32).0;
+        let mut thread = Runnable::new(ThreadId(id), id as u32);
+        thread.set_allowed(CpuMask::only(CpuId::new(cpu).unwrap())).unwrap();
+        let mut node = thread.0;
         node.key = Key { tag, sequence: id };
         node.fair.position = position;
-        node.allowed = CpuMask::only(CpuId::new(cpu).unwrap());
         node
     }
 

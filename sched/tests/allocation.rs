@@ -46,7 +46,8 @@ fn k_18_events_neither_allocate_nor_free() {
     for policy in [PolicyKind::Wfq, PolicyKind::Eevdf] {
         let cpu = |number| Cpu::<u32>::new(CpuId::new(number).unwrap(), policy, 0);
         let mut cpus = [cpu(0), cpu(1)];
-        let mut away: Vec<Blocked<u32>> = Vec::with_capacity(THREADS as usize);
+        let mut away =
+            Away { threads: Vec::with_capacity(THREADS as usize), contexts: Vec::with_capacity(40) };
         for id in 0..THREADS {
             let mut thread = Runnable::new(ThreadId(id), id as u32);
             thread.set_weight([64, 1, 1024, 128][id as usize % 4]).unwrap();
@@ -61,7 +62,7 @@ fn k_18_events_neither_allocate_nor_free() {
                 let context = cpus[home].admit(proposal, 0).unwrap();
                 assert!(matches!(thread.bind(context), Ok(None)));
             }
-            away.push(thread.park());
+            away.threads.push(thread.park());
         }
         let before = CALLS.get();
         assert!(before > THREADS, "the counting works");
@@ -75,16 +76,17 @@ fn k_18_events_neither_allocate_nor_free() {
         }
         assert_eq!(CALLS.get() - before, 0, "{policy:?}: calls of the allocator");
         cpus.iter().for_each(|cpu| assert_eq!(cpu.check(), Ok(())));
+        assert!(cpus.iter().any(|cpu| cpu.contexts() > 10), "contexts were used");
         assert!(cpus.iter().map(|cpu| cpu.queued()).sum::<usize>() > 500, "the queues were used");
     }
 }
 
-fn step(cpus: &mut [Cpu<u32>; 2], away: &mut Vec<Blocked<u32>>, now: u64, random: u64) {
+fn step(cpus: &mut [Cpu<u32>; 2], away: &mut Away, now: u64, random: u64) {
     let [zero, one] = cpus;
     let (here, there) = if random & 1 == 0 { (zero, one) } else { (one, zero) };
     match random >> 1 & 15 {
-        0..6 if !away.is_empty() => {
-            let thread = away.swap_remove(random as usize % away.len()).wake().unwrap();
+        0..6 if !away.threads.is_empty() => {
+            let thread = away.threads.swap_remove(random as usize % away.threads.len()).wake().unwrap();
             let place = if thread.allowed().contains(here.id()) { &mut *here } else { there };
             let effect =
                 if random & 64 == 0 { place.enqueue(thread, now) } else { place.hand_over(thread, now) };
@@ -93,18 +95,61 @@ fn step(cpus: &mut [Cpu<u32>; 2], away: &mut Vec<Blocked<u32>>, now: u64, random
             }
         }
         6..9 => {
-            away.extend(here.block(now));
+            away.threads.extend(here.block(now));
             evict(here.dispatch(now), away);
         }
         9 => evict(here.yield_now(now), away),
         10 => drop(here.set_current_weight(1 + (random % 1024) as u16, now)),
         11 => drop(here.steal_from(there, now)),
         12 => drop(here.balance_from(there, now)),
+        13 if !away.threads.is_empty() => {
+            let next = away.threads.swap_remove(random as usize % away.threads.len()).wake_to_borrow();
+            match here.block_lending(next, now) {
+                Ok((blocked, decision)) => {
+                    away.threads.extend(blocked);
+                    evict(decision, away);
+                }
+                Err(Misplaced(thread)) => away.threads.push(thread.park()),
+            }
+        }
+        14 => move_contexts(here, there, away, now, random),
         _ if here.timer(now) == Effect::Dispatch => evict(here.dispatch(now), away),
         _ => {}
     }
 }
 
-fn evict(decision: Decision<u32>, away: &mut Vec<Blocked<u32>>) {
-    away.extend(decision.evicted.map(|evicted| evicted.thread));
+/// Threads and contexts in nobody's queue.
+struct Away {
+    threads: Vec<Blocked<u32>>,
+    // A context is a box wherever it goes.
+    #[allow(clippy::vec_box)]
+    contexts: Vec<Box<Context>>,
+}
+
+/// A context is taken from a thread, configured anew, sent to the other CPU and back, and one is bound to somebody.
+fn move_contexts(here: &mut Cpu<u32>, there: &mut Cpu<u32>, away: &mut Away, now: u64, random: u64) {
+    if let Ok(decision) = here.yield_to(ThreadId(random % 40), now) {
+        evict(decision, away);
+    }
+    if let Some(Taken { mut context, effect, .. }) = here.take_context(ThreadId(random >> 8 & 63), now) {
+        if effect == Effect::Dispatch {
+            evict(here.dispatch(now), away);
+        }
+        let spec = *context.spec();
+        context = here.readmit(context, spec, now).unwrap();
+        context = there.host(context).unwrap();
+        away.contexts.push(there.unhost(context));
+    }
+    if let Some(context) = away.contexts.pop() {
+        let free =
+            |thread: &&mut Blocked<u32>| thread.context().is_none() && thread.may_run_on(context.home());
+        match away.threads.iter_mut().find(free) {
+            Some(thread) => assert!(matches!(thread.bind(context), Ok(None))),
+            None => away.contexts.push(context),
+        }
+    }
+}
+
+fn evict(decision: Decision<u32>, away: &mut Away) {
+    away.threads.extend(decision.evicted.map(|evicted| evicted.thread));
 }

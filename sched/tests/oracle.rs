@@ -32,7 +32,7 @@
 //!   **`fluid_j - service_j <= q_j + s_j * max(0, q - q_j)`**.
 //!
 //! # Bound with sleepers (both policies)
-//! Let `H` be the clock that joining threads are measured against (the highest `V` so far), `C_i = 64 * SLICE_NS / w_i` the
+//! Let `H` be the clock that joining threads are measured against (`V`, with sleepers at the lag they left with), `C_i = 64 * SLICE_NS / w_i` the
 //! most that a thread may join behind it, `S = max S_k`, and `M` the greatest position of all threads.
 //! * Somebody runnable is at or below `V <= H`, so whoever is picked ends at or below `H + S`: `M <= H + S`.
 //! * While `j` is runnable, another `k` runs only up to `v_j + max(S_j, S_k)`: under WFQ because its tag was smaller,

@@ -162,7 +162,9 @@ fn f_06_snapshots_tell_what_happened() {
                 );
                 assert_eq!(snapshot.voluntary_blocks, seen.sleeps);
                 assert_eq!(snapshot.preemptions, seen.losses);
-                assert_eq!(snapshot.runnable_accumulated_ns, seen.waits_ns.iter().sum::<u64>());
+                let waits_on = seen.runnable_since.map_or(0, |since| machine.now - since);
+                let waited = seen.waits_ns.iter().sum::<u64>() + waits_on;
+                assert_eq!(snapshot.runnable_accumulated_ns, waited, "the wait that goes on counts");
                 assert_eq!((snapshot.migrations, snapshot.throttles), (0, 0));
             }
         }
@@ -283,6 +285,124 @@ fn f_10_nobody_waits_longer_than_the_computed_bound() {
     assert!(closest > 0.1, "the longest wait is {closest} of its bound");
 }
 
+/// What hogs got, and the longest time that each was not on the CPU, beside short threads that come one after the other.
+struct BesideShort {
+    service_ns: Vec<u64>,
+    longest_ns: Vec<u64>,
+}
+
+/// Runs `hogs` beside a chain of threads like `short`: each is made when the last one has run for `run_ns` and ended. With a maker, that is
+/// a thread that sleeps meanwhile and runs for 20 us to make the next; without, they come from nowhere. Either way they owe nothing.
+fn beside_short(
+    policy: PolicyKind,
+    hogs: &[Plan],
+    short: &Plan,
+    run_ns: u64,
+    makes: bool,
+    end: u64,
+) -> BesideShort {
+    const SHORT: u32 = u32::MAX;
+    let mut cpu = Cpu::<u32>::new(cpu_id(0), policy, 0);
+    let thread = |id: u64, payload: u32, plan: &Plan| {
+        let mut thread = Runnable::new(ThreadId(id), payload);
+        thread.set_weight(plan.weight).unwrap();
+        thread.set_class(plan.class);
+        thread
+    };
+    for (number, plan) in hogs.iter().enumerate() {
+        let _ = cpu.enqueue(thread(number as u64, number as u32, plan), 0).unwrap();
+    }
+    let mut seen = BesideShort { service_ns: vec![0; hogs.len()], longest_ns: vec![0; hogs.len()] };
+    let mut left_at = vec![0; hogs.len()];
+    let mut maker = makes.then(|| thread(1_000, SHORT, &Plan::hog(64)).park());
+    let (mut now, mut made, mut left_ns, mut debt_ns, mut makers_turn) = (0, 0, 0, 0, makes);
+    while now < end {
+        if left_ns == 0 {
+            let next = match maker.take_if(|_| makers_turn) {
+                Some(maker) => {
+                    left_ns = 20_000;
+                    maker.wake().unwrap()
+                }
+                None => {
+                    (made, left_ns) = (made + 1, run_ns);
+                    let mut next = thread(1_000 + made, SHORT, short);
+                    next.owe(debt_ns);
+                    next
+                }
+            };
+            let _ = cpu.enqueue(next, now).unwrap();
+        }
+        let until = cpu.dispatch(now).until_ns.min(end);
+        match *cpu.current_payload().unwrap() {
+            SHORT => {
+                let ran = left_ns.min(until - now);
+                (now, left_ns) = (now + ran, left_ns - ran);
+                if left_ns == 0 {
+                    debt_ns = if makers_turn { cpu.current_debt_ns(now) } else { 0 };
+                    maker = cpu.block(now).filter(|_| makers_turn).or(maker);
+                    makers_turn = makes && !makers_turn;
+                }
+            }
+            hog => {
+                let hog = hog as usize;
+                seen.longest_ns[hog] = seen.longest_ns[hog].max(now - left_at[hog]);
+                seen.service_ns[hog] += until - now;
+                now = until;
+                left_at[hog] = now;
+            }
+        }
+        let _ = cpu.timer(now);
+        assert_eq!(cpu.check(), Ok(()));
+    }
+    for (longest, left) in seen.longest_ns.iter_mut().zip(left_at) {
+        *longest = (*longest).max(now - left);
+    }
+    seen
+}
+
+/// F-10, F-15: threads that run a little and end, one at a time, made by somebody who owes nothing, beside up to three hogs of any class and
+/// weight. Each hog gets its share, as if the chain were one thread that never ends: a thread that ends ahead leaves the others behind the
+/// clock by what it took.
+///
+/// Wait: as `starvation_bound` says for a set of threads that stays, but here the clock alone stops the chain, and it moves at `64 / W`, with
+/// the weight of whoever waits in `W`: its own term counts as well.
+///
+/// Share: the clock moves by exactly what each is due, so the error is what a hog may be off it. WFQ: behind by its slice; ahead by `w_j / 64 *
+/// S_k` until it comes after a newcomer `k`, or by `s_j * sum q_k` (`oracle.rs`). EEVDF: a newcomer enters at the clock and waits until the
+/// average is there, so it leaves behind the clock, and gives time back, once hogs are `S_k` behind: `w_j / 64 * S_k` again. Slices count twice,
+/// for both ends of the run. A maker's wake-ups hold the clock for 20 us each at most; they, and the time in which it waits and nobody of the chain
+/// is there, only add to what hogs get.
+#[test]
+fn f_10_short_threads_of_a_light_maker_starve_nobody() {
+    for (seed, policy) in (1..=150).flat_map(|seed| POLICIES.map(|policy| (seed, policy))) {
+        let mut random = Random::new(seed);
+        let mut plan = || Plan::hog(1 << random.range(0, 10)).class(random_class(&mut random));
+        let hogs: Vec<Plan> = (0..1 + seed % 3).map(|_| plan()).collect();
+        let (short, makes, end) = (plan(), seed % 2 == 0, 20 * SECOND);
+        let run_ns = random.range(MS / 10, 12 * MS);
+        let seen = beside_short(policy, &hogs, &short, run_ns, makes, end);
+        let mut all = hogs.clone();
+        all.push(short.clone());
+        let weights: u64 = all.iter().map(|plan| u64::from(plan.weight)).sum();
+        let slices: f64 = all.iter().map(|plan| slice(plan.class)).sum();
+        for (number, hog) in hogs.iter().enumerate() {
+            let mut others = all.clone();
+            others.extend([Plan::hog(64), hog.clone()]);
+            let who = format!(
+                "{policy:?} seed {seed}: {hog:?} of {hogs:?} beside {short:?} of {run_ns} ns, maker {makes}"
+            );
+            let (wait, bound) = (seen.longest_ns[number] as f64, starvation_bound(&others, number));
+            assert!(wait <= bound, "{who}: waited {wait}, bound {bound}");
+            let share = f64::from(hog.weight) / (weights + 64 * u64::from(makes)) as f64;
+            let (got, due) = (seen.service_ns[number] as f64, share * end as f64);
+            let newcomer = f64::from(hog.weight) / 64.0 * virtual_slice(short.weight, short.class);
+            let behind = 2.0 * slice(hog.class) + if policy == PolicyKind::Eevdf { newcomer } else { 0.0 };
+            assert!(got >= due - behind, "{who}: got {got}, due {due}");
+            assert!(makes || got <= due + newcomer + 2.0 * slices, "{who}: got {got}, due {due}");
+        }
+    }
+}
+
 /// F-15: a thread that slept for 60 s beside a hog joins one slice behind the clock, not 30 s: the hog's wait stays within the
 /// bound of F-10 (`w S / 32 + SLICE_NS` = 30 ms), and neither's cumulative virtual run time is rewritten.
 #[test]
@@ -376,5 +496,95 @@ fn f_15_an_endless_storm_does_not_push_the_clock_back() {
         let got = machine.threads[hog].service_ns;
         assert!(got >= 2 * SECOND - 20 * MS, "{policy:?}: {got} of 5 s");
         assert!(machine.threads[hog].longest_wait_ns(machine.now) <= 60 * MS, "{policy:?}");
+    }
+}
+
+/// A call to a waiting server is the same in one step (`block_for`) as in three, whatever happened before: two CPUs with the same history, one
+/// of each kind, decide and account alike.
+#[test]
+fn k_15_a_call_in_one_step() {
+    for (seed, policy) in (1..40).flat_map(|seed| POLICIES.map(|policy| (seed, policy))) {
+        let mut random = Random::new(seed);
+        let mut next = move |bound: u64| random.range(0, bound - 1);
+        let home = cpu_id(0);
+        let mut now = 0;
+        let mut sides = [(); 2].map(|()| (Cpu::<()>::new(home, policy, 0), Vec::<Blocked<()>>::new()));
+        let with_context = seed % 4 == 0;
+        for (cpu, asleep) in &mut sides {
+            for id in 0..6 {
+                let mut thread = Runnable::new(ThreadId(id), ());
+                thread.set_weight(16 + 37 * id as u16).unwrap();
+                if id == 4 {
+                    thread.set_allowed(CpuMask::only(home)).unwrap();
+                }
+                if id == 5 && with_context {
+                    assert!(
+                        thread
+                            .bind(
+                                cpu.admit(
+                                    Proposal::new(ContextId { id: 1, generation: 1 }, Spec::new(MS, 10 * MS)),
+                                    0
+                                )
+                                .unwrap()
+                            )
+                            .unwrap()
+                            .is_none()
+                    );
+                }
+                asleep.push(thread.park());
+            }
+        }
+        for step in 0..2_000 {
+            now += [0, 300, 20_000, 900_000, 5_000_000][next(5) as usize];
+            let choice = next(8);
+            let which = next(6) as usize;
+            let seen = [0, 1].map(|side| {
+                let (cpu, asleep) = &mut sides[side];
+                let wake = |asleep: &mut Vec<Blocked<()>>| match asleep.len() {
+                    0 => None,
+                    len => asleep.remove(which % len).wake().ok(),
+                };
+                let decision = match choice {
+                    0 | 1 => match wake(asleep) {
+                        Some(thread) => {
+                            let _ = cpu.enqueue(thread, now).unwrap();
+                            None
+                        }
+                        None => None,
+                    },
+                    2 => Some(cpu.dispatch(now)),
+                    3 => Some(cpu.yield_now(now)),
+                    4 => {
+                        asleep.extend(cpu.block(now));
+                        Some(cpu.dispatch(now))
+                    }
+                    _ => match wake(asleep) {
+                        None => None,
+                        Some(server) if side == 0 => {
+                            let (blocked, decision) = cpu.block_for(server, now).unwrap();
+                            asleep.extend(blocked);
+                            Some(decision)
+                        }
+                        Some(server) => {
+                            let _ = cpu.hand_over(server, now).unwrap();
+                            asleep.extend(cpu.block(now));
+                            Some(cpu.dispatch(now))
+                        }
+                    },
+                };
+                let decided = decision.map(|decision| {
+                    asleep.extend(decision.evicted.map(|evicted| evicted.thread));
+                    (decision.run, decision.until_ns, decision.switched)
+                });
+                assert_eq!(cpu.check(), Ok(()), "seed {seed}, step {step}");
+                let mut waiting = Vec::new();
+                cpu.for_each_queued(|ticket, snapshot, ()| {
+                    waiting.push((ticket.thread, ticket.key, snapshot))
+                });
+                let asleep: Vec<_> = asleep.iter().map(|thread| (thread.id(), thread.snapshot())).collect();
+                (decided, cpu.until_ns(), cpu.time(), cpu.current_snapshot(), waiting, asleep)
+            });
+            assert_eq!(seen[0], seen[1], "seed {seed}, step {step}, {policy:?}");
+        }
     }
 }

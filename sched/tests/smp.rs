@@ -245,6 +245,26 @@ fn f_16_equal_hogs_get_equal_shares() {
     }
 }
 
+/// F-16: shares do not depend on when whom a balance step happens to find waiting. When moves lost what a slice cannot hold, threads that were
+/// moved more often than others fell behind, up to 3 % here and 5 % in the kernel, another one in every image.
+#[test]
+fn f_16_no_phase_has_a_loser() {
+    for policy in POLICIES {
+        for seed in 1..=40 {
+            let mut random = Random::new(seed);
+            let mut machine = Machine::new(4, policy);
+            for hog in 0..5 {
+                machine.spawn(Plan::hog(64).on(hog % 4));
+                let pause = random.range(1, 3 * MS);
+                machine.run_until(machine.now + pause);
+            }
+            let found = shares(&mut machine, 8 * SECOND);
+            let worst = found.iter().map(|share| (share - 0.8).abs() / 0.8).fold(0.0, f64::max);
+            assert!(worst <= 0.01, "{policy:?}, seed {seed}: {found:.4?}");
+        }
+    }
+}
+
 /// F-16: weights 2:1:1 on 2 CPUs: 100 %, 50 %, 50 % (the heavy one needs a CPU of its own); 3:2:1 on 2 is 100, 67, 33.
 #[test]
 fn f_16_weighted_hogs_get_their_shares() {

@@ -46,6 +46,7 @@ pub fn workload(seed: u64) -> (Scenario, Options) {
         scenario.barriers.push(Barrier { name: "meet".into(), line: SourceLine(0), parties });
     }
     add_pair(&mut scenario, &mut random);
+    add_loans(&mut scenario, &mut random);
     for at in 0..random.between(1, 7) {
         let thread = random_thread(&scenario, &mut random, at);
         scenario.threads.push(thread);
@@ -102,26 +103,10 @@ fn random_thread(scenario: &Scenario, random: &mut Random, at: u64) -> ThreadSpe
     thread.weight = *pick(random, &[64, 64, 64, 128, 1, 3, 1000, 1024]);
     thread.class = *pick(random, Class::ALL);
     thread.start_ns = *pick(random, &[0, 0, 0, 10 * MS, 17_345_678]);
+    thread.cpus = some_cpus(scenario, random);
     if random.below(4) == 0 {
-        let mut cpus: Vec<u32> = (0..scenario.cpus).filter(|_| random.below(2) == 0).collect();
-        if cpus.is_empty() {
-            cpus.push(random.below(u64::from(scenario.cpus)) as u32);
-        }
-        thread.cpus = Some(cpus);
-    }
-    if random.below(4) == 0 {
-        // Small enough that every instance is admitted even if all land on one CPU.
         thread.count = thread.count.min(2);
-        let period_ns = *pick(random, &[10 * MS, 20 * MS, 7_654_321]);
-        let budget_ns = (period_ns * random.between(1, 40) / 1000).max(sched::MIN_BUDGET_NS);
-        thread.context = Some(ContextSpec {
-            budget_ns,
-            period_ns,
-            deadline_ns: period_ns,
-            band: random.below(8) as u8,
-            overrun: *pick(random, Overrun::ALL),
-            refills: random.between(2, 8) as u8,
-        });
+        thread.context = Some(small_context(random));
     }
     thread.program = random_program(scenario, random);
     thread
@@ -146,6 +131,91 @@ fn random_program(scenario: &Scenario, random: &mut Random) -> Vec<Op> {
     body.insert(0, Op::LoopStart { times, end });
     body.push(Op::LoopEnd { start: 0 });
     body
+}
+
+fn some_cpus(scenario: &Scenario, random: &mut Random) -> Option<Vec<u32>> {
+    if random.below(4) != 0 {
+        return None;
+    }
+    let mut cpus: Vec<u32> = (0..scenario.cpus).filter(|_| random.below(2) == 0).collect();
+    if cpus.is_empty() {
+        cpus.push(random.below(u64::from(scenario.cpus)) as u32);
+    }
+    Some(cpus)
+}
+
+/// Small enough that every instance is admitted even if all land on one CPU.
+fn small_context(random: &mut Random) -> ContextSpec {
+    let period_ns = *pick(random, &[10 * MS, 20 * MS, 7_654_321]);
+    ContextSpec {
+        budget_ns: (period_ns * random.between(1, 40) / 1000).max(sched::MIN_BUDGET_NS),
+        period_ns,
+        deadline_ns: period_ns,
+        band: random.below(8) as u8,
+        overrun: *pick(random, Overrun::ALL),
+        refills: random.between(2, 8) as u8,
+        handler: None,
+    }
+}
+
+/// A loop for ever over these steps.
+fn for_ever(mut body: Vec<Op>) -> Vec<Op> {
+    let end = body.len() + 1;
+    body.insert(0, Op::LoopStart { times: None, end });
+    body.push(Op::LoopEnd { start: 0 });
+    body
+}
+
+/// Clients with contexts that call servers without, which call on: loans of all depths, now and then in a circle, to servers that are bound to
+/// other CPUs, that forget to answer or do something after it; and a handler of their faults.
+fn add_loans(scenario: &mut Scenario, random: &mut Random) {
+    if random.below(2) != 0 {
+        return;
+    }
+    let first = scenario.threads.len();
+    let servers = random.between(1, 3) as usize;
+    for at in 0..servers {
+        let mut server = ThreadSpec::new(&format!("s{at}"));
+        server.count = random.between(1, 2) as u32;
+        server.cpus = some_cpus(scenario, random);
+        let mut body = vec![Op::Receive, Op::Run(span(random, 400_000))];
+        let circle = random.below(8) == 0;
+        if at + 1 < servers || circle {
+            body.push(Op::Call(first + if circle { 0 } else { at + 1 }));
+            body.push(Op::Run(span(random, 200_000)));
+        }
+        if random.below(6) == 0 {
+            body.push(Op::Sleep(span(random, MS)));
+        }
+        if random.below(8) != 0 {
+            body.push(Op::Reply);
+        }
+        if random.below(4) == 0 {
+            body.push(Op::Run(span(random, 100_000)));
+        }
+        server.program = for_ever(body);
+        scenario.threads.push(server);
+    }
+    let handler = scenario.threads.len();
+    let mut thread = ThreadSpec::new("handler");
+    let verdict = *pick(random, &[Op::Reply, Op::Reply, Op::Release]);
+    thread.program = for_ever(vec![Op::Receive, Op::Run(span(random, 300_000)), verdict]);
+    scenario.threads.push(thread);
+    for at in 0..random.between(1, 3) {
+        let mut client = ThreadSpec::new(&format!("c{at}"));
+        client.count = random.between(1, 2) as u32;
+        client.cpus = some_cpus(scenario, random);
+        let mut context = small_context(random);
+        context.handler = (context.overrun == Overrun::Fault && random.below(2) == 0).then_some(handler);
+        client.context = Some(context);
+        let mut body =
+            vec![Op::Run(span(random, 300_000)), Op::Call(first + random.below(servers as u64) as usize)];
+        if random.below(2) == 0 {
+            body.push(Op::Sleep(span(random, 5 * MS)));
+        }
+        client.program = for_ever(body);
+        scenario.threads.push(client);
+    }
 }
 
 /// A server and its clients, now and then.
@@ -224,12 +294,16 @@ fn add_actions(scenario: &mut Scenario, random: &mut Random) {
         let count = u64::from(scenario.threads[thread].count);
         let instance = (random.below(2) == 0 && count > 0).then(|| random.below(count) as u32);
         let target = Target { thread, instance };
-        let action = match random.below(6) {
+        let action = match random.below(8) {
             0 => Action::Weight(target, *pick(random, &[1, 64, 256, 1024])),
             1 => Action::Class(target, *pick(random, Class::ALL)),
             2 if scenario.threads[thread].context.is_some() => Action::Revoke(target),
             3 => Action::Kill(target),
             4 => Action::Wake(target),
+            5 | 6 if scenario.threads[thread].context.is_some() => {
+                let handler = scenario.threads[thread].context.and_then(|context| context.handler);
+                Action::Reconfigure(target, ContextSpec { handler, ..small_context(random) })
+            }
             _ => Action::Stall {
                 cpu: random.below(u64::from(scenario.cpus)) as u32,
                 duration_ns: random.between(1, 30) * MS,
@@ -266,7 +340,14 @@ mod tests {
     /// M-03: each planted bug is found within a few hundred seeds, and its seed finds it again.
     #[test]
     fn m_03_planted_bugs_are_caught() {
-        for plant in [Plant::ForgottenIpi, Plant::UnchargedSwitch, Plant::LeakedReservation] {
+        let plants = [
+            Plant::ForgottenIpi,
+            Plant::UnchargedSwitch,
+            Plant::LeakedReservation,
+            Plant::KeptLoan,
+            Plant::FreshLoan,
+        ];
+        for plant in plants {
             let planted = |seed| {
                 let (scenario, mut options) = workload(seed);
                 options.plant = Some(plant);
@@ -276,6 +357,21 @@ mod tests {
             let failure = failure.unwrap_or_else(|| panic!("{plant:?} was not found"));
             assert_eq!(planted(failure.seed).unwrap_err().error, failure.error, "{plant:?} does not replay");
         }
+    }
+
+    /// S-06, S-07: the workloads lend along chains, to other CPUs, and are refused.
+    #[test]
+    fn s_07_seeds_lend_in_every_way() {
+        let mut sum = crate::engine::Counters::default();
+        for seed in 0..200 {
+            let counters = run_seed(seed).unwrap().counters;
+            sum.loans += counters.loans;
+            sum.loans_hosted += counters.loans_hosted;
+            sum.loans_refused += counters.loans_refused;
+            sum.loan_depth_max = sum.loan_depth_max.max(counters.loan_depth_max);
+        }
+        assert!(sum.loans > 2_000 && sum.loans_hosted > 20 && sum.loans_refused > 20, "{sum:?}");
+        assert!(sum.loan_depth_max >= 3, "{sum:?}");
     }
 
     /// What the fuzzer prints is a scenario that the parser takes and that means the same.

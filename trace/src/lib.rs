@@ -13,6 +13,9 @@
 //!    is system time, so no nanosecond is ever charged to a thread that has left.
 //! 3. Everything else is a remark at a point in time and moves no CPU time.
 //!
+//! `Spawn` and `Wake` name the CPU whose queue takes the thread. `Weight`, `Class`, `Affinity` and `Debt` of a
+//! thread that does not exist yet are what it is born with.
+//!
 //! This crate may not make scheduling decisions; it only says what was decided.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -23,18 +26,26 @@ extern crate std;
 #[cfg(feature = "std")]
 pub mod chrome;
 #[cfg(feature = "std")]
+pub mod digest;
+pub mod dump;
+#[cfg(feature = "std")]
 pub mod json;
 #[cfg(feature = "std")]
 mod log;
 #[cfg(feature = "std")]
 pub mod perfetto;
 #[cfg(feature = "std")]
+mod rules;
+#[cfg(feature = "std")]
 mod runs;
 #[cfg(feature = "std")]
 mod states;
+mod wire;
 
 #[cfg(feature = "std")]
 pub use log::{ThreadInfo, Trace, TraceError};
+#[cfg(feature = "std")]
+pub use rules::RuleError;
 #[cfg(feature = "std")]
 pub use runs::{Ending, Run, RunKind};
 #[cfg(feature = "std")]
@@ -176,11 +187,119 @@ pub enum Kind {
     Stall,
     /// A timer tick that was due did not come.
     LostTick,
+    /// The CPU was asked who runs next, and the answer was: this thread goes on.
+    Keep {
+        /// Who goes on.
+        thread: u32,
+    },
+    /// The scheduling core was told that a timer fired, or that another CPU asked for a look.
+    Timer,
+    /// The accounts of the CPU were brought up to date, because somebody looked at them.
+    Charge,
+    /// The CPU gave up what its virtual clock is behind a limit in the common frame.
+    Forgive {
+        /// The upper half of the limit, a signed number of 64 bits.
+        high: u32,
+        /// The lower half.
+        low: u32,
+    },
+    /// From its next enqueue on the thread may run on these CPUs; all eight parts come together, in order.
+    Affinity {
+        /// Which part of the mask.
+        part: u16,
+        /// Whose mask.
+        thread: u32,
+        /// Bit n is CPU `32 * part + n`.
+        cpus: u32,
+    },
+    /// The thread, which does not exist yet, will begin with a debt of `high << 32 | low` nanoseconds.
+    Debt {
+        /// The upper 16 bits.
+        high: u16,
+        /// Whose debt.
+        thread: u32,
+        /// The lower 32.
+        low: u32,
+    },
+    /// What the next `Admit` or `Readmit` of the context asks for; all parts come together, in order: see [`SPEC_PARTS`].
+    Spec {
+        /// Which part.
+        part: u16,
+        /// Whose.
+        context: u32,
+        /// It.
+        value: u32,
+    },
+    /// The event's CPU promised time to a context.
+    Admit {
+        /// Which one.
+        context: u32,
+    },
+    /// The event's CPU changed what it promised.
+    Readmit {
+        /// To which context.
+        context: u32,
+    },
+    /// The event's CPU need not keep its promise any more.
+    Retire {
+        /// To which context.
+        context: u32,
+    },
+    /// The event's CPU takes a context of another CPU in.
+    Host {
+        /// Which one.
+        context: u32,
+    },
+    /// The event's CPU sends a context home.
+    Unhost {
+        /// Which one.
+        context: u32,
+    },
+    /// The thread has a context from now on. It runs on the event's CPU, or waits for something, or does not exist yet.
+    Bind {
+        /// Who.
+        thread: u32,
+        /// Which one.
+        context: u32,
+    },
+    /// The thread has none any more. It is on the event's CPU, or waits for something.
+    Unbind {
+        /// Who.
+        thread: u32,
+    },
+    /// As `Handoff`, and the context of the thread that waits goes along: a loan, or its return.
+    Lend {
+        /// Who has it now.
+        thread: u32,
+    },
+    /// The thread that yields queues behind this one.
+    Behind {
+        /// Behind whom.
+        thread: u32,
+    },
+    /// Whether the thread stops without a context, from now on.
+    ContextOnly {
+        /// It does.
+        only: bool,
+        /// Who.
+        thread: u32,
+    },
+    /// The thread that leaves, or that waited for the CPU, is in no queue any more: it waits for what somebody does about it.
+    Evict {
+        /// Because it has lost its context; or else because its budget is spent, or to be queued anew.
+        lost: bool,
+        /// Who.
+        thread: u32,
+    },
 }
+
+/// The parts of a [`Kind::Spec`]: budget, period and deadline in nanoseconds, each low half first; overrun policy, criticality and
+/// number of refills, a byte each; and the CPU mask as in [`Kind::Affinity`].
+pub const SPEC_PARTS: u16 = 15;
 
 impl Kind {
     /// Every name that [`Kind::name`] can return, in the order of the enum.
-    pub const NAMES: [&'static str; 24] = [
+    pub const NAMES: [&'static str; 42] = [
         "run",
         "idle",
         "system",
@@ -205,37 +324,30 @@ impl Kind {
         "class",
         "stall",
         "lost_tick",
+        "keep",
+        "timer",
+        "charge",
+        "forgive",
+        "affinity",
+        "debt",
+        "spec",
+        "admit",
+        "readmit",
+        "retire",
+        "host",
+        "unhost",
+        "bind",
+        "unbind",
+        "lend",
+        "behind",
+        "context_only",
+        "evict",
     ];
 
     /// The stable name: what traces, counters and documents call this event.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Run { .. } => "run",
-            Self::Idle => "idle",
-            Self::System => "system",
-            Self::Spawn { .. } => "spawn",
-            Self::Wake { .. } => "wake",
-            Self::Preempt { .. } => "preempt",
-            Self::Yield { .. } => "yield",
-            Self::Block { .. } => "block",
-            Self::Exit { .. } => "exit",
-            Self::Steal { .. } => "steal",
-            Self::Balance { .. } => "balance",
-            Self::Place { .. } => "place",
-            Self::Throttle { .. } => "throttle",
-            Self::Refill { .. } => "refill",
-            Self::Deplete { .. } => "deplete",
-            Self::Fault { .. } => "fault",
-            Self::Demote { .. } => "demote",
-            Self::Revoke { .. } => "revoke",
-            Self::Handoff { .. } => "handoff",
-            Self::Ipi { .. } => "ipi",
-            Self::Weight { .. } => "weight",
-            Self::Class { .. } => "class",
-            Self::Stall => "stall",
-            Self::LostTick => "lost_tick",
-        }
+        Self::NAMES[self.tag() as usize]
     }
 
     /// The thread that the event is about, if it is about one.
@@ -260,8 +372,45 @@ impl Kind {
             | Self::Revoke { thread }
             | Self::Handoff { thread }
             | Self::Weight { thread, .. }
-            | Self::Class { thread, .. } => Some(thread),
-            Self::Idle | Self::System | Self::Ipi { .. } | Self::Stall | Self::LostTick => None,
+            | Self::Class { thread, .. }
+            | Self::Keep { thread }
+            | Self::Affinity { thread, .. }
+            | Self::Debt { thread, .. }
+            | Self::Bind { thread, .. }
+            | Self::Unbind { thread }
+            | Self::Lend { thread }
+            | Self::Behind { thread }
+            | Self::ContextOnly { thread, .. }
+            | Self::Evict { thread, .. } => Some(thread),
+            Self::Idle
+            | Self::System
+            | Self::Ipi { .. }
+            | Self::Stall
+            | Self::LostTick
+            | Self::Timer
+            | Self::Charge
+            | Self::Forgive { .. }
+            | Self::Spec { .. }
+            | Self::Admit { .. }
+            | Self::Readmit { .. }
+            | Self::Retire { .. }
+            | Self::Host { .. }
+            | Self::Unhost { .. } => None,
+        }
+    }
+
+    /// The context that the event names.
+    #[must_use]
+    pub const fn context(self) -> Option<u32> {
+        match self {
+            Self::Spec { context, .. }
+            | Self::Admit { context }
+            | Self::Readmit { context }
+            | Self::Retire { context }
+            | Self::Host { context }
+            | Self::Unhost { context }
+            | Self::Bind { context, .. } => Some(context),
+            _ => None,
         }
     }
 
@@ -291,6 +440,21 @@ impl Kind {
                 | Self::Block { .. }
                 | Self::Exit { .. }
                 | Self::Throttle { .. }
+        )
+    }
+
+    /// Is this only what a replay needs to give the core the same input again? Pictures leave it out.
+    #[must_use]
+    pub const fn is_for_replay(self) -> bool {
+        matches!(
+            self,
+            Self::Keep { .. }
+                | Self::Timer
+                | Self::Charge
+                | Self::Forgive { .. }
+                | Self::Debt { .. }
+                | Self::Spec { .. }
+                | Self::ContextOnly { .. }
         )
     }
 }
@@ -328,7 +492,42 @@ mod tests {
             Kind::Class { thread, class: 2 },
             Kind::Stall,
             Kind::LostTick,
+            Kind::Keep { thread },
+            Kind::Timer,
+            Kind::Charge,
+            Kind::Forgive { high: u32::MAX, low: 5 },
+            Kind::Affinity { thread, cpus: 3, part: 7 },
+            Kind::Debt { thread, low: 8, high: 1 },
+            Kind::Spec { part: 3, context: 9, value: 4 },
+            Kind::Admit { context: 9 },
+            Kind::Readmit { context: 9 },
+            Kind::Retire { context: 9 },
+            Kind::Host { context: 9 },
+            Kind::Unhost { context: 9 },
+            Kind::Bind { thread, context: 9 },
+            Kind::Unbind { thread },
+            Kind::Lend { thread },
+            Kind::Behind { thread },
+            Kind::ContextOnly { thread, only: true },
+            Kind::Evict { thread, lost: true },
         ]
+    }
+
+    #[test]
+    fn words_come_back_as_they_were_and_others_do_not() {
+        for (tag, kind) in one_of_each(u32::MAX - 7).into_iter().enumerate() {
+            let event = Event { time_ns: u64::MAX - 1, cpu: 0x1234, kind };
+            let words = event.to_words();
+            assert_eq!(usize::from(kind.tag()), tag);
+            assert_eq!(Event::from_words(words), Some(event));
+            // No bit is without a meaning: whatever changes is seen, or is another event.
+            for bit in 0..192 {
+                let mut spoilt = words;
+                spoilt[bit / 64] ^= 1 << (bit % 64);
+                assert_ne!(Event::from_words(spoilt), Some(event), "{} bit {bit}", kind.name());
+            }
+        }
+        assert_eq!(Event::from_words([0, (Kind::NAMES.len() as u64) << 16, 0]), None);
     }
 
     #[test]
@@ -342,7 +541,11 @@ mod tests {
     fn thread_and_cpu_of_each_kind() {
         let without: Vec<_> =
             one_of_each(9).into_iter().filter(|kind| kind.thread() != Some(9)).map(Kind::name).collect();
-        assert_eq!(without, ["idle", "system", "ipi", "stall", "lost_tick"]);
+        let machine = ["idle", "system", "ipi", "stall", "lost_tick", "timer", "charge", "forgive"];
+        let contexts = ["spec", "admit", "readmit", "retire", "host", "unhost"];
+        assert_eq!(without, [&machine[..], &contexts[..]].concat());
+        let of_context = one_of_each(5).into_iter().filter(|kind| kind.context() == Some(9)).map(Kind::name);
+        assert_eq!(of_context.collect::<Vec<_>>(), [&contexts[..], &["bind"]].concat());
         let with_cpu: Vec<_> =
             one_of_each(9).into_iter().filter(|kind| kind.other_cpu() == Some(1)).map(Kind::name).collect();
         assert_eq!(with_cpu, ["steal", "balance", "place", "ipi"]);

@@ -138,8 +138,15 @@ impl Tracker {
             {
                 self.enter(thread, State::Runnable, event);
             }
-            Kind::Refill { thread } if self.state_of(thread) == Some(State::Throttled) => {
+            Kind::Refill { thread } | Kind::Unbind { thread }
+                if self.state_of(thread) == Some(State::Throttled) =>
+            {
                 self.enter(thread, State::Runnable, event);
+            }
+            Kind::Evict { thread, .. }
+                if matches!(self.state_of(thread), Some(State::Runnable | State::Throttled)) =>
+            {
+                self.enter(thread, State::Blocked, event);
             }
             kind if kind.leaves_cpu() => {
                 if let Some(thread) = kind.thread() {

@@ -105,7 +105,7 @@ pub(crate) struct Seen {
     /// How often it went to sleep, and how often it lost the CPU otherwise.
     pub(crate) sleeps: u64,
     pub(crate) losses: u64,
-    runnable_since: Option<u64>,
+    pub(crate) runnable_since: Option<u64>,
     woke: bool,
     burst_left_ns: u64,
     wake_at_ns: u64,
@@ -128,7 +128,8 @@ pub(crate) struct Machine {
     until: Vec<u64>,
     ran_ns: Vec<u64>,
     idled_ns: Vec<u64>,
-    balance_at: u64,
+    /// When each CPU takes its next balance step.
+    balance_at: Vec<u64>,
     pub(crate) steals: u64,
     pub(crate) balances: u64,
     /// Switches between threads, over all CPUs.
@@ -144,7 +145,7 @@ impl Machine {
             until: vec![FOREVER; cpus],
             ran_ns: vec![0; cpus],
             idled_ns: vec![0; cpus],
-            balance_at: BALANCE_PERIOD_NS,
+            balance_at: (0..cpus).map(|cpu| next_balance_ns(cpu_id(cpu), 0)).collect(),
             steals: 0,
             balances: 0,
             switches: 0,
@@ -226,7 +227,8 @@ impl Machine {
         for thread in self.threads.iter().filter(|thread| thread.blocked.is_some()) {
             next = next.min(thread.wake_at_ns.max(self.now));
         }
-        if self.cpus.len() > 1 { next.min(self.balance_at) } else { next }
+        let balance = self.balance_at.iter().copied().min().unwrap_or(FOREVER);
+        if self.cpus.len() > 1 { next.min(balance) } else { next }
     }
 
     fn advance(&mut self, to: u64) {
@@ -265,13 +267,14 @@ impl Machine {
                 self.apply(cpu, effect);
             }
         }
-        if self.cpus.len() > 1 && self.balance_at <= self.now {
-            self.balance_at += BALANCE_PERIOD_NS;
-            for cpu in 0..self.cpus.len() {
-                match self.cpus[cpu].current() {
-                    None => self.steal(cpu),
-                    Some(_) => self.balance(cpu),
-                }
+        for cpu in 0..self.cpus.len() {
+            if self.cpus.len() == 1 || self.balance_at[cpu] > self.now {
+                continue;
+            }
+            self.balance_at[cpu] = next_balance_ns(cpu_id(cpu), self.now);
+            match self.cpus[cpu].current() {
+                None => self.steal(cpu),
+                Some(_) => self.balance(cpu),
             }
         }
     }

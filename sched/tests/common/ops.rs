@@ -39,6 +39,13 @@ pub(crate) enum Op {
     UnbindHand { hand: u8 },
     BindCurrent { cpu: u8, context: u8 },
     UnbindCurrent { cpu: u8 },
+    BlockFor { cpu: u8, hand: u8 },
+    BlockLending { cpu: u8, hand: u8 },
+    TakeContext { cpu: u8, x: u16 },
+    YieldTo { cpu: u8, x: u16 },
+    Readmit { cpu: u8, context: u8, x: u16 },
+    Host { cpu: u8, context: u8 },
+    Unhost { cpu: u8, context: u8 },
     Steal { cpu: u8, x: u16 },
     Balance { cpu: u8, x: u16 },
     Forgive { cpu: u8, x: u16 },
@@ -52,7 +59,7 @@ impl Op {
         let [kind, cpu, first, second, low, high] = bytes;
         let x = u16::from_le_bytes([low, high]);
         let (hand, context, ticket) = (first, second, first);
-        match kind % 32 {
+        match kind % 44 {
             0 | 1 => Op::Spawn { cpu, x },
             2 | 3 => Op::Enqueue { cpu, hand },
             4 => Op::HandOver { cpu, hand },
@@ -77,6 +84,13 @@ impl Op {
             25 => Op::Balance { cpu, x },
             26 => Op::Forgive { cpu, x },
             27 => Op::Dismantle { hand },
+            28 => Op::BlockFor { cpu, hand },
+            29..=31 => Op::BlockLending { cpu, hand },
+            32 | 33 => Op::TakeContext { cpu, x },
+            34 => Op::YieldTo { cpu, x },
+            35 => Op::Readmit { cpu, context, x },
+            36 => Op::Host { cpu, context },
+            37 => Op::Unhost { cpu, context },
             _ => Op::Advance { x, scale: first },
         }
     }
@@ -133,6 +147,10 @@ pub(crate) struct World {
     places: BTreeMap<u64, Place>,
     /// By context id: home, and share in parts of 2^32 (the shadow's own arithmetic).
     promises: BTreeMap<u64, (usize, u128)>,
+    /// By context id: where it is a guest.
+    guests: BTreeMap<u64, usize>,
+    /// By context id: what it had used.
+    used_ns: BTreeMap<u64, u64>,
     grown: BTreeMap<u64, (u64, u64)>,
     dead_runtime_ns: u64,
     until: Vec<u64>,
@@ -152,6 +170,8 @@ impl World {
             tickets: Vec::new(),
             places: BTreeMap::new(),
             promises: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            used_ns: BTreeMap::new(),
             grown: BTreeMap::new(),
             dead_runtime_ns: 0,
             until: vec![FOREVER; cpus],
@@ -246,6 +266,13 @@ impl World {
                     self.obey(cpu, effect);
                 }
             }
+            Op::BlockFor { cpu, hand } => self.exchange(cpu_of(cpu), hand, false),
+            Op::BlockLending { cpu, hand } => self.exchange(cpu_of(cpu), hand, true),
+            Op::TakeContext { cpu, x } => self.take_context(cpu_of(cpu), u64::from(x)),
+            Op::YieldTo { cpu, x } => self.yield_to(cpu_of(cpu), u64::from(x)),
+            Op::Readmit { cpu, context, x } => self.readmit(cpu_of(cpu), context, x),
+            Op::Host { cpu, context } => self.host(cpu_of(cpu), context),
+            Op::Unhost { cpu, context } => self.unhost(cpu_of(cpu), context),
             Op::Steal { cpu, x } => self.take(cpu_of(cpu), x, false),
             Op::Balance { cpu, x } => self.take(cpu_of(cpu), x, true),
             Op::Forgive { cpu, x } => {
@@ -380,21 +407,13 @@ impl World {
     }
 
     fn admit(&mut self, cpu: usize, context: u8, x: u16) {
-        let mut spec = Spec::new(u64::from(x % 400) * 10_000, u64::from(1 + x / 400) * 500_000);
-        spec.overrun = [Overrun::Throttle, Overrun::Fault, Overrun::Demote][context as usize % 3];
-        spec.criticality = context / 3 % 9;
-        spec.max_refills = 2 + x as u8 % 7;
-        if context >= 128 {
-            spec.cpu_mask = CpuMask::only(CpuId::new(context as usize % 4).unwrap());
-        }
+        let spec = spec_from(context, x);
         let identity = ContextId { id: self.next_id, generation: 1 };
         self.next_id += 1;
         let before = self.cpus[cpu].reserved();
         match self.cpus[cpu].admit(Proposal::new(identity, spec), self.now) {
             Ok(context) => {
-                let share =
-                    (u128::from(spec.budget_ns) << 32).div_ceil(u128::from(spec.relative_deadline_ns));
-                self.promises.insert(identity.id, (cpu, share));
+                self.promises.insert(identity.id, (cpu, share_of(&spec)));
                 self.contexts.push(context);
             }
             Err(_) => assert_eq!(self.cpus[cpu].reserved(), before, "a refusal changes nothing"),
@@ -406,14 +425,15 @@ impl World {
             return;
         }
         let context = self.contexts.swap_remove(context as usize % self.contexts.len());
-        let (id, home) = (context.identity().id, context.home());
+        let (id, at_home) = (context.identity().id, !context.is_hosted() && context.home().index() == cpu);
         match self.cpus[cpu].retire(context) {
             Ok(_) => {
-                assert_eq!(home, self.cpus[cpu].id());
+                assert!(at_home);
                 self.promises.remove(&id);
+                self.used_ns.remove(&id);
             }
             Err(context) => {
-                assert_ne!(home, self.cpus[cpu].id());
+                assert!(!at_home);
                 self.contexts.push(context);
             }
         }
@@ -437,6 +457,139 @@ impl World {
                 self.contexts.push(context);
             }
         }
+    }
+
+    /// The running thread blocks, and a thread from the hands runs: with its context, or without.
+    fn exchange(&mut self, cpu: usize, hand: u8, lending: bool) {
+        if self.hands.is_empty() {
+            return;
+        }
+        let next = match self.hands.swap_remove(hand as usize % self.hands.len()) {
+            Hand::Runnable(thread) => thread,
+            Hand::Blocked(thread) => thread.wake_to_borrow(),
+        };
+        let core = &mut self.cpus[cpu];
+        let (next_id, current) = (next.id(), core.current());
+        let lent = match (core.current_context(), next.context()) {
+            (Some(context), None) if lending => Some(context.identity()),
+            _ => None,
+        };
+        // What it needs from the mask alone: a borrower may be one that cannot run without the loan.
+        let mut fits = next.may_run_on(core.id());
+        let mut next = next;
+        if lent.is_some() {
+            next.set_context_only(false);
+            fits = next.may_run_on(core.id());
+            next.set_context_only(next_id.0.is_multiple_of(5));
+        }
+        let result =
+            if lending { core.block_lending(next, self.now) } else { core.block_for(next, self.now) };
+        assert_eq!(result.is_ok(), fits, "S-04, S-06: {next_id} on cpu{cpu}");
+        match result {
+            Ok((blocked, decision)) => {
+                assert_eq!(blocked.as_ref().map(Blocked::id), current);
+                if let Some(blocked) = blocked {
+                    assert!(lent.is_none() || blocked.context().is_none(), "S-06: it lent its context");
+                    self.places.insert(blocked.id().0, Place::Hand);
+                    self.hands.push(Hand::Blocked(blocked));
+                }
+                self.places.insert(next_id.0, Place::Cpu(cpu));
+                if let (Some(lent), Some(run)) = (lent, decision.run)
+                    && run == next_id
+                {
+                    let holds = self.cpus[cpu].current_context().map(Context::identity);
+                    assert_eq!(holds, Some(lent), "S-06: the borrower runs on the loan");
+                }
+                self.carry_out(cpu, decision);
+            }
+            Err(Misplaced(thread)) => self.hands.push(Hand::Runnable(thread)),
+        }
+    }
+
+    fn take_context(&mut self, cpu: usize, thread: u64) {
+        let thread = ThreadId(thread % self.next_id.max(1));
+        let mut has = self.cpus[cpu].current() == Some(thread) && self.cpus[cpu].current_context().is_some();
+        let mut waits = false;
+        self.cpus[cpu].for_each_queued_context(|ticket, _| waits |= ticket.thread == thread);
+        has |= waits;
+        let taken = self.cpus[cpu].take_context(thread, self.now);
+        assert_eq!(taken.is_some(), has, "S-09: found if and only if it is here: {thread}");
+        let Some(Taken { context, effect, stopped }) = taken else { return };
+        self.contexts.push(context);
+        assert!(stopped.is_none() || waits);
+        if let Some(stopped) = stopped {
+            assert_eq!(stopped.id(), thread);
+            self.places.insert(thread.0, Place::Hand);
+            self.hands.push(Hand::Blocked(stopped));
+        }
+        self.obey(cpu, effect);
+    }
+
+    fn yield_to(&mut self, cpu: usize, thread: u64) {
+        let thread = ThreadId(thread % self.next_id.max(1));
+        let before = self.cpus[cpu].current();
+        if let Ok(decision) = self.cpus[cpu].yield_to(thread, self.now) {
+            assert_ne!(decision.run, before, "somebody else was ready");
+            assert!(decision.switched && self.cpus[cpu].current_is_guaranteed());
+            self.carry_out(cpu, decision);
+        }
+    }
+
+    fn readmit(&mut self, cpu: usize, context: u8, x: u16) {
+        if self.contexts.is_empty() {
+            return;
+        }
+        let old = self.contexts.swap_remove(context as usize % self.contexts.len());
+        let (before, reserved) = (old.info(self.now), self.cpus[cpu].reserved());
+        let spec = spec_from(context, x);
+        match self.cpus[cpu].readmit(old, spec, self.now) {
+            Ok(context) => {
+                let after = context.info(self.now);
+                assert_eq!(after.identity, before.identity);
+                assert_eq!((after.consumed_ns, after.depletions), (before.consumed_ns, before.depletions));
+                assert!(after.available_ns <= before.available_ns, "S-03: nothing is made");
+                self.promises.insert(before.identity.id, (cpu, share_of(&spec)));
+                self.contexts.push(context);
+            }
+            Err((_, context)) => {
+                assert_eq!(context.info(self.now), before, "a refusal changes nothing");
+                assert_eq!(self.cpus[cpu].reserved(), reserved);
+                self.contexts.push(context);
+            }
+        }
+    }
+
+    fn host(&mut self, cpu: usize, context: u8) {
+        if self.contexts.is_empty() {
+            return;
+        }
+        let context = self.contexts.swap_remove(context as usize % self.contexts.len());
+        let before = context.info(self.now);
+        match self.cpus[cpu].host(context) {
+            Ok(context) => {
+                assert_eq!((context.home().index(), context.origin()), (cpu, before.origin));
+                assert_eq!(self.guests.insert(before.identity.id, cpu), None);
+                self.contexts.push(context);
+            }
+            Err((_, context)) => {
+                assert_eq!(context.info(self.now), before, "a refusal changes nothing");
+                self.contexts.push(context);
+            }
+        }
+    }
+
+    fn unhost(&mut self, cpu: usize, context: u8) {
+        if self.contexts.is_empty() {
+            return;
+        }
+        let context = self.contexts.swap_remove(context as usize % self.contexts.len());
+        let id = context.identity().id;
+        let context = self.cpus[cpu].unhost(context);
+        if self.guests.get(&id) == Some(&cpu) {
+            assert!(!context.is_hosted());
+            self.guests.remove(&id);
+        }
+        self.contexts.push(context);
     }
 
     fn take(&mut self, thief: usize, x: u16, balance: bool) {
@@ -487,8 +640,13 @@ impl World {
             }
             cpu_ns += cpu.time().thread_ns;
             assert!(cpu.time().total_ns() <= self.now);
-            let shares =
-                || self.promises.values().filter(|(home, _)| *home == number).map(|(_, share)| share);
+            let shares = || {
+                let here = |id: &u64, home: usize| home == number || self.guests.get(id) == Some(&number);
+                self.promises
+                    .iter()
+                    .filter(move |(id, (home, _))| here(id, *home))
+                    .map(|(_, (_, share))| share)
+            };
             assert_eq!(cpu.contexts(), shares().count());
             let reserved_ppm = (shares().sum::<u128>() * 1_000_000) >> 32;
             assert_eq!(u128::from(cpu.reserved().ppm()), reserved_ppm, "S-11: promises are all there is");
@@ -512,7 +670,50 @@ impl World {
             assert!(before.0 <= grown.0 && before.1 <= grown.1, "F-15: the totals of {id} were rewritten");
         }
         assert_eq!(thread_ns, cpu_ns, "S-12: charged to threads and to CPUs alike");
+        self.verify_contexts();
     }
+
+    /// Every context that was admitted is in one place, at the CPU where it runs, and adds up; what it used only grows.
+    fn verify_contexts(&mut self) {
+        let mut used_ns = BTreeMap::new();
+        let mut see = |context: &Context, cpu: Option<usize>| {
+            let info = context.info(self.now);
+            let id = info.identity.id;
+            assert!(used_ns.insert(id, info.consumed_ns).is_none(), "S-06: context {id} is in two places");
+            assert_eq!(context.ledger().total_ns(), info.spec.budget_ns, "S-03");
+            assert!(cpu.is_none_or(|cpu| info.home.index() == cpu), "S-04");
+            assert_eq!(info.home.index(), *self.guests.get(&id).unwrap_or(&self.promises[&id].0));
+            assert_eq!(info.origin.index(), self.promises[&id].0);
+        };
+        self.contexts.iter().for_each(|context| see(context, None));
+        for hand in &self.hands {
+            in_hand!(hand, thread => thread.context()).iter().for_each(|context| see(context, None));
+        }
+        for (number, cpu) in self.cpus.iter().enumerate() {
+            cpu.current_context().iter().for_each(|context| see(context, Some(number)));
+            cpu.for_each_queued_context(|_, context| see(context, Some(number)));
+        }
+        assert!(used_ns.keys().eq(self.promises.keys()), "S-06: a context was lost or made");
+        for (id, before) in &self.used_ns {
+            assert!(used_ns[id] >= *before, "S-03: what context {id} used was forgotten");
+        }
+        self.used_ns = used_ns;
+    }
+}
+
+fn spec_from(context: u8, x: u16) -> Spec {
+    let mut spec = Spec::new(u64::from(x % 400) * 10_000, u64::from(1 + x / 400) * 500_000);
+    spec.overrun = [Overrun::Throttle, Overrun::Fault, Overrun::Demote][context as usize % 3];
+    spec.criticality = context / 3 % 9;
+    spec.max_refills = 2 + x as u8 % 7;
+    if context >= 128 {
+        spec.cpu_mask = CpuMask::only(CpuId::new(context as usize % 4).unwrap());
+    }
+    spec
+}
+
+fn share_of(spec: &Spec) -> u128 {
+    (u128::from(spec.budget_ns) << 32).div_ceil(u128::from(spec.relative_deadline_ns))
 }
 
 fn choose(hands: &mut [Hand], number: u8) -> Option<&mut Hand> {

@@ -18,6 +18,9 @@ impl Engine<'_> {
                 self.for_each(target, |engine, thread| engine.reclass(thread, class));
             }
             Action::Revoke(target) => self.for_each(target, Engine::revoke),
+            Action::Reconfigure(target, wish) => {
+                self.for_each(target, |engine, thread| engine.reconfigure(thread, wish));
+            }
             Action::Kill(target) => self.for_each(target, Engine::kill),
             Action::Wake(target) => self.for_each(target, |engine, thread| {
                 if matches!(engine.threads[thread as usize].parked, Some((_, Wait::Sleep))) {
@@ -98,21 +101,8 @@ impl Engine<'_> {
     fn revoke(&mut self, index: u32) {
         let cpu = self.cpu_of(index);
         self.record(self.now, cpu, Kind::Revoke { thread: index });
-        let thread = &mut self.threads[index as usize];
-        let mut taken = None;
-        if let Some((blocked, _)) = &mut thread.parked {
-            taken = blocked.unbind();
-        } else if let Some(cpu) = thread.on_cpu {
-            self.sync(cpu);
-            if let Some((context, effect)) = self.cpus[cpu].core.unbind_current(self.now) {
-                self.retire(context);
-                self.react(cpu, effect, false);
-            }
-        } else {
-            self.requeue(index, |thread| taken = thread.unbind());
-        }
-        if let Some(context) = taken {
-            self.retire(context);
+        if let Some(id) = self.owned_by(index) {
+            self.end_context(id, None);
         }
     }
 

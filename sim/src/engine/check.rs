@@ -171,7 +171,7 @@ impl Engine<'_> {
                     return Ok(());
                 }
                 self.check_owners()?;
-                self.check_reservations()
+                self.check_contexts()
             }
             CheckLevel::Every(every) if self.checker.steps.is_multiple_of(every.max(1)) => self.check_all(),
             CheckLevel::Every(_) => Ok(()),
@@ -183,7 +183,7 @@ impl Engine<'_> {
         for index in 0..self.threads.len() {
             let thread = &self.threads[index];
             let queued = thread.parked.is_none() && thread.ended.is_none() && thread.on_cpu.is_none();
-            if let Some((since, overhead)) = thread.queued_at.filter(|_| queued) {
+            if let Some((since, overhead)) = thread.queued_at.filter(|_| queued && thread.holds.is_none()) {
                 let (wait, spent) = (self.now - since, self.overhead_ns - overhead);
                 let definition = &self.scenario.threads[thread.spec];
                 self.checker.waited(definition, wait, spent, index as u32, self.now);
@@ -195,7 +195,7 @@ impl Engine<'_> {
     pub(super) fn check_all(&mut self) -> Result<(), SimError> {
         (0..self.cpus.len()).try_for_each(|cpu| self.core_check(cpu))?;
         self.check_owners()?;
-        self.check_reservations()
+        self.check_contexts()
     }
 
     fn broken(&self, what: String) -> SimError {
@@ -226,28 +226,64 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// What CPUs have promised is what live threads hold.
-    fn check_reservations(&self) -> Result<(), SimError> {
-        let mut held = vec![0usize; self.cpus.len()];
-        let mut see = |context: Option<&sched::Context>| {
-            held[context.map_or(0, |c| c.home().index())] += usize::from(context.is_some())
+    /// What CPUs have promised is what live threads hold: every context is in one place, at the CPU where it runs, with whom its record says.
+    /// Its refills are its budget, and it has not used more than its budgets since it was made, however it was lent (S-03, S-06).
+    fn check_contexts(&self) -> Result<(), SimError> {
+        let mut promised = vec![0usize; self.cpus.len()];
+        let mut boxes = 0;
+        let mut wrong = None;
+        let mut see = |holder: u32, context: &sched::Context| {
+            boxes += 1;
+            promised[context.home().index()] += 1;
+            if context.is_hosted() {
+                promised[context.origin().index()] += 1;
+            }
+            wrong = wrong.take().or(self.wrong_with(holder, context));
         };
-        for thread in &self.threads {
-            see(thread.parked.as_ref().and_then(|(blocked, _)| blocked.context()));
+        for (index, thread) in (0..).zip(&self.threads) {
+            thread.parked.iter().filter_map(|(blocked, _)| blocked.context()).for_each(|it| see(index, it));
         }
         for cpu in &self.cpus {
-            see(cpu.core.current_context());
-            cpu.core.for_each_context(|context| see(Some(context)));
+            cpu.doing.zip(cpu.core.current_context()).iter().for_each(|(index, it)| see(*index, it));
+            cpu.core.for_each_queued_context(|ticket, it| see(ticket.thread.0 as u32, it));
         }
-        for (cpu, state) in self.cpus.iter().enumerate() {
-            if held[cpu] != state.core.contexts() {
-                let promised = state.core.contexts();
-                return Err(
-                    self.broken(format!("cpu{cpu} promised {promised} contexts, threads hold {}", held[cpu]))
-                );
+        // Who lends waits until the loan is back (S-06).
+        for loan in self.records.values().flat_map(|record| &record.loans) {
+            let lender = loan.lender as usize;
+            if !matches!(self.threads[lender].parked, Some((_, super::Wait::Reply))) {
+                wrong = wrong.or(Some(format!("thread {lender} has lent its context, and does not wait")));
             }
         }
-        Ok(())
+        if boxes != self.records.len() {
+            let records = self.records.len();
+            wrong = wrong.or(Some(format!("there are {records} contexts, and threads hold {boxes}")));
+        }
+        for (cpu, state) in self.cpus.iter().enumerate() {
+            let (core, held) = (state.core.contexts(), promised[cpu]);
+            if core != held {
+                wrong = wrong.or(Some(format!("cpu{cpu} promised {core} contexts, threads hold {held}")));
+            }
+        }
+        wrong.map_or(Ok(()), |what| Err(self.broken(what)))
+    }
+
+    fn wrong_with(&self, holder: u32, context: &sched::Context) -> Option<String> {
+        let info = context.info(self.now);
+        let id = info.identity.id;
+        let Some(record) = self.records.get(&id) else { return Some(format!("context {id} was retired")) };
+        let holds = self.threads[holder as usize].holds;
+        if record.holder() != holder || holds != Some(id) {
+            let named = record.holder();
+            return Some(format!(
+                "context {id} is with thread {holder}, which holds {holds:?}, not with {named}"
+            ));
+        }
+        if context.ledger().total_ns() != info.spec.budget_ns {
+            return Some(format!("the refills of context {id} are not its budget"));
+        }
+        let most = record.most_ns(&info.spec, self.now) + info.overrun_max_ns;
+        let used = info.consumed_ns;
+        (used > most).then(|| format!("context {id} has used {used} ns of at most {most} ns: time was made"))
     }
 
     fn check_clock(&mut self, cpu: usize) -> Result<(), SimError> {

@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use sched::{
     AdmissionError, BALANCE_SCAN_CPUS, Context, ContextId, CpuId, CpuMask, Decision, Effect, EvictionReason,
-    FOREVER, Landscape, LatencyClass, Level, MoveOutcome, Overrun, Proposal, QueueKind, Runnable, SLICE_NS,
-    Spec, ThreadId, balance_plan, most_overdue, place,
+    FOREVER, Landscape, LatencyClass, Level, MoveOutcome, Proposal, QueueKind, Runnable, SLICE_NS, ThreadId,
+    balance_plan, most_overdue, place,
 };
 use trace::Kind;
 
+use super::loans::{Record, spec_of};
 use super::{Engine, Event, Member, ORDER_KEPT, Plant, SimError, Thread, Wait};
 use crate::scenario::{self, ThreadSpec, limits};
 
@@ -50,9 +51,15 @@ impl Engine<'_> {
             None => CpuMask::ALL,
         };
         owner.set_allowed(allowed).expect("the parser refuses empty CPU lists");
-        if definition.context.is_some() {
+        let mut holds = None;
+        if let Some(wish) = &definition.context {
             match self.admit(definition, &allowed) {
-                Ok(context) => drop(owner.bind(context).expect("a home is among the allowed CPUs")),
+                Ok(context) => {
+                    let id = context.identity().id;
+                    holds = Some(id);
+                    self.records.insert(id, Record::new(index, wish.budget_ns, self.now));
+                    drop(owner.bind(context).expect("a home is among the allowed CPUs"));
+                }
                 Err(why) if strict => {
                     let (line, thread) = (definition.line.0, definition.name.clone());
                     return Err(SimError::Admission { line, thread, why: why.to_string() });
@@ -74,6 +81,8 @@ impl Engine<'_> {
             parent,
             children: 0,
             serving: None,
+            answered: None,
+            holds,
             last_ran: None,
             queued_at: None,
         });
@@ -87,20 +96,7 @@ impl Engine<'_> {
     /// Asks the allowed CPUs for a context: the wished one first, then the emptiest.
     fn admit(&mut self, definition: &ThreadSpec, allowed: &CpuMask) -> Result<Box<Context>, AdmissionError> {
         let wish = definition.context.as_ref().expect("only called for threads with a context");
-        let spec = Spec {
-            budget_ns: wish.budget_ns,
-            period_ns: wish.period_ns,
-            relative_deadline_ns: wish.deadline_ns,
-            cpu_mask: *allowed,
-            overrun: match wish.overrun {
-                scenario::Overrun::Throttle => Overrun::Throttle,
-                scenario::Overrun::Fault => Overrun::Fault,
-                scenario::Overrun::Demote => Overrun::Demote,
-            },
-            criticality: wish.band,
-            timeout_endpoint: None,
-            max_refills: wish.refills,
-        };
+        let spec = spec_of(wish, *allowed);
         let identity = ContextId { id: self.next_context, generation: 0 };
         let mut homes: Vec<usize> =
             (0..self.cpus.len()).filter(|cpu| allowed.contains(self.cpus[*cpu].id)).collect();
@@ -389,14 +385,9 @@ impl Engine<'_> {
         match evicted.reason {
             EvictionReason::TimeoutFault => {
                 self.counters.depletions += 1;
-                let ready =
-                    evicted.thread.context().map_or(FOREVER, |context| context.ledger().ready_at_ns());
-                thread.parked = Some((evicted.thread, Wait::Refill));
-                let version = thread.wake_version;
-                // The handler's answer is always the same: go on when there is budget again.
-                self.push(ready.max(self.now), Event::Wake { thread: index, version });
                 self.record(self.now, cpu, Kind::Deplete { thread: index });
                 self.record(self.now, cpu, Kind::Fault { thread: index });
+                self.fault(index, evicted.thread);
             }
             EvictionReason::ContextLost => thread.parked = Some((evicted.thread, Wait::Context)),
         }
@@ -442,7 +433,9 @@ impl Engine<'_> {
         if let Some((since, overhead)) = self.threads[index as usize].queued_at.take() {
             let spent = self.overhead_ns - overhead;
             let spec = self.threads[index as usize].spec;
-            self.checker.waited(&self.scenario.threads[spec], self.now - since, spent, index, self.now);
+            if self.threads[index as usize].holds.is_none() {
+                self.checker.waited(&self.scenario.threads[spec], self.now - since, spent, index, self.now);
+            }
             self.counters.longest_wait_ns = self.counters.longest_wait_ns.max(self.now - since);
         }
         self.order_hash = [self.now, cpu as u64, u64::from(index)]

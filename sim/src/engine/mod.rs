@@ -8,12 +8,13 @@ mod actions;
 mod check;
 pub mod costs;
 mod glue;
+mod loans;
 mod program;
 pub mod random;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::rc::Rc;
 
 use sched::{
@@ -52,6 +53,10 @@ pub enum Plant {
     UnchargedSwitch,
     /// An exiting thread's context keeps its share of the CPU.
     LeakedReservation,
+    /// A server that does not answer keeps its loan, and its caller goes on.
+    KeptLoan,
+    /// A loan that comes back is full again.
+    FreshLoan,
 }
 
 impl Options {
@@ -148,8 +153,16 @@ pub struct Counters {
     pub depletions: u64,
     /// Timers that were made to fail or come late.
     pub injected: u64,
-    /// Contexts that a fork could not get.
+    /// Contexts that a fork could not get, and new parameters that did not fit.
     pub admissions_refused: u64,
+    /// Contexts that were lent along a call.
+    pub loans: u64,
+    /// Those that were hosted for it.
+    pub loans_hosted: u64,
+    /// The longest chain of loans.
+    pub loan_depth_max: u64,
+    /// Calls that were not made: the chain too long, in a circle, or without a common CPU.
+    pub loans_refused: u64,
     /// Longest wait of a best-effort thread, in runs that check every step.
     pub longest_wait_ns: u64,
 }
@@ -217,6 +230,10 @@ pub(crate) enum Wait {
     Barrier(usize),
     /// Its budget's refill, after a timeout fault.
     Refill,
+    /// What the handler of its timeout fault says.
+    Handler,
+    /// Nothing: it is on its way to another CPU.
+    Move,
     /// A context that nobody will bring.
     Context,
 }
@@ -240,6 +257,10 @@ pub(crate) struct Thread {
     children: u32,
     /// The caller that this server works for.
     serving: Option<u32>,
+    /// The caller that this server has answered on the caller's own context, which goes back when the server waits.
+    answered: Option<u32>,
+    /// The context that it has, its own or on loan.
+    holds: Option<u64>,
     last_ran: Option<CpuId>,
     /// Since when it waits for a CPU, and how much overhead there had been by then.
     queued_at: Option<(u64, u64)>,
@@ -339,6 +360,8 @@ pub struct Engine<'a> {
     /// The CPU whose thread is making its steps right now.
     executing: Option<usize>,
     next_context: u64,
+    /// Of every context that there is.
+    records: BTreeMap<u64, loans::Record>,
     /// Time that all CPUs together spent on overhead.
     overhead_ns: u64,
 }
@@ -415,6 +438,7 @@ impl<'a> Engine<'a> {
             instant_steps: 0,
             executing: None,
             next_context: 1,
+            records: BTreeMap::new(),
             overhead_ns: 0,
             options,
         };

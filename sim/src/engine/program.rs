@@ -3,6 +3,7 @@
 use sched::FOREVER;
 use trace::Kind;
 
+use super::loans::Lent;
 use super::{Engine, Event, SimError, Wait};
 use crate::scenario::Op;
 
@@ -52,10 +53,15 @@ impl Engine<'_> {
         let scenario = self.scenario;
         let thread = &mut self.threads[index as usize];
         let Some(&op) = scenario.threads[thread.spec].program.get(thread.pc) else {
+            self.settle_answer(cpu, index);
             self.end(cpu, index);
             return Ok(Next::Left);
         };
         thread.pc += 1;
+        if !matches!(op, Op::Receive | Op::LoopStart { .. } | Op::LoopEnd { .. }) {
+            self.settle_answer(cpu, index);
+        }
+        let thread = &mut self.threads[index as usize];
         match op {
             Op::Run(span) => {
                 thread.remaining_ns = self.random.between(span.min_ns, span.max_ns);
@@ -73,10 +79,9 @@ impl Engine<'_> {
             }
             Op::Call(server) => Ok(self.call(cpu, index, server)),
             Op::Receive => Ok(self.receive(cpu, index)),
-            Op::Reply => {
-                // The caller goes on at once when the server waits for the next message.
+            Op::Reply | Op::Release => {
                 if let Some(caller) = self.threads[index as usize].serving.take() {
-                    self.wake(caller, Some(cpu), true);
+                    self.answer(cpu, index, caller, op == Op::Release);
                 }
                 Ok(Next::Continue)
             }
@@ -126,7 +131,7 @@ impl Engine<'_> {
     }
 
     /// The running thread waits; answers the version that a wake-up must name.
-    fn park(&mut self, cpu: usize, index: u32, wait: Wait) -> u32 {
+    pub(super) fn park(&mut self, cpu: usize, index: u32, wait: Wait) -> u32 {
         let blocked = self.cpus[cpu].core.block(self.now).expect("the thread that makes steps is running");
         let thread = &mut self.threads[index as usize];
         thread.parked = Some((blocked, wait));
@@ -137,29 +142,87 @@ impl Engine<'_> {
         if self.alive[server] == 0 {
             return Next::Continue; // nobody will ever answer: the call fails at once
         }
-        self.park(cpu, index, Wait::Reply);
+        if self.loan_is_refused(index, server) {
+            self.counters.loans_refused += 1;
+            return Next::Continue;
+        }
+        let lends = self.threads[index as usize].holds.is_some();
         match self.endpoints[server].servers.pop_front() {
+            Some(receiver) if lends && self.threads[receiver as usize].holds.is_none() => {
+                self.threads[receiver as usize].serving = Some(index);
+                match self.lend(cpu, index, receiver) {
+                    Lent::Here => return Next::Yielded,
+                    Lent::Away => {}
+                    Lent::Nowhere => {
+                        self.threads[receiver as usize].serving = None;
+                        self.endpoints[server].servers.push_front(receiver);
+                        self.counters.loans_refused += 1;
+                        return Next::Continue;
+                    }
+                }
+            }
             Some(receiver) => {
+                self.park(cpu, index, Wait::Reply);
                 self.threads[receiver as usize].serving = Some(index);
                 self.wake(receiver, Some(cpu), true);
             }
-            None => self.endpoints[server].callers.push_back(index),
+            None => {
+                self.park(cpu, index, Wait::Reply);
+                self.endpoints[server].callers.push_back(index);
+            }
         }
         Next::Left
+    }
+
+    /// The caller goes on at once when the server waits for the next message. A loan goes back then.
+    fn answer(&mut self, cpu: usize, server: u32, caller: u32, lets_go: bool) {
+        let faulted = matches!(self.threads[caller as usize].parked, Some((_, Wait::Handler)));
+        if faulted && lets_go {
+            self.let_go(caller);
+        }
+        if !faulted && self.has_loan_of(server, caller) {
+            self.threads[server as usize].answered = Some(caller);
+        } else {
+            // Who faulted did not call: nobody hands it a slice.
+            self.wake(caller, Some(cpu), !faulted);
+        }
+    }
+
+    /// The server that has answered does not wait: the loan goes back by itself.
+    fn settle_answer(&mut self, cpu: usize, server: u32) {
+        if let Some(caller) = self.threads[server as usize].answered.take() {
+            if let Some((id, at)) = self.loan_to(server) {
+                self.return_loan(id, at, None);
+            }
+            self.wake(caller, Some(cpu), true);
+        }
     }
 
     fn receive(&mut self, cpu: usize, index: u32) -> Next {
         // A server that receives again without a reply lets its caller go.
         if let Some(caller) = self.threads[index as usize].serving.take() {
+            let keeps = self.options.plant == Some(super::Plant::KeptLoan);
+            if let Some((id, at)) = self.loan_to(index).filter(|_| !keeps) {
+                self.return_loan(id, at, None);
+            }
             self.wake(caller, Some(cpu), false);
         }
         let spec = self.threads[index as usize].spec;
         match self.endpoints[spec].callers.pop_front() {
             Some(caller) => {
+                self.settle_answer(cpu, index);
                 self.threads[index as usize].serving = Some(caller);
-                Next::Continue
+                if self.borrow(cpu, index, caller) { Next::Continue } else { Next::Left }
             }
             None => {
+                if let Some(caller) = self.threads[index as usize].answered.take() {
+                    if self.answer_and_wait(cpu, index, caller) {
+                        self.endpoints[spec].servers.push_back(index);
+                        return Next::Yielded;
+                    }
+                    self.threads[index as usize].answered = Some(caller);
+                    self.settle_answer(cpu, index);
+                }
                 self.park(cpu, index, Wait::Message);
                 self.endpoints[spec].servers.push_back(index);
                 Next::Left
@@ -198,15 +261,17 @@ impl Engine<'_> {
     /// Everything that the end of a thread means for others.
     pub(super) fn bury(&mut self, index: u32, blocked: sched::Blocked<super::Member>) {
         let (_, snapshot, context) = blocked.dismantle();
-        if let Some(context) = context {
-            self.retire(context);
-        }
         let thread = &mut self.threads[index as usize];
         thread.ended = Some((self.now, snapshot));
         thread.wake_version += 1;
         thread.on_cpu = None;
         self.live -= 1;
         let (parent, caller, spec) = (thread.parent, thread.serving.take(), thread.spec);
+        if let Some((id, at)) = self.loan_to(index) {
+            self.return_loan(id, at, context);
+        } else if let Some(id) = self.owned_by(index) {
+            self.end_context(id, context);
+        }
         if let Some(caller) = caller {
             self.wake(caller, self.executing, false);
         }

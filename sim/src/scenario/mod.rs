@@ -231,6 +231,8 @@ pub struct ContextSpec {
     pub overrun: Overrun,
     /// How many pending refills are remembered.
     pub refills: u8,
+    /// The thread that is told of a fault; `None`: everybody goes on with the next refill.
+    pub handler: Option<usize>,
 }
 
 /// A time between two bounds, both included, drawn uniformly by the seed;
@@ -259,6 +261,8 @@ pub enum Op {
     Receive,
     /// Answer the call received last.
     Reply,
+    /// As `Reply`; if what was received is a timeout fault, the thread goes on at once, without its context.
+    Release,
     /// Start instances of a template as children.
     Fork {
         /// The index of the template.
@@ -317,6 +321,8 @@ pub enum Action {
     Class(Target, Class),
     /// The scheduling context is revoked.
     Revoke(Target),
+    /// The scheduling context gets other parameters.
+    Reconfigure(Target, ContextSpec),
     /// The thread ends at once.
     Kill(Target),
     /// A sleep ends early; no effect on a thread that does not sleep.

@@ -10,19 +10,19 @@ use super::error::{ScenarioError, one_of};
 use super::lex::{Cursor, Read, Source, Word};
 use super::limits::{CPUS_MAX, RATIO_MAX, THREADS_MAX, TIME_NS_MAX, WEIGHT_MAX, WEIGHT_MIN, WHOLE_PPM};
 use super::program::{Builder, Names, Need, Reference, STEPS};
-use super::thread::thread;
+use super::thread::{new_context, thread};
 use super::values::{
     cpu, decimal, duration, keyword, name, number, pairs, percent, seed, small, time_in_run,
 };
 use super::{
-    Action, Barrier, Check, Class, CostsName, Expect, Op, PolicyName, Scenario, SourceLine, Target,
-    ThreadSpec, Timed, TopologySpec,
+    Action, Barrier, Check, Class, ContextSpec, CostsName, Expect, Op, PolicyName, Scenario, SourceLine,
+    Target, ThreadSpec, Timed, TopologySpec,
 };
 
 /// The words that start a line that is not a step.
 const DIRECTIVES: [&str; 11] =
     ["title", "cpus", "topology", "for", "policy", "seed", "costs", "barrier", "thread", "at", "expect"];
-const ACTIONS: [&str; 6] = ["weight", "class", "revoke", "kill", "wake", "stall"];
+const ACTIONS: [&str; 7] = ["weight", "class", "revoke", "reconfigure", "kill", "wake", "stall"];
 const CHECKS: [&str; 4] = ["share", "ratio", "latency", "order"];
 
 pub(super) fn parse(file: &str, text: &str) -> Read<Scenario> {
@@ -203,7 +203,8 @@ impl<'a> Parser<'a> {
         self.close_thread(word)?;
         if word.text == "thread" {
             let name = cursor.need("a thread name")?;
-            let spec = thread(name, &mut cursor, &self.scenario, self.room)?;
+            let (spec, handler) = thread(name, &mut cursor, &self.scenario, &self.threads, self.room)?;
+            self.references.extend(handler);
             self.room -= spec.count;
             self.open = Some((spec, Builder::default()));
         }
@@ -253,14 +254,11 @@ impl<'a> Parser<'a> {
                 let target = self.target(&mut cursor)?;
                 Action::Class(target, keyword(cursor.need("a class")?, Class::ALL, Class::name)?)
             }
-            "revoke" => {
-                let word = cursor.peek();
-                let target = self.target(&mut cursor)?;
-                let bound = self.scenario.threads[target.thread].context.is_some();
-                match word.filter(|_| !bound) {
-                    Some(word) => return Err(word.refuse("a thread with a `budget=`")),
-                    None => Action::Revoke(target),
-                }
+            "revoke" => Action::Revoke(self.bound_target(&mut cursor)?.0),
+            "reconfigure" => {
+                let (target, old) = self.bound_target(&mut cursor)?;
+                let new = new_context(&mut cursor)?;
+                Action::Reconfigure(target, ContextSpec { handler: old.handler, ..new })
             }
             "kill" => Action::Kill(self.target(&mut cursor)?),
             "wake" => Action::Wake(self.target(&mut cursor)?),
@@ -325,6 +323,18 @@ impl<'a> Parser<'a> {
         cursor.finish()?;
         self.scenario.expects.push(Expect { line: SourceLine(word.line), check });
         Ok(())
+    }
+
+    /// As `target`, of a thread with a context.
+    fn bound_target(&self, cursor: &mut Cursor<'a>) -> Read<(Target, ContextSpec)> {
+        let word = cursor.peek();
+        let target = self.target(cursor)?;
+        match (self.scenario.threads[target.thread].context, word) {
+            (None, Some(word)) => Err(word.refuse("a thread with a `budget=`")),
+            (context, _) => {
+                context.map(|context| (target, context)).ok_or_else(|| cursor.refuse_end("a thread"))
+            }
+        }
     }
 
     /// `hog` or `hog#1`.

@@ -66,6 +66,9 @@ impl Scenario {
             Action::Weight(target, weight) => format!("weight {} {weight}", name(target)),
             Action::Class(target, class) => format!("class {} {class}", name(target)),
             Action::Revoke(target) => format!("revoke {}", name(target)),
+            Action::Reconfigure(target, context) => {
+                format!("reconfigure {}{}", name(target), context_text(context))
+            }
             Action::Kill(target) => format!("kill {}", name(target)),
             Action::Wake(target) => format!("wake {}", name(target)),
             Action::Stall { cpu, duration_ns } => {
@@ -128,7 +131,10 @@ impl Scenario {
             write!(f, " home={home}")?;
         }
         if let Some(context) = &thread.context {
-            write_context(f, context)?;
+            write!(f, "{}", context_text(context))?;
+            if let Some(handler) = context.handler {
+                write!(f, " handler={}", self.name_of(handler))?;
+            }
         }
         writeln!(f)?;
         let mut depth = 1;
@@ -152,6 +158,7 @@ impl Scenario {
             Op::Call(thread) => format!("call {}", self.name_of(thread)),
             Op::Receive => "receive".into(),
             Op::Reply => "reply".into(),
+            Op::Release => "release".into(),
             Op::Fork { thread, count: 1 } => format!("fork {}", self.name_of(thread)),
             Op::Fork { thread, count } => format!("fork {} {count}", self.name_of(thread)),
             Op::Join => "join".into(),
@@ -168,22 +175,23 @@ impl Scenario {
     }
 }
 
-fn write_context(f: &mut Formatter<'_>, context: &ContextSpec) -> fmt::Result {
+/// The parameters of a context, each after a space.
+fn context_text(context: &ContextSpec) -> String {
     let (budget, period) = (duration_text(context.budget_ns), duration_text(context.period_ns));
-    write!(f, " budget={budget} period={period}")?;
+    let mut text = format!(" budget={budget} period={period}");
     if context.deadline_ns != context.period_ns {
-        write!(f, " deadline={}", duration_text(context.deadline_ns))?;
+        text += &format!(" deadline={}", duration_text(context.deadline_ns));
     }
     if context.band != 0 {
-        write!(f, " band={}", context.band)?;
+        text += &format!(" band={}", context.band);
     }
     if context.overrun != Overrun::default() {
-        write!(f, " overrun={}", context.overrun)?;
+        text += &format!(" overrun={}", context.overrun);
     }
     if context.refills != REFILLS_DEFAULT {
-        write!(f, " refills={}", context.refills)?;
+        text += &format!(" refills={}", context.refills);
     }
-    Ok(())
+    text
 }
 
 /// A time in the largest unit that keeps it a whole number: `1500us`.

@@ -8,8 +8,10 @@ use super::values::{small, span};
 use super::{Barrier, Op};
 
 /// The words that start a step.
-pub(super) const STEPS: [&str; 12] =
-    ["run", "sleep", "loop", "end", "call", "receive", "reply", "fork", "join", "yield", "barrier", "exit"];
+pub(super) const STEPS: [&str; 13] = [
+    "run", "sleep", "loop", "end", "call", "receive", "reply", "release", "fork", "join", "yield", "barrier",
+    "exit",
+];
 
 /// The names of one kind, and their indices.
 #[derive(Default)]
@@ -138,7 +140,8 @@ impl<'a> Builder<'a> {
                 Op::Receive
             }
             "reply" if self.receives => Op::Reply,
-            "reply" => return Err(verb.refuse("a `receive` earlier in the thread")),
+            "release" if self.receives => Op::Release,
+            "reply" | "release" => return Err(verb.refuse("a `receive` earlier in the thread")),
             "fork" => {
                 let thread = self.refer(cursor, threads, Need::Template)?;
                 let count = cursor.take().map(|word| small(word, "a count", 1..=THREADS_MAX));

@@ -117,23 +117,30 @@ fn generate_thread(random: &mut Random, index: usize, scenario: &Scenario) -> Th
         spec.cpus = Some(cpus);
     }
     if random.chance(40) {
-        let period_ns = random.time_ns(u64::MAX);
-        let budget_ns = random.within(1, period_ns);
-        let byte = |random: &mut Random, low, high| u8::try_from(random.within(low, high)).expect("a byte");
-        spec.context = Some(ContextSpec {
-            budget_ns,
-            period_ns,
-            deadline_ns: random.within(budget_ns, period_ns),
-            band: byte(random, 0, 7),
-            overrun: random.pick(Overrun::ALL),
-            refills: byte(random, 2, 8),
-        });
+        let mut context = context_spec(random);
+        context.handler = (context.overrun == Overrun::Fault && random.chance(50)).then_some(SERVER);
+        spec.context = Some(context);
     }
     if index == SERVER {
         spec.program.push(Op::Receive);
     }
     generate_body(random, &mut spec.program, scenario.barriers.len(), 0);
     spec
+}
+
+fn context_spec(random: &mut Random) -> ContextSpec {
+    let period_ns = random.time_ns(u64::MAX);
+    let budget_ns = random.within(1, period_ns);
+    let byte = |random: &mut Random, low, high| u8::try_from(random.within(low, high)).expect("a byte");
+    ContextSpec {
+        budget_ns,
+        period_ns,
+        deadline_ns: random.within(budget_ns, period_ns),
+        band: byte(random, 0, 7),
+        overrun: random.pick(Overrun::ALL),
+        refills: byte(random, 2, 8),
+        handler: None,
+    }
 }
 
 fn generate_body(random: &mut Random, program: &mut Vec<Op>, barriers: usize, depth: usize) {
@@ -153,7 +160,7 @@ fn generate_body(random: &mut Random, program: &mut Vec<Op>, barriers: usize, de
         let fork = Op::Fork { thread: TEMPLATE, count: random.small(1, 12) };
         let (run, sleep) = (Op::Run(random.span()), Op::Sleep(random.span()));
         program.extend(match random.within(0, 6) {
-            0 => vec![Op::Receive, Op::Reply],
+            0 => vec![Op::Receive, random.pick(&[Op::Reply, Op::Release])],
             1 => vec![Op::Call(SERVER)],
             2 => vec![fork, Op::Join, Op::Yield],
             3 => vec![barrier],
@@ -174,10 +181,15 @@ fn target(random: &mut Random, scenario: &Scenario) -> Target {
 fn action(random: &mut Random, scenario: &Scenario) -> Action {
     let target = target(random, scenario);
     let cpu = random.small(0, u64::from(scenario.cpus) - 1);
-    match random.within(0, 5) {
+    let context = scenario.threads[target.thread].context;
+    match random.within(0, 6) {
         0 => Action::Weight(target, 1 + u16::try_from(random.index(1024)).expect("a weight")),
         1 => Action::Class(target, random.pick(Class::ALL)),
-        2 if scenario.threads[target.thread].context.is_some() => Action::Revoke(target),
+        2 if context.is_some() => Action::Revoke(target),
+        5 if context.is_some() => {
+            let handler = context.and_then(|context| context.handler);
+            Action::Reconfigure(target, ContextSpec { handler, ..context_spec(random) })
+        }
         3 => Action::Kill(target),
         4 => Action::Wake(target),
         _ => Action::Stall { cpu, duration_ns: random.time_ns(u64::MAX) },

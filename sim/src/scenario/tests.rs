@@ -72,6 +72,7 @@ fn defaults() {
         band: 0,
         overrun: Overrun::Throttle,
         refills: 8,
+        handler: None,
     };
     assert_eq!(context, Some(expected));
 }
@@ -114,9 +115,13 @@ fn threads_and_programs() {
         band: 1,
         overrun: Overrun::Demote,
         refills: 4,
+        handler: None,
     };
     assert_eq!(thread("rt").context, Some(context));
-    assert_eq!(scenario.boot_threads(), 3 + 1 + 1 + 1 + 1 + 1);
+    let watched = thread("watched").context.expect("a context");
+    assert_eq!((watched.overrun, watched.handler), (Overrun::Fault, scenario.thread_index("handler")));
+    assert_eq!(thread("handler").program, [Op::Receive, Op::Release]);
+    assert_eq!(scenario.boot_threads(), 3 + 1 + 1 + 1 + 1 + 1 + 2);
 }
 
 #[test]
@@ -125,10 +130,20 @@ fn what_happens_and_what_should_come_out() {
     // The file gives the stall last; the tree orders by time.
     let actions: Vec<(u64, Action)> =
         scenario.timed.iter().map(|timed| (timed.at_ns / 1_000_000, timed.action)).collect();
+    let reconfigured = ContextSpec {
+        budget_ns: 1_000_000,
+        period_ns: 5_000_000,
+        deadline_ns: 4_000_000,
+        band: 2,
+        overrun: Overrun::Throttle,
+        refills: 8,
+        handler: None,
+    };
     let expected = [
         (10, Action::Stall { cpu: 1, duration_ns: 5_000_000 }),
         (50, Action::Weight(target(0, None), 256)),
         (60, Action::Class(target(0, Some(0)), Class::Interactive)),
+        (70, Action::Reconfigure(target(2, None), reconfigured)),
         (80, Action::Revoke(target(2, None))),
         (90, Action::Kill(target(0, Some(2)))),
         (95, Action::Wake(target(1, None))),
@@ -205,7 +220,7 @@ fn a_message_shows_the_place() {
     let error = refusal("for 1s\nthread hog wieght=2\n");
     let expected = "\
 t.scn:2:12: found `wieght`, expected one of `count`, `weight`, `class`, `cpus`, `start`, `home`, \
-`budget`, `period`, `deadline`, `band`, `overrun`, `refills`, `template`
+`budget`, `period`, `deadline`, `band`, `overrun`, `refills`, `handler`, `template`
    |
  2 | thread hog wieght=2
    |            ^^^^^^

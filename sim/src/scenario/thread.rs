@@ -5,16 +5,19 @@ use super::limits::{
     REFILLS_DEFAULT, REFILLS_MAX, REFILLS_MIN, THREADS_MAX, TIME_NS_MAX, WEIGHT_MAX, WEIGHT_MIN,
 };
 use super::print::duration_text;
+use super::program::{Names, Need, Reference};
 use super::values::{Pair, cpu, cpu_list, duration, keyword, pairs, small, time_in_run};
 use super::{Class, ContextSpec, Overrun, Scenario, SourceLine, ThreadSpec};
 
 /// The keys of a thread line.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "count", "weight", "class", "cpus", "start", "home", "budget", "period", "deadline", "band", "overrun",
-    "refills",
+    "refills", "handler",
 ];
 /// The keys that only mean something together with a budget.
-const CONTEXT_KEYS: [&str; 5] = ["period", "deadline", "band", "overrun", "refills"];
+const CONTEXT_KEYS: [&str; 6] = ["period", "deadline", "band", "overrun", "refills", "handler"];
+/// The keys of a context alone.
+const SPEC_KEYS: [&str; 6] = ["budget", "period", "deadline", "band", "overrun", "refills"];
 
 /// Reads what follows the name on a thread line; `room` is how many threads the
 /// scenario may still start.
@@ -22,8 +25,9 @@ pub(super) fn thread<'a>(
     name: Word<'a>,
     cursor: &mut Cursor<'a>,
     scenario: &Scenario,
+    threads: &Names<'a>,
     room: u32,
-) -> Read<ThreadSpec> {
+) -> Read<(ThreadSpec, Option<Reference<'a>>)> {
     let (given, template) = pairs(cursor, &KEYS, Some("template"))?;
     if template.is_none() && room == 0 {
         return Err(too_many(name.refuse("no further thread")));
@@ -55,7 +59,22 @@ pub(super) fn thread<'a>(
         return Err(home.refuse("a CPU of this thread's `cpus=`"));
     }
     spec.context = context(&given, cursor)?;
-    Ok(spec)
+    let handler = match (value_of(&given, "handler"), &mut spec.context) {
+        (Some(word), Some(context)) if context.overrun == Overrun::Fault => {
+            let thread = threads.find(word, "thread")?;
+            context.handler = Some(thread);
+            Some(Reference { word, thread, need: Need::Receives })
+        }
+        (Some(word), _) => return Err(word.refuse("`overrun=fault` on the same line")),
+        (None, _) => None,
+    };
+    Ok((spec, handler))
+}
+
+/// Reads the new parameters of a context.
+pub(super) fn new_context(cursor: &mut Cursor<'_>) -> Read<ContextSpec> {
+    let (given, _) = pairs(cursor, &SPEC_KEYS, None)?;
+    context(&given, cursor)?.ok_or_else(|| cursor.refuse_end("`budget=` and `period=`"))
 }
 
 /// Says that the limit counts all threads of the file.
@@ -92,6 +111,7 @@ fn context(given: &[Pair<'_>], cursor: &Cursor<'_>) -> Read<Option<ContextSpec>>
         band: 0,
         overrun: Overrun::default(),
         refills: REFILLS_DEFAULT,
+        handler: None,
     };
     for Pair { key, value, .. } in given {
         match *key {
