@@ -73,6 +73,7 @@ interface VirtualMemory {
   # 10. The caller's address space. Addresses and sizes are multiples of the page.
   map @0 M.VirtualMemoryMapParams -> M.VirtualMemoryMapResults;
   unmap @1 M.VirtualMemoryUnmapParams -> ();
+  # Memory objects, too, with or without a capability to them.
   protect @2 M.VirtualMemoryProtectParams -> ();
 }
 
@@ -98,6 +99,7 @@ interface SystemInfo {
   threads @2 M.ListParams -> M.SystemInfoThreadsResults;
   cpus @3 M.ListParams -> M.SystemInfoCpusResults;
   counters @4 M.ListParams -> M.SystemInfoCountersResults;
+  contexts @5 M.ListParams -> M.SystemInfoContextsResults;
 }
 
 interface Factory {
@@ -108,7 +110,7 @@ interface Factory {
 }
 
 interface Power {
-  # 15. Powers the machine off.
+  # 15. Powers the machine off. Status 0 is good; what is above 14 is 14, and 15 is the kernel's own, for a panic.
   off @0 M.PowerOffParams -> ();
   # Does not complete.
 }
@@ -116,4 +118,36 @@ interface Power {
 interface BootManifest {
   # 16. The boot manifest, for init: as many bytes from the offset on as fit.
   read @0 M.BootManifestReadParams -> M.BootManifestReadResults;
+}
+
+interface SchedulingPolicy {
+  # 17. How the calling thread shares CPUs with others. A change takes effect when the thread is queued next.
+  setWeight @0 M.SchedulingPolicySetWeightParams -> ();
+  # Outside 1 to 1024: InvalidArgument, and nothing changes.
+  setLatencyClass @1 M.SchedulingPolicySetLatencyClassParams -> ();
+  # A number that no class has: InvalidArgument, and nothing changes.
+  snapshot @2 () -> M.SchedulingPolicySnapshotResults;
+}
+
+interface SchedulingContext {
+  # 18. CPU time: a budget in every period, which a thread can have and lend along a call. What is not a message's fault is an
+  # OperationResult, not an exception; a capability that is stale or was revoked is told so, and changes nothing.
+  info @0 () -> M.SchedulingContextInfoResults;
+  create @1 M.SchedulingContextCreateParams -> M.SchedulingContextCreateResults;
+  # Another context. A specification that no CPU could ever serve: InvalidArgument, with what is wrong. No CPU has so much left:
+  # resourceExhausted.
+  bindCallerThread @2 M.SchedulingContextBindParams -> M.SchedulingContextResult;
+  unbind @3 () -> M.SchedulingContextResult;
+  reconfigure @4 M.SchedulingContextReconfigureParams -> M.SchedulingContextResult;
+  # What was used stays used.
+  revoke @5 () -> M.SchedulingContextResult;
+  # Takes the time back, wherever it is. This capability sees `revoked` from now on, all others `staleGeneration`.
+  drainNotifications @6 () -> M.SchedulingContextNotificationsResults;
+  waitNotification @7 () -> ();
+  # Completes when there is something to drain; at once if there is. One waits at a time, a second one gets Overloaded.
+  consumed @8 () -> M.SchedulingContextConsumedResults;
+  yieldTo @9 () -> M.SchedulingContextResult;
+  # The caller queues behind the thread that runs on this context.
+  bindThread @10 M.SchedulingContextBindParams -> M.SchedulingContextResult;
+  # A thread of the caller's process. Takes effect at once if it waits, otherwise when it next leaves the kernel.
 }

@@ -15,6 +15,12 @@ enum OperationResult {
   unauthorized @6;
   alreadyRevoked @7;
   unknownGrant @8;
+  alreadyBound @9;   # The thread has a context, or the context a thread.
+  notBound @10;      # There is nothing to take away.
+  lent @11;          # A server has it: wait until the call returns, or revoke.
+  notReady @12;      # Nobody to give way to.
+  deadThread @13;    # The thread has ended, or is about to.
+  noCommonCpu @14;   # The CPUs of context and thread have none in common.
 }
 
 enum ExitReason {
@@ -98,6 +104,12 @@ struct ProcessSpawnerSpawnParams {
   name @1 :Text;     # Of the process; empty: that of the program.
   args @2 :Data;     # Strings, each ended by a NUL.
   grants @3 :List(Grant);
+  weight @4 :UInt32;           # Of its first thread, 1 to 1024; 0: the caller's.
+  class @5 :UInt16 = 0xffff;   # Latency class of its first thread; 0xffff: the caller's.
+  policy @6 :UInt32;           # The caller's SchedulingPolicy: must be there if weight or class is.
+  context @7 :UInt32;          # The caller's SchedulingContext: must be there if a template is.
+  template @8 :SchedulingContextSpec;
+  # Every thread of the child gets a context of its own with this specification, or is not made. Without budget: none.
 }
 
 struct ProcessSpawnerSpawnResults {
@@ -197,6 +209,8 @@ struct UserSessionInfoResults {
 
 struct UserSessionLogoutResults {
   result @0 :OperationResult;
+  staleMarked @1 :UInt32;              # Contexts that are stale from now on.
+  donationInflightSkipped @2 :UInt32;  # Contexts that its threads have on loan: they go back with the answer.
 }
 
 # SystemInfo
@@ -220,6 +234,7 @@ struct SystemInfoInfoResults {
   bytesPerRing @11 :UInt32;
   timer @12 :Text;  # The hardware that interrupts.
   clock @13 :Text;  # The hardware that counts.
+  policy @14 :Text; # Who runs next: wfq or eevdf.
 }
 
 struct SystemInfoProcessesResults {
@@ -241,6 +256,7 @@ struct ThreadInfo {
   switches @10 :UInt64;
   preemptions @11 :UInt64;
   migrations @12 :UInt64;
+  runnableNs @13 :UInt64;  # Waited for a CPU.
 }
 
 struct SystemInfoThreadsResults {
@@ -275,6 +291,19 @@ struct SystemInfoCountersResults {
   more @1 :Bool;
 }
 
+struct ContextListing {
+  info @0 :SchedulingContextInfo;
+  pid @1 :UInt32;        # Of the thread that it is bound to; 0: none.
+  tid @2 :UInt32;
+  lentToPid @3 :UInt32;  # Of the thread that has it on loan; 0: none.
+  lentToTid @4 :UInt32;
+}
+
+struct SystemInfoContextsResults {
+  contexts @0 :List(ContextListing);
+  more @1 :Bool;
+}
+
 # Factory
 
 struct FactoryCreateMemoryObjectParams {
@@ -300,4 +329,127 @@ struct BootManifestReadParams {
 struct BootManifestReadResults {
   bytes @0 :Data;
   total @1 :UInt64;
+}
+
+# SchedulingPolicy
+
+struct SchedulingPolicySetWeightParams {
+  weight @0 :UInt32;
+}
+
+struct SchedulingPolicySetLatencyClassParams {
+  class @0 :UInt16;  # 0 interactive, 1 normal, 2 batch, 3 IPC server.
+}
+
+struct SchedulingPolicySnapshotResults {
+  weight @0 :UInt32;
+  class @1 :UInt16;
+  runtimeNs @2 :UInt64;              # On CPUs.
+  virtualRuntimeNs @3 :UInt64;       # The same, divided by weight.
+  voluntaryBlocks @4 :UInt64;        # It waited for something.
+  preemptions @5 :UInt64;            # It could have gone on.
+  runnableAccumulatedNs @6 :UInt64;  # It waited for a CPU.
+  migrations @7 :UInt64;             # It changed CPU.
+  throttles @8 :UInt64;              # It ran out of budget.
+}
+
+# SchedulingContext
+
+enum OverrunPolicy {
+  throttle @0;  # Wait for the next refill.
+  fault @1;     # Stop, and tell the timeout endpoint.
+  demote @2;    # Go on at the thread's weight until the next refill.
+}
+
+struct SchedulingContextSpec {
+  budgetNs @0 :UInt64;            # So much CPU time
+  periodNs @1 :UInt64;            # in every period,
+  relativeDeadlineNs @2 :UInt64;  # within this time of becoming usable; 0: the period.
+  cpuMask @3 :Data;
+  # CPU n is bit n % 8 of byte n / 8. Empty: no CPU, which is refused for a context that is to run. The last byte is not zero.
+  overrunPolicy @4 :OverrunPolicy;
+  criticality @5 :UInt8;          # 0 to 7: higher ones run first.
+  timeoutEndpoint @6 :UInt32;     # The caller's capability; 0: none. Must be there with `fault`, and only then.
+  maxRefills @7 :UInt8;           # Pieces that the budget may be split into, 2 to 8; 0: as many as there can be.
+}
+
+enum DispatchEffect {
+  infoOnlyNoDispatchChange @0;  # Nobody's running depends on it.
+  budgetEnforced @1;            # A thread runs on it, and no longer than it says.
+}
+
+struct SchedulingContextInfo {
+  contextId @0 :UInt64;
+  generation @1 :UInt64;
+  spec @2 :SchedulingContextSpec;   # Without its endpoint.
+  home @3 :UInt32;                  # The CPU that promised the time.
+  remainingNs @4 :UInt64;           # Usable now.
+  nextRefillNs @5 :UInt64;          # When more is, or was, usable; on Timer's clock.
+  consumedNs @6 :UInt64;            # Since it was made.
+  depletions @7 :UInt64;            # How often it ran dry.
+  overrunMaxNs @8 :UInt64;          # By how much it was overdrawn at the most.
+  lentDepth @9 :UInt32;             # Calls that it is lent along.
+  dispatchEffect @10 :DispatchEffect;
+}
+
+struct SchedulingContextInfoResults {
+  result @0 :OperationResult;
+  info @1 :SchedulingContextInfo;  # Stale or revoked: the identity, and no budget.
+}
+
+struct SchedulingContextCreateParams {
+  spec @0 :SchedulingContextSpec;
+}
+
+struct SchedulingContextCreateResults {
+  # With the completion comes the new context, if the result is ok.
+  result @0 :OperationResult;
+  contextId @1 :UInt64;
+  generation @2 :UInt64;
+  freePpm @3 :UInt64;    # Of the CPU that has most left; with resourceExhausted.
+}
+
+struct SchedulingContextBindParams {
+  contextOnly @0 :Bool;  # The thread stops, rather than runs at its weight, whenever it has no context.
+  thread @1 :UInt32;     # bindThread: the caller's ThreadHandle.
+}
+
+struct SchedulingContextResult {
+  result @0 :OperationResult;
+  dispatchEffect @1 :DispatchEffect;
+}
+
+struct SchedulingContextReconfigureParams {
+  spec @0 :SchedulingContextSpec;
+}
+
+enum NotificationKind {
+  none @0;
+  budgetDepleted @1;
+  deadlineOrTimeout @2;
+  explicitRevoke @3;
+}
+
+struct Notification {
+  kind @0 :NotificationKind;
+  contextId @1 :UInt64;
+  generation @2 :UInt64;
+  sequence @3 :UInt64;     # Of all events of this kind; stays at its end.
+  coalesced @4 :UInt64;    # Events since the last drain; stays at its end.
+  holderPid @5 :UInt32;    # Who ran on it.
+  holderTid @6 :UInt32;
+  remainingNs @7 :UInt64;
+  nextNs @8 :UInt64;       # The next refill, or the deadline that passed.
+  donated @9 :Bool;        # The holder had it on loan.
+}
+
+struct SchedulingContextNotificationsResults {
+  result @0 :OperationResult;
+  cells @1 :List(Notification);  # Those with something in them.
+}
+
+struct SchedulingContextConsumedResults {
+  result @0 :OperationResult;
+  totalNs @1 :UInt64;
+  sinceLastNs @2 :UInt64;  # Since somebody asked last.
 }

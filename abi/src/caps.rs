@@ -61,11 +61,15 @@ pub enum Interface {
     Power = 15,
     /// The boot manifest, for init.
     BootManifest = 16,
+    /// How the calling thread shares CPUs with others.
+    SchedulingPolicy = 17,
+    /// CPU time: a budget in every period.
+    SchedulingContext = 18,
 }
 
 impl Interface {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Interface; 16] = [
+    pub const ALL: [Interface; 18] = [
         Interface::Console,
         Interface::Timer,
         Interface::ThreadSpawner,
@@ -82,6 +86,8 @@ impl Interface {
         Interface::Factory,
         Interface::Power,
         Interface::BootManifest,
+        Interface::SchedulingPolicy,
+        Interface::SchedulingContext,
     ];
 
     /// The interface with number `raw`.
@@ -108,6 +114,8 @@ impl Interface {
             Interface::Factory => "Factory",
             Interface::Power => "Power",
             Interface::BootManifest => "BootManifest",
+            Interface::SchedulingPolicy => "SchedulingPolicy",
+            Interface::SchedulingContext => "SchedulingContext",
         }
     }
 }
@@ -116,7 +124,7 @@ impl Interface {
 pub mod rights {
     /// May call it (an endpoint: CALL).
     pub const CALL: u16 = 1;
-    /// May receive from it and return (an endpoint: RECV).
+    /// May receive from it (an endpoint: RECV and RETURN; a console: READ).
     pub const RECV: u16 = 2;
     /// May pass it on: in a message, to a child, by COPY.
     pub const GRANT: u16 = 4;

@@ -82,11 +82,17 @@ pub enum TransportError {
     BadToken = -30,
     /// A system call with a number that does not exist.
     UnknownSyscall = -31,
+    /// CALL: the caller's context is lent along as many calls as there can be; the call was not made.
+    LoanTooDeep = -32,
+    /// CALL: whoever would answer waits, at the other end of the chain, for this very answer; the call was not made.
+    LoanCycle = -33,
+    /// CALL: the server may not run on any CPU of the caller's context that has the time; the call was not made.
+    NoCommonCpu = -34,
 }
 
 impl TransportError {
     /// All of them.
-    pub const ALL: [TransportError; 24] = [
+    pub const ALL: [TransportError; 27] = [
         TransportError::UnsupportedRingAbi,
         TransportError::UnsupportedSqeVersion,
         TransportError::DeadlineExpired,
@@ -111,6 +117,9 @@ impl TransportError {
         TransportError::NoSpace,
         TransportError::BadToken,
         TransportError::UnknownSyscall,
+        TransportError::LoanTooDeep,
+        TransportError::LoanCycle,
+        TransportError::NoCommonCpu,
     ];
 
     /// The error with number `raw`.

@@ -7,12 +7,16 @@
 
 mod boot;
 mod caps;
+mod context;
 mod error;
 mod ops;
+mod policy;
 mod ring;
 
 pub use boot::*;
 pub use caps::*;
+pub use context::*;
 pub use error::*;
 pub use ops::*;
+pub use policy::*;
 pub use ring::*;

@@ -38,7 +38,8 @@ pub enum Op {
     Sleep = 6,
     /// Writes `len` bytes at `addr` to console `cap`. Completion: `value` bytes taken.
     Write = 7,
-    /// Reads at least one and at most `result_len` bytes from console `cap` to `result_addr`. Completion: `value` bytes.
+    /// Reads at least one and at most `result_len` bytes from console `cap` to `result_addr`. Needs [`crate::rights::RECV`]. Completion:
+    /// `value` bytes. [`crate::TransportError::NoSpace`]: too many reads wait, of this process or in all.
     Read = 8,
     /// Withdraws the caller's operation whose `user_data` is `arg0`. Completion: `value` 1 if there was one.
     Cancel = 9,
@@ -103,3 +104,5 @@ pub mod cqe_flags {
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 /// Longest Write or Read, in bytes.
 pub const MAX_IO_BYTES: usize = 1024;
+/// Longest line of boot options that the kernel reads, in bytes.
+pub const BOOT_LINE_BYTES_MAX: usize = 1023;

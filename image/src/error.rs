@@ -2,9 +2,9 @@
 
 use core::fmt;
 
-use abi::{MAX_ARGS_BYTES, MAX_NAME_BYTES, rights};
+use abi::{MAX_ARGS_BYTES, MAX_NAME_BYTES, Overrun, rights};
 
-use crate::{Class, GRANTABLE, Name};
+use crate::{Class, GRANTABLE, Name, limits};
 
 /// The kind of entry that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Section {
     Minter,
     /// A `[[profile]]`.
     Profile,
+    /// A `[[context]]`.
+    Context,
 }
 
 impl Section {
@@ -37,6 +39,7 @@ impl Section {
             Section::PoolGrant => "pool_grant",
             Section::Minter => "minter",
             Section::Profile => "profile",
+            Section::Context => "context",
         }
     }
 }
@@ -78,7 +81,7 @@ pub enum ErrorKind {
     NotForInit { what: &'static str },
     /// A capability that is not one.
     UnknownCapability { name: Name },
-    /// `endpoint` or `memory` without a name, or another with one.
+    /// `endpoint` or `memory` without a name, or something else than a context with one.
     BadObject { cap: &'static str, wanted: bool },
     /// A right that is not one.
     UnknownRight { name: Name },
@@ -100,6 +103,12 @@ pub enum ErrorKind {
     NotEarlier { name: Name },
     /// A program that is not in the image.
     UnknownProgram { name: Name },
+    /// A reference to a `[[context]]` that is not there.
+    UnknownContext { name: Name },
+    /// An overrun policy that is not one.
+    UnknownOverrun { name: Name },
+    /// `fault` without an endpoint, or the other way round.
+    Timeout { is_fault: bool },
     /// A class that is not one.
     UnknownClass { name: Name },
     /// `init` must hold a capability to do what the manifest asks.
@@ -110,6 +119,10 @@ pub enum ErrorKind {
     NotPages { found: u64 },
     /// More time than there is.
     BudgetAbovePeriod { budget_ns: u64, period_ns: u64 },
+    /// A deadline before the budget can be used, or after the period.
+    DeadlineOutOfRange { deadline_ns: u64, budget_ns: u64, period_ns: u64 },
+    /// More of a CPU than is promised to anybody.
+    TooMuchOfACpu { budget_ns: u64, window_ns: u64 },
     /// A budget without a period, or the other way round.
     HalfReservation { missing: &'static str },
     /// A pool without a CPU.
@@ -233,7 +246,7 @@ impl fmt::Display for ErrorKind {
             K::NoRights { grant } => {
                 write!(
                     f,
-                    "grant \"{grant}\" has no rights; name one, or leave `rights` out for call and grant"
+                    "grant \"{grant}\" has no rights; name one, or leave `rights` out for the usual ones"
                 )
             }
             K::RightNotHere { right, cap } => {
@@ -262,6 +275,18 @@ impl fmt::Display for ErrorKind {
             K::UnknownProgram { name } => {
                 write!(f, "program \"{name}\" is not in the image; mend the name, or add it to programs/")
             }
+            K::UnknownContext { name } => {
+                write!(f, "no [[context]] has the name \"{name}\"; add it, with its budget_ns and period_ns")
+            }
+            K::UnknownOverrun { name } => {
+                write!(f, "unknown overrun \"{name}\"; known are ")?;
+                list(f, Overrun::ALL.iter().map(|overrun| overrun.name()))
+            }
+            K::Timeout { is_fault } => f.write_str(if is_fault {
+                "overrun \"fault\" needs `timeout`, the name of the endpoint that is told"
+            } else {
+                "`timeout` and `badge` are for overrun \"fault\"; take them out or say so"
+            }),
             K::UnknownClass { name } => {
                 write!(f, "unknown class \"{name}\"; known are ")?;
                 list(f, Class::ALL.iter().map(|class| class.name()))
@@ -274,6 +299,15 @@ impl fmt::Display for ErrorKind {
             K::BudgetAbovePeriod { budget_ns, period_ns } => {
                 write!(f, "budget_ns = {budget_ns} is more time than period_ns = {period_ns} has")
             }
+            K::DeadlineOutOfRange { deadline_ns, budget_ns, period_ns } => write!(
+                f,
+                "deadline_ns = {deadline_ns} is outside budget_ns = {budget_ns} to period_ns = {period_ns}"
+            ),
+            K::TooMuchOfACpu { budget_ns, window_ns } => write!(
+                f,
+                "{budget_ns} ns within {window_ns} ns is more than the {} % of a CPU that can be promised",
+                limits::PROMISED_PERCENT
+            ),
             K::HalfReservation { missing } => {
                 write!(f, "{missing} is missing; give budget_ns and period_ns, or neither")
             }

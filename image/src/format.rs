@@ -12,7 +12,7 @@
 /// The first bytes of a manifest.
 pub const MAGIC: [u8; 8] = *b"capOSman";
 /// The version of this format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Where the descriptors of the tables begin.
 pub const TABLES_AT: usize = 32;
 /// Where the tables may begin.
@@ -21,7 +21,7 @@ pub const HEADER_BYTES: usize = TABLES_AT + TABLES.len() * 8;
 pub const CRITICAL: u32 = 1;
 
 /// The tables, in the order of their descriptors, each with the bytes of one record.
-pub const TABLES: [(&str, usize); 10] = [
+pub const TABLES: [(&str, usize); 11] = [
     ("process", RawProcess::BYTES),
     ("args", RawText::BYTES),
     ("grants", RawGrant::BYTES),
@@ -31,6 +31,7 @@ pub const TABLES: [(&str, usize); 10] = [
     ("pool_grant", RawPoolGrant::BYTES),
     ("minter", RawAllow::BYTES),
     ("profile", RawProfile::BYTES),
+    ("context", RawContext::BYTES),
     ("strings", 1),
 ];
 
@@ -54,8 +55,10 @@ pub mod table {
     pub const MINTER: usize = 7;
     /// Profiles: [`super::RawProfile`].
     pub const PROFILE: usize = 8;
+    /// Scheduling contexts: [`super::RawContext`].
+    pub const CONTEXT: usize = 9;
     /// The strings.
-    pub const STRINGS: usize = 9;
+    pub const STRINGS: usize = 10;
 }
 
 /// A value with a fixed number of bytes.
@@ -133,6 +136,20 @@ record! {
 }
 
 record! {
+    /// Which CPUs, lowest bit first.
+    RawCpus {
+        /// 0 to 63.
+        w0: u64,
+        /// 64 to 127.
+        w1: u64,
+        /// 128 to 191.
+        w2: u64,
+        /// 192 to 255.
+        w3: u64,
+    }
+}
+
+record! {
     /// A `[[process]]`.
     RawProcess {
         /// Its line.
@@ -183,7 +200,7 @@ record! {
         badge: u64,
         /// `name`.
         name: Text,
-        /// What follows the colon of `endpoint:` and `memory:`; empty for others.
+        /// What follows the colon of `endpoint:`, `memory:` and `scheduling_context:`; empty for others.
         object: Text,
     }
 }
@@ -207,14 +224,8 @@ record! {
         line: u32,
         /// `name`.
         name: Text,
-        /// `cpus` 0 to 63, lowest bit first.
-        cpus0: u64,
-        /// `cpus` 64 to 127.
-        cpus1: u64,
-        /// `cpus` 128 to 191.
-        cpus2: u64,
-        /// `cpus` 192 to 255.
-        cpus3: u64,
+        /// `cpus`.
+        cpus: RawCpus,
         /// `budget_ns`, 0 when there is none.
         budget_ns: u64,
         /// `period_ns`, 0 when there is none.
@@ -267,5 +278,33 @@ record! {
         budget_ns: u64,
         /// `period_ns`, 0 when there is none.
         period_ns: u64,
+    }
+}
+
+record! {
+    /// A `[[context]]`.
+    RawContext {
+        /// Its line.
+        line: u32,
+        /// `name`.
+        name: Text,
+        /// `budget_ns`.
+        budget_ns: u64,
+        /// `period_ns`.
+        period_ns: u64,
+        /// `deadline_ns`, 0 when there is none.
+        deadline_ns: u64,
+        /// `cpus`.
+        cpus: RawCpus,
+        /// `overrun`: an [`abi::Overrun`].
+        overrun: u32,
+        /// `criticality`.
+        criticality: u32,
+        /// `refills`, 0 when there is no bound.
+        refills: u32,
+        /// `timeout`: the name of an endpoint, empty when there is none.
+        timeout: Text,
+        /// `badge` of the call to it, 0 when there is none.
+        badge: u64,
     }
 }

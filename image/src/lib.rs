@@ -21,8 +21,8 @@ mod validate;
 pub use archive::{Archive, ArchiveError, Entry, write_archive};
 pub use error::{ErrorKind, ManifestError, Section, right};
 pub use manifest::{
-    Class, CpuSet, GRANTABLE, Grant, Manifest, Memory, MinterAllow, Pool, PoolGrant, Process, Profile,
-    capability_name, grantable,
+    Class, Context, CpuSet, GRANTABLE, Grant, Manifest, Memory, MinterAllow, Pool, PoolGrant, Process,
+    Profile, capability_name, grantable,
 };
 pub use name::Name;
 pub use symbols::{Symbol, Symbols, SymbolsError, write_symbols};

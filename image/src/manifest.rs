@@ -2,20 +2,20 @@
 //!
 //! This module gives names to what the bytes hold; `validate` says what is wrong with it.
 
-use abi::{Interface, rights};
+use abi::{Interface, Overrun, rights};
 
 use crate::bytes::u32_at;
 use crate::error::{ErrorKind, ManifestError, Section};
 use crate::format::{
-    CRITICAL, HEADER_BYTES, MAGIC, RawAllow, RawGrant, RawMemory, RawPool, RawPoolGrant, RawProcess,
-    RawProfile, RawText, Record, Span, TABLES, TABLES_AT, Text, VERSION, table,
+    CRITICAL, HEADER_BYTES, MAGIC, RawAllow, RawContext, RawCpus, RawGrant, RawMemory, RawPool, RawPoolGrant,
+    RawProcess, RawProfile, RawText, Record, Span, TABLES, TABLES_AT, Text, VERSION, table,
 };
 use crate::{Name, validate};
 
 /// What a manifest can grant: the word in the manifest, and the interface of the capability.
 ///
-/// `endpoint` and `memory` are followed by a colon and the name of the object.
-pub const GRANTABLE: [(&str, Interface); 14] = [
+/// `endpoint` and `memory` are followed by a colon and the name of the object; `scheduling_context` may be.
+pub const GRANTABLE: [(&str, Interface); 16] = [
     ("console", Interface::Console),
     ("timer", Interface::Timer),
     ("thread_spawner", Interface::ThreadSpawner),
@@ -28,8 +28,10 @@ pub const GRANTABLE: [(&str, Interface); 14] = [
     ("power", Interface::Power),
     ("session", Interface::UserSession),
     ("boot_manifest", Interface::BootManifest),
+    ("scheduling_policy", Interface::SchedulingPolicy),
     ("endpoint", Interface::Endpoint),
     ("memory", Interface::MemoryObject),
+    ("scheduling_context", Interface::SchedulingContext),
 ];
 
 /// The interface that a manifest grants under this word.
@@ -44,42 +46,8 @@ pub fn capability_name(interface: Interface) -> Option<&'static str> {
     GRANTABLE.iter().find(|(_, known)| *known == interface).map(|(word, _)| *word)
 }
 
-/// The latency class of a process or profile, with the numbers and names of the scheduling core.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Class {
-    /// Short slices.
-    Interactive = 0,
-    /// The default.
-    #[default]
-    Normal = 1,
-    /// Long slices.
-    Batch = 2,
-    /// A server on an endpoint.
-    IpcServer = 3,
-}
-
-impl Class {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Class; 4] = [Class::Interactive, Class::Normal, Class::Batch, Class::IpcServer];
-
-    /// Its name in a manifest.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Class::Interactive => "interactive",
-            Class::Normal => "normal",
-            Class::Batch => "batch",
-            Class::IpcServer => "ipcserver",
-        }
-    }
-
-    /// The class with this number.
-    #[must_use]
-    pub const fn from_raw(raw: u32) -> Option<Class> {
-        if (raw as usize) < Self::ALL.len() { Some(Self::ALL[raw as usize]) } else { None }
-    }
-}
+/// The latency class of a process or profile.
+pub use abi::LatencyClass as Class;
 
 /// A manifest that was checked, whole.
 #[derive(Clone, Copy)]
@@ -123,7 +91,7 @@ pub struct Grant<'a> {
     pub name: &'a str,
     /// What it is.
     pub interface: Interface,
-    /// Which endpoint or memory object; empty for the others.
+    /// Which endpoint, memory object or context; empty for the others.
     pub object: &'a str,
     /// [`abi::rights`].
     pub rights: u16,
@@ -165,6 +133,12 @@ pub struct Memory<'a> {
 /// Which CPUs: a bit for each, CPU 0 the lowest of the first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuSet(pub [u64; 4]);
+
+impl From<RawCpus> for CpuSet {
+    fn from(raw: RawCpus) -> CpuSet {
+        CpuSet([raw.w0, raw.w1, raw.w2, raw.w3])
+    }
+}
 
 impl CpuSet {
     /// Whether there is none.
@@ -232,8 +206,33 @@ pub struct Profile<'a> {
     pub weight: u16,
     /// Latency class.
     pub class: Class,
-    /// Budget and period in ns.
+    /// Budget and period in ns of each thread.
     pub reservation: Option<(u64, u64)>,
+}
+
+/// CPU time that init makes for the processes that are granted `scheduling_context:<name>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context<'a> {
+    /// The line of the source.
+    pub line: u32,
+    /// Its name.
+    pub name: &'a str,
+    /// So much CPU time
+    pub budget_ns: u64,
+    /// in every period,
+    pub period_ns: u64,
+    /// within this time of becoming usable, if not within the period,
+    pub deadline_ns: Option<u64>,
+    /// on one of these CPUs.
+    pub cpus: CpuSet,
+    /// What happens when the budget is spent.
+    pub overrun: Overrun,
+    /// Its band: higher ones run first.
+    pub criticality: u8,
+    /// Pieces that the budget may be split into, if there is a bound.
+    pub refills: Option<u8>,
+    /// The endpoint that is told of a timeout, and the badge that its server sees; 0 for none.
+    pub timeout: Option<(&'a str, u32)>,
 }
 
 fn damaged(what: &'static str) -> ManifestError {
@@ -304,7 +303,8 @@ impl<'a> Manifest<'a> {
             && self.rows::<RawPool>(table::POOL).all(|raw| good(raw.name))
             && self.rows::<RawPoolGrant>(table::POOL_GRANT).all(|raw| good(raw.name) && good(raw.pool))
             && self.rows::<RawAllow>(table::MINTER).all(|raw| good(raw.pool))
-            && self.rows::<RawProfile>(table::PROFILE).all(|raw| good(raw.name));
+            && self.rows::<RawProfile>(table::PROFILE).all(|raw| good(raw.name))
+            && self.rows::<RawContext>(table::CONTEXT).all(|raw| good(raw.name) && good(raw.timeout));
         if all { Ok(()) } else { Err(damaged("a text or a list is not in it")) }
     }
 
@@ -390,7 +390,7 @@ impl<'a> Manifest<'a> {
         self.rows::<RawPool>(table::POOL).map(move |raw| Pool {
             line: raw.line,
             name: manifest.text(raw.name),
-            cpus: CpuSet([raw.cpus0, raw.cpus1, raw.cpus2, raw.cpus3]),
+            cpus: raw.cpus.into(),
             reservation: reservation(raw.budget_ns, raw.period_ns),
             max_leases: bound(raw.max_leases),
             max_leases_per_account: bound(raw.max_leases_per_account),
@@ -427,6 +427,23 @@ impl<'a> Manifest<'a> {
             weight: raw.weight as u16,
             class: Class::from_raw(raw.class).unwrap_or_default(),
             reservation: reservation(raw.budget_ns, raw.period_ns),
+        })
+    }
+
+    /// The scheduling contexts.
+    pub fn contexts(&self) -> impl Iterator<Item = Context<'a>> + Clone + use<'a> {
+        let manifest = *self;
+        self.rows::<RawContext>(table::CONTEXT).map(move |raw| Context {
+            line: raw.line,
+            name: manifest.text(raw.name),
+            budget_ns: raw.budget_ns,
+            period_ns: raw.period_ns,
+            deadline_ns: (raw.deadline_ns != 0).then_some(raw.deadline_ns),
+            cpus: raw.cpus.into(),
+            overrun: Overrun::from_raw(raw.overrun).unwrap_or_default(),
+            criticality: raw.criticality as u8,
+            refills: (raw.refills != 0).then_some(raw.refills as u8),
+            timeout: manifest.optional(raw.timeout).map(|endpoint| (endpoint, raw.badge as u32)),
         })
     }
 
@@ -481,6 +498,23 @@ impl<'a> Process<'a> {
     pub fn after(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
         let manifest = self.manifest;
         manifest.part::<RawText>(table::AFTER, self.raw.after).map(move |raw| manifest.text(raw.text))
+    }
+
+    /// Weight and latency class of its first thread: its own, or its profile's.
+    #[must_use]
+    pub fn share(&self) -> (u16, Class) {
+        self.chosen().map_or((self.weight, self.class), |profile| (profile.weight, profile.class))
+    }
+
+    /// Budget and period in ns that each of its threads has, by its profile.
+    #[must_use]
+    pub fn template(&self) -> Option<(u64, u64)> {
+        self.chosen()?.reservation
+    }
+
+    fn chosen(&self) -> Option<Profile<'a>> {
+        let name = self.profile?;
+        self.manifest.profiles().find(|known| known.name == name)
     }
 
     pub(crate) fn raw(&self) -> RawProcess {

@@ -2,11 +2,11 @@
 
 use core::fmt::Write;
 
-use abi::{CAPSET_MAX, Interface, MAX_ARGS_BYTES, MAX_NAME_BYTES, PAGE_BYTES, rights};
+use abi::{CAPSET_MAX, Interface, MAX_ARGS_BYTES, MAX_NAME_BYTES, Overrun, PAGE_BYTES, rights};
 
 use crate::error::{ErrorKind, ManifestError, RIGHTS, Section};
-use crate::format::{RawGrant, RawPool, RawProcess, RawProfile, RawText, table};
-use crate::manifest::{Class, Manifest, Process, capability_name};
+use crate::format::{RawContext, RawGrant, RawPool, RawProcess, RawProfile, RawText, table};
+use crate::manifest::{Class, CpuSet, Manifest, Process, capability_name};
 use crate::{Grant, Name};
 
 /// The bounds of what a manifest may say. They bound every loop here, too.
@@ -19,6 +19,12 @@ pub mod limits {
     pub const BUDGET_NS: (u64, u64) = (20_000, PERIOD_NS.1);
     /// Periods that the scheduler takes, in ns.
     pub const PERIOD_NS: (u64, u64) = (20_000, 60_000_000_000);
+    /// What a CPU promises to contexts, in per cent; the rest is kept for everybody else.
+    pub const PROMISED_PERCENT: u64 = 95;
+    /// Bands of contexts.
+    pub const CRITICALITY: (u64, u64) = (0, 7);
+    /// Pieces that a budget may be split into.
+    pub const REFILLS: (u64, u64) = (2, 8);
     /// Numbers of CPUs.
     pub const CPU: (u64, u64) = (0, 255);
     /// Badges: 0 is none.
@@ -31,7 +37,7 @@ pub mod limits {
     pub const MEMORY_BYTES: (u64, u64) = (4096, 1 << 30);
     /// Processes.
     pub const PROCESSES: usize = 128;
-    /// Memory objects, pools, pool grants, minter's pairs, and profiles: of each.
+    /// Memory objects, pools, pool grants, minter's pairs, profiles and contexts: of each.
     pub const ENTRIES: usize = 128;
     /// Processes that one process waits for.
     pub const AFTER: usize = 16;
@@ -53,6 +59,7 @@ pub fn validate(manifest: &Manifest<'_>) -> Checked {
     }
     check_memories(manifest)?;
     check_profiles(manifest)?;
+    check_contexts(manifest)?;
     check_pools(manifest)?;
     check_processes(manifest)?;
     check_receivers(manifest)?;
@@ -121,6 +128,12 @@ impl Place<'_> {
             }
         }
     }
+    /// A CPU can promise that much within that time: the rule of the scheduling core.
+    fn promise(self, budget_ns: u64, window_ns: u64) -> Checked {
+        let asked = (u128::from(budget_ns) << 32).div_ceil(u128::from(window_ns));
+        let promised = (u128::from(limits::PROMISED_PERCENT) << 32) / 100;
+        if asked > promised { self.fails(ErrorKind::TooMuchOfACpu { budget_ns, window_ns }) } else { Ok(()) }
+    }
     /// No entry of `before` has this entry's name.
     fn first<'b>(self, mut before: impl Iterator<Item = (u32, &'b str)>) -> Checked {
         match before.find(|(_, name)| *name == self.entry) {
@@ -145,6 +158,7 @@ fn check_counts(manifest: &Manifest<'_>) -> Checked {
         (table::POOL_GRANT, "pool grants", limits::ENTRIES),
         (table::MINTER, "pairs in the minter's `allow`", limits::ENTRIES),
         (table::PROFILE, "profiles", limits::ENTRIES),
+        (table::CONTEXT, "contexts", limits::ENTRIES),
     ];
     for (number, what, max) in bounds {
         if manifest.count(number) > max {
@@ -175,8 +189,56 @@ fn check_profiles(manifest: &Manifest<'_>) -> Checked {
         place.number("weight", raw.weight.into(), limits::WEIGHT)?;
         place.class(raw.class)?;
         place.reservation(raw.budget_ns, raw.period_ns)?;
+        if raw.period_ns != 0 {
+            place.promise(raw.budget_ns, raw.period_ns)?;
+        }
     }
     Ok(())
+}
+
+fn check_contexts(manifest: &Manifest<'_>) -> Checked {
+    for (index, raw) in manifest.rows::<RawContext>(table::CONTEXT).enumerate() {
+        let place = Place { section: Section::Context, line: raw.line, entry: manifest.text(raw.name) };
+        place.name("name", place.entry)?;
+        place.first(manifest.contexts().take(index).map(|other| (other.line, other.name)))?;
+        let RawContext { budget_ns, period_ns, deadline_ns, .. } = raw;
+        place.number("budget_ns", budget_ns, limits::BUDGET_NS)?;
+        place.reservation(budget_ns, period_ns)?;
+        let window_ns = if deadline_ns == 0 { period_ns } else { deadline_ns };
+        if !(budget_ns..=period_ns).contains(&window_ns) {
+            return place.fails(ErrorKind::DeadlineOutOfRange { deadline_ns, budget_ns, period_ns });
+        }
+        place.promise(budget_ns, window_ns)?;
+        if CpuSet::from(raw.cpus).is_empty() {
+            return place.fails(ErrorKind::NoCpu);
+        }
+        place.number("criticality", raw.criticality.into(), limits::CRITICALITY)?;
+        if raw.refills != 0 {
+            place.number("refills", raw.refills.into(), limits::REFILLS)?;
+        }
+        check_timeout(manifest, place, &raw)?;
+    }
+    Ok(())
+}
+
+/// Whoever is told of timeouts is there with `fault`, and only then.
+fn check_timeout(manifest: &Manifest<'_>, place: Place<'_>, raw: &RawContext) -> Checked {
+    let Some(overrun) = Overrun::from_raw(raw.overrun) else {
+        let mut name = Name::default();
+        let _ = write!(name, "number {}", raw.overrun);
+        return place.fails(ErrorKind::UnknownOverrun { name });
+    };
+    let endpoint = manifest.text(raw.timeout);
+    if overrun != Overrun::Fault {
+        let is_silent = endpoint.is_empty() && raw.badge == 0;
+        return if is_silent { Ok(()) } else { place.fails(ErrorKind::Timeout { is_fault: false }) };
+    }
+    if endpoint.is_empty() {
+        return place.fails(ErrorKind::Timeout { is_fault: true });
+    }
+    place.name("timeout", endpoint)?;
+    place.number("badge", raw.badge, (0, limits::BADGE.1))?;
+    check_receiver(manifest, place, endpoint)
 }
 
 fn check_pools(manifest: &Manifest<'_>) -> Checked {
@@ -184,7 +246,7 @@ fn check_pools(manifest: &Manifest<'_>) -> Checked {
         let place = Place { section: Section::Pool, line: raw.line, entry: manifest.text(raw.name) };
         place.name("name", place.entry)?;
         place.first(manifest.pools().take(index).map(|other| (other.line, other.name)))?;
-        if raw.cpus0 | raw.cpus1 | raw.cpus2 | raw.cpus3 == 0 {
+        if CpuSet::from(raw.cpus).is_empty() {
             return place.fails(ErrorKind::NoCpu);
         }
         place.reservation(raw.budget_ns, raw.period_ns)?;
@@ -248,6 +310,9 @@ fn check_processes(manifest: &Manifest<'_>) -> Checked {
             && !manifest.profiles().any(|known| known.name == profile)
         {
             return place.fails(ErrorKind::UnknownProfile { name: Name::new(profile) });
+        }
+        if index == 0 && process.template().is_some() {
+            return place.fails(ErrorKind::NotForInit { what: "a profile with a budget" });
         }
         place.number("weight", raw.weight.into(), limits::WEIGHT)?;
         place.class(raw.class)?;
@@ -328,19 +393,27 @@ fn check_grant(manifest: &Manifest<'_>, place: Place<'_>, grant: &RawGrant, is_i
     };
     let (name, object) = (manifest.text(grant.name), manifest.text(grant.object));
     let wanted = matches!(interface, Interface::Endpoint | Interface::MemoryObject);
-    if wanted == object.is_empty() {
+    if wanted == object.is_empty() && interface != Interface::SchedulingContext {
         return place.fails(ErrorKind::BadObject { cap, wanted });
     }
-    if wanted {
+    if !object.is_empty() {
         place.name(cap, object)?;
         if is_init {
-            let what = if interface == Interface::Endpoint { "an endpoint" } else { "a memory object" };
+            let what = match interface {
+                Interface::Endpoint => "an endpoint",
+                Interface::MemoryObject => "a memory object",
+                _ => "a context with time",
+            };
             return place.fails(ErrorKind::NotForInit { what });
         }
     }
     place.name("the grant's name", name)?;
     if interface == Interface::MemoryObject && !manifest.memories().any(|memory| memory.name == object) {
         return place.fails(ErrorKind::UnknownMemory { name: Name::new(object) });
+    }
+    let is_context = interface == Interface::SchedulingContext && !object.is_empty();
+    if is_context && !manifest.contexts().any(|context| context.name == object) {
+        return place.fails(ErrorKind::UnknownContext { name: Name::new(object) });
     }
     check_rights(place, grant, interface, cap, name)?;
     if grant.badge != 0 {
@@ -368,9 +441,11 @@ fn check_rights(
         let _ = write!(name, "bits {:#x}", grant.rights);
         return place.fails(ErrorKind::UnknownRight { name });
     }
-    let only = [(rights::RECV, Interface::Endpoint), (rights::WRITE, Interface::MemoryObject)];
-    for (bit, owner) in only {
-        if grant.rights & u32::from(bit) != 0 && interface != owner {
+    let received: &[Interface] = &[Interface::Endpoint, Interface::Console];
+    let written: &[Interface] = &[Interface::MemoryObject, Interface::SchedulingContext];
+    let only = [(rights::RECV, received), (rights::WRITE, written)];
+    for (bit, owners) in only {
+        if grant.rights & u32::from(bit) != 0 && !owners.contains(&interface) {
             let right = RIGHTS.iter().find(|(_, known)| *known == bit).map_or("", |(word, _)| word);
             return place.fails(ErrorKind::RightNotHere { right, cap });
         }
@@ -385,16 +460,22 @@ fn grants<'a>(manifest: &Manifest<'a>) -> impl Iterator<Item = (Process<'a>, Gra
 
 /// Somebody receives from every endpoint.
 fn check_receivers(manifest: &Manifest<'_>) -> Checked {
-    let endpoints = |(_, grant): &(Process<'_>, Grant<'_>)| grant.interface == Interface::Endpoint;
-    for (process, grant) in grants(manifest).filter(endpoints) {
-        let receives =
-            |(_, other): (Process<'_>, Grant<'_>)| other.object == grant.object && other.has(rights::RECV);
-        if !grants(manifest).filter(endpoints).any(receives) {
-            let place = Place { section: Section::Process, line: grant.line, entry: process.name };
-            return place.fails(ErrorKind::NoReceiver { endpoint: Name::new(grant.object) });
-        }
+    for (process, grant) in grants(manifest).filter(|(_, grant)| grant.interface == Interface::Endpoint) {
+        let place = Place { section: Section::Process, line: grant.line, entry: process.name };
+        check_receiver(manifest, place, grant.object)?;
     }
     Ok(())
+}
+
+fn check_receiver(manifest: &Manifest<'_>, place: Place<'_>, endpoint: &str) -> Checked {
+    let receives = |(_, grant): (Process<'_>, Grant<'_>)| {
+        grant.interface == Interface::Endpoint && grant.object == endpoint && grant.has(rights::RECV)
+    };
+    if grants(manifest).any(receives) {
+        Ok(())
+    } else {
+        place.fails(ErrorKind::NoReceiver { endpoint: Name::new(endpoint) })
+    }
 }
 
 /// Init holds what it needs to start the others, and what it passes on to them.
@@ -415,9 +496,23 @@ fn check_init(manifest: &Manifest<'_>) -> Checked {
         if process.critical {
             need(place, Interface::Power, rights::CALL, "power off when this critical process ends")?;
         }
+        if process.share() != init.share() {
+            need(
+                place,
+                Interface::SchedulingPolicy,
+                rights::CALL,
+                "give this process another weight or class",
+            )?;
+        }
+        let makes = rights::CALL | rights::WRITE;
+        if process.template().is_some() {
+            need(place, Interface::SchedulingContext, makes, "give this process the budget of its profile")?;
+        }
         for grant in process.grants() {
             let place = place.at(grant.line);
-            if matches!(grant.interface, Interface::Endpoint | Interface::MemoryObject) {
+            if grant.interface == Interface::SchedulingContext && !grant.object.is_empty() {
+                need(place, grant.interface, makes, "make what is granted here")?;
+            } else if matches!(grant.interface, Interface::Endpoint | Interface::MemoryObject) {
                 need(place, Interface::Factory, rights::CALL, "make what is granted here")?;
             } else if !grant.is_own() {
                 need(place, grant.interface, rights::GRANT | grant.rights, "pass it on, with these rights")?;

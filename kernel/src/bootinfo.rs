@@ -2,6 +2,9 @@
 
 use crate::arch::boot::Loader;
 use crate::mm::paging::{self, phys};
+use abi::BOOT_LINE_BYTES_MAX;
+use kcore::bootline;
+use sched::Policy;
 
 const MAX_RANGES: usize = 64;
 const PAGE: u64 = 4096;
@@ -69,6 +72,10 @@ pub struct Options {
     pub no_calibration: bool,
     /// `maxcpus=n`.
     pub max_cpus: Option<usize>,
+    /// `trace=n`: record n scheduling events on each CPU.
+    pub trace: Option<usize>,
+    /// `policy=wfq` or `policy=eevdf`.
+    pub policy: sched::PolicyKind,
     /// `panic`: fail on purpose, for the test of the report.
     pub panic: bool,
 }
@@ -76,21 +83,52 @@ pub struct Options {
 impl Options {
     fn parse(line: &[u8]) -> Options {
         let mut options = Options::default();
-        let line = core::str::from_utf8(line).unwrap_or("");
-        for word in line.split_ascii_whitespace() {
+        let (line, left_out) = bootline::fit(line);
+        if left_out > 0 {
+            crate::println!(
+                "boot: the line of options is longer than {BOOT_LINE_BYTES_MAX} bytes; what follows byte {} is left out",
+                line.len()
+            );
+        }
+        for word in bootline::words(line) {
+            let word = match word {
+                Ok(word) => word,
+                Err(bytes) => {
+                    crate::println!("boot: option `{}` is not UTF-8 and left out", bytes.escape_ascii());
+                    continue;
+                }
+            };
             match word {
                 "pit" => options.pit = true,
                 "nocalib" => options.no_calibration = true,
                 "panic" => options.panic = true,
-                _ => match word.strip_prefix("maxcpus=").and_then(|n| n.parse().ok()) {
-                    Some(n) => options.max_cpus = Some(n),
-                    None => crate::println!(
-                        "boot: option `{word}` is not known; known are pit nocalib panic maxcpus=n"
-                    ),
-                },
+                _ if options.assign(word).is_some() => {}
+                _ => crate::println!(
+                    "boot: option `{word}` is not known and left out; known are\n\
+                     boot: pit nocalib panic maxcpus=n policy=wfq|eevdf trace=n (1 to {})",
+                    crate::tracing::EVENTS_MAX
+                ),
             }
         }
         options
+    }
+
+    /// Takes an option with a value; `None` if there is none of that name, or not with that value.
+    fn assign(&mut self, word: &str) -> Option<()> {
+        let (name, value) = word.split_once('=')?;
+        match name {
+            "maxcpus" => self.max_cpus = Some(value.parse().ok()?),
+            "policy" => {
+                let known = [sched::PolicyKind::Wfq, sched::PolicyKind::Eevdf];
+                self.policy = known.into_iter().find(|policy| policy.name() == value)?;
+            }
+            "trace" => {
+                let events = value.parse().ok().filter(|n| (1..=crate::tracing::EVENTS_MAX).contains(n));
+                self.trace = Some(events?);
+            }
+            _ => return None,
+        }
+        Some(())
     }
 }
 
@@ -103,7 +141,9 @@ fn text(address: u64) -> &'static [u8] {
     if address == 0 {
         return &[];
     }
-    let length = (0..1024).find(|i| read::<u8>(address + i) == 0).unwrap_or(1024);
+    // One more than is taken: whoever reads it sees that it goes on.
+    let most = BOOT_LINE_BYTES_MAX as u64 + 1;
+    let length = (0..most).find(|i| read::<u8>(address + i) == 0).unwrap_or(most);
     phys::bytes(address, length as usize).unwrap_or(&[])
 }
 

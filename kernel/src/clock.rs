@@ -47,13 +47,22 @@ pub fn now_ns() -> u64 {
         let tsc = cpu::rdtsc();
         fence(Ordering::Acquire);
         if before & 1 == 0 && CLOCK.sequence.load(Ordering::Relaxed) == before {
-            if BY_TICKS.load(Ordering::Relaxed) {
-                return TICKS_NS.load(Ordering::Relaxed);
-            }
-            return CpuClock::IN_STEP.now(&clock, tsc, &HIGH_WATER);
+            let now = clock.now(tsc);
+            return if UNUSUAL.load(Ordering::Relaxed) { unusual(&clock, tsc) } else { now };
         }
         cpu::pause();
     }
+}
+
+/// Whether [`BY_TICKS`] or [`HIGH_WATER`] must be asked.
+static UNUSUAL: AtomicBool = AtomicBool::new(false);
+
+#[cold]
+fn unusual(clock: &Clock, tsc: u64) -> u64 {
+    if BY_TICKS.load(Ordering::Relaxed) {
+        return TICKS_NS.load(Ordering::Relaxed);
+    }
+    CpuClock::IN_STEP.now(clock, tsc, &HIGH_WATER)
 }
 
 fn publish(make: impl FnOnce(u64, &Clock) -> Clock) {
@@ -157,7 +166,10 @@ pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
     let apic_hz = if apic { calibrated(&counts, "the local timer") } else { None };
     match tsc_hz.and_then(Scale::from_hz) {
         Some(scale) => publish(|tsc, _| Clock::new(tsc, 0, scale)),
-        None => BY_TICKS.store(true, Ordering::Relaxed),
+        None => {
+            BY_TICKS.store(true, Ordering::Relaxed);
+            UNUSUAL.store(true, Ordering::Release);
+        }
     }
     Calibration { tsc_hz, apic_hz }
 }
@@ -248,6 +260,7 @@ pub fn before_start() {
 pub fn check_step() {
     if cpu::rdtsc() < BOOT_TSC.load(Ordering::Acquire) {
         HIGH_WATER.engage(now_ns());
+        UNUSUAL.store(true, Ordering::Release);
     }
 }
 
@@ -255,6 +268,7 @@ pub fn check_step() {
 pub fn check_behind(other_tsc: u64) {
     if cpu::rdtsc() < other_tsc {
         HIGH_WATER.engage(now_ns());
+        UNUSUAL.store(true, Ordering::Release);
     }
 }
 

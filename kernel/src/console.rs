@@ -15,7 +15,9 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const INPUT_BYTES: usize = 1024;
-const MAX_READERS: usize = 16;
+/// Reads that may wait in all, and of one process: nobody takes all places.
+const MAX_READERS: usize = 64;
+const MAX_READERS_OF_PROCESS: usize = 4;
 
 /// The port.
 pub struct Port(());
@@ -97,7 +99,14 @@ struct Reader {
     length: u32,
 }
 
-static READERS: SpinLock<VecDeque<Reader>> = SpinLock::new(Rank::Object, VecDeque::new());
+/// Under its lock a reader and the bytes for it are found and go together, so there is no moment in which bytes and a reader wait for each
+/// other. A reader's memory is written under it: hence the rank, below that of spaces.
+static READERS: SpinLock<VecDeque<Reader>> = SpinLock::new(Rank::Process, VecDeque::new());
+
+/// Makes room for all readers that there may be.
+pub fn init() {
+    READERS.lock().reserve(MAX_READERS);
+}
 
 /// The serial line interrupts: takes what has arrived.
 pub fn interrupt() {
@@ -136,22 +145,26 @@ pub fn service() {
 
 #[cold]
 fn serve() {
-    ARRIVED.store(false, Ordering::Relaxed);
-    while INPUT.lock().count > 0 {
-        let Some(reader) = READERS.lock().pop_front() else { return };
-        match give(&reader.process, reader.address, reader.length) {
-            Some(completion) => {
-                ring::complete(&reader.waiter, &completion, false);
-            }
-            // Another reader was faster: this one goes on waiting. Its place is still reserved.
-            None => return READERS.lock().push_front(reader),
+    ARRIVED.swap(false, Ordering::AcqRel);
+    loop {
+        let mut readers = READERS.lock();
+        let Some(first) = readers.front() else { return };
+        let Some(completion) = give(&first.process, first.address, first.length) else { return };
+        let reader = readers.pop_front();
+        drop(readers);
+        if let Some(reader) = reader {
+            ring::complete(&reader.waiter, &completion, false);
         }
     }
 }
 
 /// Gives what has arrived; `None` if nothing has.
 fn give(process: &Process, address: u64, length: u32) -> Option<Completion> {
+    if INPUT.lock().count == 0 {
+        return None;
+    }
     let mut chunk = [0; 64];
+    // Before anything is taken: what this reader cannot have is the next one's.
     if process.space.check_writable(address, length.min(64) as usize).is_err() {
         return Some(Completion::error(TransportError::BadAddress));
     }
@@ -172,20 +185,16 @@ pub fn read(thread: &'static Thread, user_data: u64, address: u64, length: u32) 
     }
     let process = thread.body().process.clone();
     let mut readers = READERS.lock();
-    if readers.is_empty() && INPUT.lock().count > 0 {
-        drop(readers);
-        if let Some(completion) = give(&process, address, length) {
-            return Some(completion);
-        }
-        readers = READERS.lock();
-    }
-    if readers.len() >= MAX_READERS || readers.try_reserve(1).is_err() {
+    let own = readers.iter().filter(|reader| Arc::ptr_eq(&reader.process, &process)).count();
+    if own >= MAX_READERS_OF_PROCESS || readers.len() >= MAX_READERS {
         return Some(Completion::error(TransportError::NoSpace));
     }
     let Some(waiter) = ring::accept(thread, user_data, Waitable::Read) else {
         return Some(Completion::error(TransportError::NoSpace));
     };
     readers.push_back(Reader { waiter, process, address, length });
+    drop(readers);
+    serve();
     None
 }
 

@@ -6,9 +6,12 @@
 //!
 //! Messages are copied between address spaces without the endpoint's lock: the parties are taken out of their queues first.
 
+use crate::arch::percpu;
+use crate::context::loan;
 use crate::lock::{Rank, SpinLock};
 use crate::object::{Cap, Waitable};
-use crate::process::Process;
+use crate::process::{Ledger, MessageCharge};
+use crate::queue;
 use crate::ring::{self, Completion, Waiter};
 use crate::thread::Thread;
 use abi::{CapId, Exception, TransportError, cqe_flags};
@@ -27,14 +30,18 @@ pub const MAX_RECEIVERS: usize = 1024;
 pub enum Message {
     /// Two words.
     Inline([u64; 2]),
-    /// Bytes, in the kernel's hands.
-    Bytes(Vec<u8>),
+    /// Bytes, in the kernel's hands, and charged to whoever said them.
+    Bytes {
+        /// They.
+        bytes: Vec<u8>,
+        /// Ends with them.
+        _charge: MessageCharge,
+    },
 }
 
-/// Where bytes for a party go.
+/// Where bytes for a party go, in the memory of the thread's process.
+#[derive(Clone, Copy)]
 pub struct Buffer {
-    /// Whose memory.
-    pub process: Arc<Process>,
     /// Where.
     pub address: u64,
     /// How much fits.
@@ -66,12 +73,31 @@ struct Receiver {
     buffer: Buffer,
 }
 
+/// A thread whose budget is spent.
+struct Fault {
+    thread: ThreadRef,
+    badge: u32,
+    words: [u64; 2],
+}
+
+/// A place for a call in flight.
 struct Flight {
+    /// The upper half of the token of the call, or of the last one that was here.
     generation: u32,
-    entry: Option<InFlight>,
+    /// Is one here?
+    taken: bool,
+    /// It, or the last one that was here.
+    entry: InFlight,
+}
+
+impl Flight {
+    fn get(&self) -> Option<&InFlight> {
+        self.taken.then_some(&self.entry)
+    }
 }
 
 /// A call that was delivered and not yet answered.
+#[derive(Clone, Copy)]
 pub struct InFlight {
     caller: Waiter,
     reply: Buffer,
@@ -93,10 +119,17 @@ struct State {
     /// Capabilities of this epoch that may receive. With the last of them the endpoint closes.
     servers: u32,
     calls: VecDeque<Call>,
+    /// Timeout faults that wait for a receiver; before all calls. Room for one of each context that names this endpoint.
+    faults: VecDeque<Fault>,
+    fault_room: usize,
     receivers: VecDeque<Receiver>,
     flights: Vec<Flight>,
     free: Vec<u32>,
+    /// Of the last call that was delivered: no token comes again, wherever the next one's place is.
+    generation: u32,
     closed: bool,
+    /// The next of those that this CPU is about to close.
+    next: Option<Arc<Endpoint>>,
 }
 
 /// A place to call.
@@ -104,11 +137,15 @@ pub struct Endpoint {
     state: SpinLock<State>,
     /// Moves on, under the lock, when capabilities are revoked.
     pub epoch: AtomicU64,
+    /// The last search for calls of an ended thread that came by. Two at a time overwrite each other's, and look once too often.
+    pub search: AtomicU64,
+    /// Who made it: its queues count there, whoever has it now.
+    payer: Arc<Ledger>,
 }
 
 impl Endpoint {
-    /// An endpoint without receivers.
-    pub fn new() -> Endpoint {
+    /// An endpoint without receivers, whose queues are charged to `payer`.
+    pub fn new(payer: Arc<Ledger>) -> Endpoint {
         Endpoint {
             state: SpinLock::new(
                 Rank::Object,
@@ -116,13 +153,34 @@ impl Endpoint {
                     owner: (0, 0),
                     servers: 0,
                     calls: VecDeque::new(),
+                    faults: VecDeque::new(),
+                    fault_room: 0,
                     receivers: VecDeque::new(),
                     flights: Vec::new(),
                     free: Vec::new(),
+                    generation: 0,
                     closed: false,
+                    next: None,
                 },
             ),
             epoch: AtomicU64::new(1),
+            search: AtomicU64::new(0),
+            payer,
+        }
+    }
+
+    /// Gives the memory of queues back in which nothing is left.
+    #[cold]
+    fn trim(&self, state: &mut State) {
+        let payer = &self.payer;
+        queue::trim(&mut state.calls, payer);
+        queue::trim(&mut state.receivers, payer);
+        // Faults were promised places.
+        if state.free.len() == state.flights.len() && state.fault_room == 0 {
+            state.flights.clear();
+            state.free.clear();
+            queue::trim(&mut state.flights, payer);
+            queue::trim(&mut state.free, payer);
         }
     }
 
@@ -135,7 +193,7 @@ impl Endpoint {
     }
 
     /// One fewer.
-    pub fn drop_server(&self, epoch: u64) {
+    pub fn drop_server(self: &Arc<Endpoint>, epoch: u64) {
         let mut state = self.state.lock();
         if epoch != self.epoch.load(Ordering::Relaxed) {
             return;
@@ -144,17 +202,40 @@ impl Endpoint {
         let is_last = state.servers == 0;
         drop(state);
         if is_last {
-            self.close();
+            self.close_in_turn();
         }
+    }
+
+    /// Closes it, or has whoever closes another one on this CPU do so next. A call that waits may carry the last right to serve another
+    /// endpoint, where a call with the last right to serve a third waits, and so on: closing each inside the one before would use up the
+    /// stack.
+    fn close_in_turn(self: &Arc<Endpoint>) {
+        let me = percpu::this();
+        if me.is_closing.get() {
+            self.state.lock().next = me.to_close.replace(Some(self.clone()));
+            return;
+        }
+        me.is_closing.set(true);
+        self.close();
+        while let Some(endpoint) = me.to_close.take() {
+            me.to_close.set(endpoint.state.lock().next.take());
+            endpoint.close();
+        }
+        me.is_closing.set(false);
     }
 
     /// Begins a new epoch, in which nobody but a capability of `owner` has access; `serves` says whether that one may receive. Whoever is
     /// under way with an older one is told by [`Endpoint::expel`].
-    pub fn revoke(&self, owner: ProcessRef, serves: bool) -> u64 {
+    /// Nothing, if a capability of `epoch` has been revoked in the meantime.
+    pub fn revoke(&self, epoch: u64, owner: ProcessRef, serves: bool) -> Option<u64> {
         let mut state = self.state.lock();
+        if self.epoch.load(Ordering::Relaxed) != epoch {
+            return None;
+        }
         state.owner = owner;
         state.servers = u32::from(serves);
-        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
+        self.epoch.store(epoch + 1, Ordering::Release);
+        Some(epoch + 1)
     }
 
     /// May what `thread` has under way with a capability of `epoch` go on?
@@ -163,25 +244,24 @@ impl Endpoint {
     }
 
     /// Ends what is under way with revoked capabilities: their calls and receivers are told, and so are those whom they did not answer.
-    pub fn expel(&self) {
+    pub fn expel(self: &Arc<Endpoint>) {
         loop {
             let mut state = self.state.lock();
             if state.servers == 0 {
                 drop(state);
-                return self.close();
+                return self.close_in_turn();
             }
             let old = |epoch: u64, thread: &ThreadRef| !self.is_current(&state, epoch, thread);
             let call = state.calls.iter().position(|call| old(call.epoch, &call.caller.thread));
             let receiver = state.receivers.iter().position(|r| old(r.epoch, &r.waiter.thread));
-            let flight =
-                state.flights.iter().position(|f| f.entry.as_ref().is_some_and(|e| old(e.epoch, &e.server)));
+            let flight = state.flights.iter().position(|f| f.get().is_some_and(|e| old(e.epoch, &e.server)));
             let call = call.and_then(|at| state.calls.remove(at));
             let receiver = receiver.and_then(|at| state.receivers.remove(at));
             let flight = flight.and_then(|at| take_flight(&mut state, at));
-            drop(state);
             if call.is_none() && receiver.is_none() && flight.is_none() {
-                return;
+                return self.trim(&mut state);
             }
+            drop(state);
             for waiter in call.iter().map(|call| &call.caller).chain(receiver.iter().map(|r| &r.waiter)) {
                 ring::complete(waiter, &Completion::error(TransportError::Revoked), false);
             }
@@ -196,16 +276,14 @@ impl Endpoint {
         loop {
             let mut state = self.state.lock();
             let receiver = state.receivers.iter().position(|r| process_of(&r.waiter.thread) == process);
-            let flight = state
-                .flights
-                .iter()
-                .position(|f| f.entry.as_ref().is_some_and(|e| process_of(&e.server) == process));
+            let flight =
+                state.flights.iter().position(|f| f.get().is_some_and(|e| process_of(&e.server) == process));
             let receiver = receiver.and_then(|at| state.receivers.remove(at));
             let flight = flight.and_then(|at| take_flight(&mut state, at));
-            drop(state);
             if receiver.is_none() && flight.is_none() {
-                return;
+                return self.trim(&mut state);
             }
+            drop(state);
             if let Some(receiver) = receiver {
                 crate::object::cancelled(&receiver.waiter);
             }
@@ -220,6 +298,12 @@ impl Endpoint {
         loop {
             let mut state = self.state.lock();
             state.closed = true;
+            if let Some(fault) = state.faults.pop_front() {
+                drop(state);
+                let waits = Waiter { thread: fault.thread, op: ring::FAULT_OP, sequence: 0 };
+                ring::complete(&waits, &Completion::error(TransportError::Cancelled), false);
+                continue;
+            }
             let call = state.calls.pop_front();
             let flight = if call.is_none() { take_any(&mut state) } else { None };
             let receiver =
@@ -229,30 +313,106 @@ impl Endpoint {
                 (Some(call), ..) => disconnect(&call.caller, &call.reply),
                 (None, Some(flight), _) => disconnect(&flight.caller, &flight.reply),
                 (None, None, Some(receiver)) => crate::object::cancelled(&receiver.waiter),
-                (None, None, None) => return,
+                (None, None, None) => return self.trim(&mut self.state.lock()),
             }
         }
     }
 
-    /// A server thread ends: calls that it did not answer fail.
+    /// A server thread ends, and receives no more: calls that it did not answer fail.
     pub fn server_ended(&self, server: &ThreadRef) {
+        let mut from = 0;
         loop {
             let mut state = self.state.lock();
-            let found =
-                state.flights.iter().position(|f| f.entry.as_ref().is_some_and(|e| e.server == *server));
-            let Some(flight) = found.and_then(|at| take_flight(&mut state, at)) else { return };
+            let is_theirs = |flight: &Flight| flight.get().is_some_and(|entry| entry.server == *server);
+            let Some(at) = (from..state.flights.len()).find(|at| is_theirs(&state.flights[*at])) else {
+                return self.trim(&mut state);
+            };
+            let flight = take_flight(&mut state, at);
             drop(state);
+            let Some(flight) = flight else { return };
+            from = at + 1;
             disconnect(&flight.caller, &flight.reply);
         }
     }
 
     /// Delivers a call to a receiver that waits, or queues it. `direct`: the caller is about to wait.
-    pub fn call(&self, call: Call, direct: bool) {
-        self.offer(call, direct, false);
+    pub fn call(&self, thread: &'static Thread, call: Call, direct: bool) {
+        self.offer(call, Some(thread), direct, false);
     }
 
-    /// As [`Endpoint::call`]; with `again` the call was accepted before, and is the first in the queue.
-    fn offer(&self, mut call: Call, direct: bool, again: bool) {
+    /// The usual call in one step: words, to a receiver that waits. `None` if it is not that simple; then nothing has happened.
+    #[inline]
+    pub fn meet(
+        self: &Arc<Endpoint>,
+        thread: &'static Thread,
+        user_data: u64,
+        epoch: u64,
+        reply: Buffer,
+    ) -> Option<Met> {
+        let mut state = self.state.lock();
+        let current = self.epoch.load(Ordering::Relaxed);
+        let server = state.receivers.front().filter(|receiver| receiver.epoch == current)?.waiter;
+        if state.closed || epoch != current || state.free.is_empty() {
+            return None;
+        }
+        let lends = thread.context().is_some() && loan::judge(thread, &server.thread).ok()?;
+        let caller = ring::accept(thread, user_data, Waitable::Call(self.clone()))?;
+        state.receivers.pop_front();
+        let flight = InFlight { caller, reply, server: server.thread, epoch };
+        let token = new_flight(&mut state, flight, &self.payer).ok()?;
+        Some(Met { server, token, lends: lends.then_some(caller) })
+    }
+
+    /// The end of [`Endpoint::meet`]: the receiver is told.
+    #[inline]
+    pub fn deliver_words(&self, thread: &'static Thread, met: &Met, completion: &Completion, direct: bool) {
+        let delivered = match &met.lends {
+            Some(call) => ring::complete_lending(&met.server, completion, thread, call),
+            None => ring::complete(&met.server, completion, direct),
+        };
+        if !delivered {
+            self.undelivered(met.token);
+        }
+    }
+
+    /// A receiver died under our hands: nobody will answer.
+    #[cold]
+    fn undelivered(&self, token: u64) {
+        let flight = take_by_token(&mut self.state.lock(), token, None);
+        if let Some(flight) = flight {
+            disconnect(&flight.caller, &flight.reply);
+        }
+    }
+
+    /// Waits for a call, if that is all there is to do. `false`: it is not, and nothing has happened.
+    #[inline]
+    pub fn wait_for_call(
+        self: &Arc<Endpoint>,
+        thread: &'static Thread,
+        user_data: u64,
+        buffer: Buffer,
+        epoch: u64,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let is_simple = epoch == self.epoch.load(Ordering::Relaxed)
+            && !state.closed
+            && state.calls.is_empty()
+            && state.faults.is_empty()
+            && state.receivers.len() < state.receivers.capacity().min(MAX_RECEIVERS);
+        if !is_simple {
+            return false;
+        }
+        let Some(waiter) = ring::accept(thread, user_data, Waitable::Recv(self.clone())) else {
+            return false;
+        };
+        thread.served.set(true);
+        state.receivers.push_back(Receiver { waiter, epoch, buffer });
+        true
+    }
+
+    /// As [`Endpoint::call`]; `by` is the caller if that is the current thread. With `again` the call was accepted before, and is the first in
+    /// the queue.
+    fn offer(&self, mut call: Call, by: Option<&'static Thread>, direct: bool, again: bool) {
         loop {
             let mut state = self.state.lock();
             if state.closed {
@@ -264,9 +424,20 @@ impl Endpoint {
                 ring::complete(&call.caller, &Completion::error(TransportError::Revoked), false);
                 return;
             }
+            let mut lender = None;
+            if let (Some(by), Some(receiver)) = (by, state.receivers.front()) {
+                match loan::judge(by, &receiver.waiter.thread) {
+                    Ok(lends) => lender = lends.then_some(by),
+                    Err(error) => {
+                        drop(state);
+                        ring::complete(&call.caller, &Completion::error(error), false);
+                        return;
+                    }
+                }
+            }
             let Some(receiver) = state.receivers.pop_front() else {
                 let is_full = state.calls.len() + state.flights.len() - state.free.len() >= MAX_CALLS;
-                if is_full && !again || state.calls.try_reserve(1).is_err() {
+                if is_full && !again || !queue::reserve(&mut state.calls, 1, &self.payer) {
                     drop(state);
                     return overloaded(&call);
                 }
@@ -278,7 +449,7 @@ impl Endpoint {
                 return;
             };
             drop(state);
-            match self.deliver(call, receiver, direct) {
+            match self.deliver(call, receiver, lender, direct) {
                 Delivered::Yes => return,
                 Delivered::NotTo(back) => call = back,
             }
@@ -300,7 +471,8 @@ impl Endpoint {
         if state.closed {
             return Some(Completion::error(TransportError::Cancelled));
         }
-        if state.receivers.len() >= MAX_RECEIVERS || state.receivers.try_reserve(1).is_err() {
+        let payer = &self.payer;
+        if state.receivers.len() >= MAX_RECEIVERS || !queue::reserve(&mut state.receivers, 1, payer) {
             return Some(Completion::error(TransportError::NoSpace));
         }
         let Some(waiter) = ring::accept(thread, user_data, Waitable::Recv(self.clone())) else {
@@ -308,13 +480,23 @@ impl Endpoint {
         };
         thread.served.set(true);
         let receiver = Receiver { waiter, epoch, buffer };
+        if let Some(fault) = state.faults.pop_front() {
+            drop(state);
+            self.deliver_fault(fault, receiver);
+            return None;
+        }
         match state.calls.pop_front() {
             None => state.receivers.push_back(receiver),
             Some(call) => {
+                if state.calls.is_empty() {
+                    self.trim(&mut state);
+                }
                 drop(state);
+                let caller = call.caller;
                 // It was nobody's while we tried: others may have come to receive, or the last server may have gone.
-                if let Delivered::NotTo(call) = self.deliver(call, receiver, false) {
-                    self.offer(call, false, true);
+                match self.deliver(call, receiver, None, false) {
+                    Delivered::Yes => loan::borrow(thread, &caller),
+                    Delivered::NotTo(call) => self.offer(call, None, false, true),
                 }
             }
         }
@@ -322,7 +504,14 @@ impl Endpoint {
     }
 
     /// Gives the call to the receiver. Both are out of their queues.
-    fn deliver(&self, call: Call, receiver: Receiver, direct: bool) -> Delivered {
+    /// `lender`: the caller, if it is the current thread and is to lend its context.
+    fn deliver(
+        &self,
+        call: Call,
+        receiver: Receiver,
+        lender: Option<&'static Thread>,
+        direct: bool,
+    ) -> Delivered {
         let Call { caller, reply, method, badge, epoch, message, cap } = call;
         let mut completion =
             Completion { flags: u32::from(method) << cqe_flags::METHOD_SHIFT, badge, ..Completion::OK };
@@ -332,10 +521,10 @@ impl Endpoint {
                 completion.flags |= cqe_flags::INLINE;
                 completion.w = *words;
             }
-            Message::Bytes(bytes) => {
+            Message::Bytes { bytes, .. } => {
                 let buffer = &receiver.buffer;
                 let fits = bytes.len() <= buffer.length as usize;
-                if !fits || buffer.process.space.write(buffer.address, bytes).is_err() {
+                if !fits || !write(&receiver.waiter, buffer.address, bytes) {
                     let error = if fits { TransportError::BadAddress } else { TransportError::TooLong };
                     ring::complete(&receiver.waiter, &Completion::error(error), false);
                     return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
@@ -344,7 +533,7 @@ impl Endpoint {
             }
         }
         if let Some(cap) = cap {
-            match receiver.buffer.process.insert_cap(cap) {
+            match insert(&receiver.waiter, cap) {
                 Ok(id) => completion.cap = id.0,
                 Err(cap) => {
                     ring::complete(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
@@ -354,7 +543,11 @@ impl Endpoint {
             }
         }
         let server = receiver.waiter.thread;
-        let take_back = || receiver.buffer.process.caps.lock().remove(CapId(completion.cap));
+        let take_back = || {
+            let process = ring::process_of(&receiver.waiter)?;
+            process.caps.lock().remove(CapId(completion.cap))
+        };
+        let payer = &self.payer;
         let token = {
             let mut state = self.state.lock();
             if !self.is_current(&state, receiver.epoch, &server) {
@@ -363,7 +556,7 @@ impl Endpoint {
                 ring::complete(&receiver.waiter, &Completion::error(TransportError::Revoked), false);
                 return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
             }
-            match new_flight(&mut state, InFlight { caller, reply, server, epoch: receiver.epoch }) {
+            match new_flight(&mut state, InFlight { caller, reply, server, epoch: receiver.epoch }, payer) {
                 Ok(token) => token,
                 Err(flight) => {
                     drop(state);
@@ -375,19 +568,86 @@ impl Endpoint {
             }
         };
         completion.value = token;
-        if !ring::complete(&receiver.waiter, &completion, direct) {
-            // The receiver died under our hands: nobody will answer.
-            let flight = take_by_token(&mut self.state.lock(), token, None);
-            if let Some(flight) = flight {
-                disconnect(&flight.caller, &flight.reply);
-            }
+        // Whoever said it may end from here on.
+        drop(message);
+        let delivered = match lender {
+            Some(lender) => ring::complete_lending(&receiver.waiter, &completion, lender, &caller),
+            None => ring::complete(&receiver.waiter, &completion, direct),
+        };
+        if !delivered {
+            self.undelivered(token);
         }
         Delivered::Yes
     }
 
+    /// Makes room for the timeout fault of one more context. False if there is no memory for it.
+    pub fn reserve_fault(&self) -> bool {
+        let mut state = self.state.lock();
+        let room = state.fault_room + 1;
+        let wanted = room.saturating_sub(state.faults.len());
+        let flights = state.flights.len() + room;
+        let payer = &self.payer;
+        let state = &mut *state;
+        if room > MAX_CALLS
+            || !queue::reserve(&mut state.faults, wanted, payer)
+            || !queue::reserve(&mut state.flights, room, payer)
+            || !queue::reserve(&mut state.free, flights, payer)
+        {
+            return false;
+        }
+        state.fault_room = room;
+        true
+    }
+
+    /// A thread's budget is spent: whoever receives is told, or will be. False if nobody ever will.
+    pub fn fault(&self, thread: &ThreadRef, badge: u32, words: [u64; 2]) -> bool {
+        let fault = Fault { thread: *thread, badge, words };
+        let mut state = self.state.lock();
+        if state.closed {
+            return false;
+        }
+        match state.receivers.pop_front() {
+            Some(receiver) => {
+                drop(state);
+                self.deliver_fault(fault, receiver);
+            }
+            None => state.faults.push_back(fault),
+        }
+        true
+    }
+
+    /// As [`Endpoint::deliver`], of what the kernel says.
+    fn deliver_fault(&self, fault: Fault, receiver: Receiver) {
+        let caller = Waiter { thread: fault.thread, op: ring::FAULT_OP, sequence: 0 };
+        let reply = Buffer { address: 0, length: 0 };
+        let server = receiver.waiter.thread;
+        let flight = InFlight { caller, reply, server, epoch: receiver.epoch };
+        let made = new_flight(&mut self.state.lock(), flight, &self.payer);
+        let Ok(token) = made else {
+            crate::object::cancelled(&receiver.waiter);
+            ring::complete(&caller, &Completion::error(TransportError::NoSpace), false);
+            return;
+        };
+        let completion = Completion {
+            flags: u32::from(abi::TIMEOUT_METHOD) << cqe_flags::METHOD_SHIFT | cqe_flags::INLINE,
+            badge: fault.badge,
+            value: token,
+            w: fault.words,
+            ..Completion::OK
+        };
+        if !ring::complete(&receiver.waiter, &completion, false) {
+            self.undelivered(token);
+        }
+    }
+
     /// The call with `token`, to be answered, if it is in flight and `server`'s process has it.
     pub fn take(&self, server: &ThreadRef, token: u64) -> Option<InFlight> {
-        take_by_token(&mut self.state.lock(), token, Some(server))
+        let mut state = self.state.lock();
+        let flight = take_by_token(&mut state, token, Some(server));
+        if state.free.len() > queue::KEPT && state.free.len() == state.flights.len() {
+            self.trim(&mut state);
+        }
+        flight
     }
 
     /// Takes a call out of the queue, or forgets who waits for its answer.
@@ -396,12 +656,14 @@ impl Endpoint {
         let same = |w: &Waiter| w.thread == waiter.thread && w.op == waiter.op;
         if let Some(at) = state.calls.iter().position(|call| same(&call.caller)) {
             let call = state.calls.remove(at);
+            self.trim(&mut state);
             drop(state);
             drop(call);
             return true;
         }
-        let found = state.flights.iter().position(|f| f.entry.as_ref().is_some_and(|e| same(&e.caller)));
+        let found = state.flights.iter().position(|f| f.get().is_some_and(|e| same(&e.caller)));
         let flight = found.and_then(|at| take_flight(&mut state, at));
+        self.trim(&mut state);
         drop(state);
         flight.is_some()
     }
@@ -412,12 +674,28 @@ impl Endpoint {
         let found =
             state.receivers.iter().position(|r| r.waiter.thread == waiter.thread && r.waiter.op == waiter.op);
         let receiver = found.and_then(|at| state.receivers.remove(at));
+        self.trim(&mut state);
         drop(state);
         receiver.is_some()
     }
 }
 
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let State { calls, faults, receivers, flights, free, .. } = self.state.get_mut();
+        let queues = queue::bytes(calls) + queue::bytes(faults) + queue::bytes(receivers);
+        self.payer.release_queue(queues + queue::bytes(flights) + queue::bytes(free));
+    }
+}
+
 impl InFlight {
+    /// Answers the caller with words.
+    #[inline]
+    pub fn answer_words(self, words: [u64; 2], direct: bool) {
+        let completion = Completion { flags: cqe_flags::INLINE, w: words, ..Completion::OK };
+        ring::complete(&self.caller, &completion, direct);
+    }
+
     /// Answers the caller. Nobody else can any more.
     pub fn answer(self, answer: Answer, direct: bool) {
         let InFlight { caller, reply, .. } = self;
@@ -428,26 +706,35 @@ impl InFlight {
                 completion.flags = cqe_flags::INLINE;
                 completion.w = *words;
             }
-            Message::Bytes(bytes) => {
+            Message::Bytes { bytes, .. } => {
                 // Of an exception's text the caller gets what it has room for; half an answer is none.
                 let cut =
                     if exception.is_some() { bytes.len().min(reply.length as usize) } else { bytes.len() };
                 if cut > reply.length as usize {
                     completion.status = TransportError::TooLong as i32;
-                } else if reply.process.space.write(reply.address, &bytes[..cut]).is_err() {
+                } else if !write(&caller, reply.address, &bytes[..cut]) {
                     completion.status = TransportError::BadAddress as i32;
                 }
                 completion.value = cut as u64;
             }
         }
         if let Some(cap) = cap.filter(|_| completion.status >= 0) {
-            match reply.process.insert_cap(cap) {
+            match insert(&caller, cap) {
                 Ok(id) => completion.cap = id.0,
                 Err(_) => completion.status = TransportError::NoSpace as i32,
             }
         }
         ring::complete(&caller, &completion, direct);
     }
+}
+
+/// A caller and a receiver that have met, by [`Endpoint::meet`].
+pub struct Met {
+    server: Waiter,
+    /// What the receiver answers with.
+    pub token: u64,
+    /// The caller's operation, if its context is to go along.
+    lends: Option<Waiter>,
 }
 
 enum Delivered {
@@ -466,29 +753,32 @@ pub struct Answer {
     pub cap: Option<Cap>,
 }
 
-fn new_flight(state: &mut State, entry: InFlight) -> Result<u64, InFlight> {
+fn new_flight(state: &mut State, entry: InFlight, payer: &Ledger) -> Result<u64, InFlight> {
     let at = match state.free.pop() {
         Some(at) => at as usize,
         None => {
+            // All are taken; the list of free ones is empty, and gets room for all.
             let room = state.flights.len() + 1;
             if room > MAX_CALLS
-                || state.flights.try_reserve(1).is_err()
-                || state.free.try_reserve(room).is_err()
+                || !queue::reserve(&mut state.flights, 1, payer)
+                || !queue::reserve(&mut state.free, room, payer)
             {
                 return Err(entry);
             }
-            state.flights.push(Flight { generation: 0, entry: None });
+            state.flights.push(Flight { generation: 0, taken: false, entry });
             state.flights.len() - 1
         }
     };
-    let flight = &mut state.flights[at];
-    flight.generation = flight.generation.wrapping_add(1).max(1);
-    flight.entry = Some(entry);
-    Ok(u64::from(flight.generation) << 32 | at as u64)
+    state.generation = state.generation.wrapping_add(1).max(1);
+    state.flights[at] = Flight { generation: state.generation, taken: true, entry };
+    Ok(u64::from(state.generation) << 32 | at as u64)
 }
 
 fn take_flight(state: &mut State, at: usize) -> Option<InFlight> {
-    let entry = state.flights.get_mut(at)?.entry.take()?;
+    let flight = state.flights.get_mut(at).filter(|flight| flight.taken)?;
+    flight.taken = false;
+    let entry = flight.entry;
+    // Room for every flight was made with it.
     state.free.push(at as u32);
     Some(entry)
 }
@@ -496,7 +786,7 @@ fn take_flight(state: &mut State, at: usize) -> Option<InFlight> {
 fn take_by_token(state: &mut State, token: u64, server: Option<&ThreadRef>) -> Option<InFlight> {
     let at = token as u32 as usize;
     let flight = state.flights.get(at)?;
-    let entry = flight.entry.as_ref()?;
+    let entry = flight.get()?;
     if u64::from(flight.generation) != token >> 32
         || server.is_some_and(|server| process_of(server) != process_of(&entry.server))
     {
@@ -506,8 +796,22 @@ fn take_by_token(state: &mut State, token: u64, server: Option<&ThreadRef>) -> O
 }
 
 fn take_any(state: &mut State) -> Option<InFlight> {
-    let at = state.flights.iter().position(|flight| flight.entry.is_some())?;
+    let at = state.flights.iter().position(|flight| flight.taken)?;
     take_flight(state, at)
+}
+
+/// Writes to the memory of whoever waits. Nobody is left to be told about a process that is gone.
+fn write(whose: &Waiter, address: u64, bytes: &[u8]) -> bool {
+    bytes.is_empty()
+        || ring::process_of(whose).is_some_and(|process| process.space.write(address, bytes).is_ok())
+}
+
+/// Gives a capability to the process of whoever waits; it comes back if that has no room, or is gone.
+fn insert(whose: &Waiter, cap: Cap) -> Result<CapId, Cap> {
+    match ring::process_of(whose) {
+        Some(process) => process.insert_cap(cap),
+        None => Err(cap),
+    }
 }
 
 fn disconnect(caller: &Waiter, reply: &Buffer) {
@@ -521,7 +825,6 @@ fn overloaded(call: &Call) {
 /// Raises an exception at the caller.
 fn fail(caller: &Waiter, reply: &Buffer, exception: Exception, why: &str) {
     let text = &why.as_bytes()[..why.len().min(reply.length as usize)];
-    let written = reply.process.space.write(reply.address, text).is_ok();
-    let value = if written { text.len() as u64 } else { 0 };
+    let value = if write(caller, reply.address, text) { text.len() as u64 } else { 0 };
     ring::complete(caller, &Completion { status: exception as i32, value, ..Completion::OK }, false);
 }

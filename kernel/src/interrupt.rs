@@ -7,7 +7,7 @@ use crate::arch::percpu::{self, PerCpu};
 use crate::arch::{apic, cpu, pit, smp};
 use crate::mm::{stacks, tlb};
 use crate::process::{self, Reason};
-use crate::{console, sched, thread, time};
+use crate::{console, context, sched, thread, time};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Interrupts that nobody expected.
@@ -16,14 +16,19 @@ pub static UNEXPECTED: AtomicU64 = AtomicU64::new(0);
 /// The part that must not allocate, print or decode.
 fn handle(me: &'static PerCpu, vector: usize) {
     me.in_interrupt.set(true);
+    if vector == VECTOR_PIT {
+        // Where ticks are the clock, what has passed since the last one is whoever ran, and not this interrupt.
+        crate::clock::tick(crate::event::PIT_TICK_NS);
+    }
+    let now = sched::interrupt_begins(me);
     match vector {
         VECTOR_TIMER => {
             apic::end_of_interrupt();
-            time::event(me);
+            time::event(me, now);
         }
         VECTOR_IPI => {
             apic::end_of_interrupt();
-            requests(me);
+            requests(me, now);
         }
         VECTOR_SERIAL => {
             apic::end_of_interrupt();
@@ -31,10 +36,9 @@ fn handle(me: &'static PerCpu, vector: usize) {
         }
         VECTOR_PIT => {
             pit::end_of_interrupt();
-            crate::clock::tick(crate::event::PIT_TICK_NS);
             percpu::all().filter(|cpu| cpu.id != me.id).for_each(|cpu| smp::interrupt(cpu, smp::IPI_TICK));
             console::interrupt();
-            time::event(me);
+            time::event(me, now);
         }
         VECTOR_SPURIOUS | VECTOR_PIC_SPURIOUS => {}
         _ => {
@@ -42,21 +46,23 @@ fn handle(me: &'static PerCpu, vector: usize) {
             apic::end_of_interrupt();
         }
     }
+    sched::interrupt_ends(me);
     me.in_interrupt.set(false);
 }
 
-fn requests(me: &'static PerCpu) {
+fn requests(me: &'static PerCpu, now: u64) {
     let reasons = me.ipi.swap(0, Ordering::SeqCst);
     if reasons & smp::IPI_HALT != 0 {
+        crate::tracing::note_halt();
         cpu::halt();
     }
     if reasons & smp::IPI_TLB != 0 {
         tlb::poll();
     }
     if reasons & smp::IPI_TICK != 0 {
-        time::event(me);
+        time::event(me, now);
     } else if reasons & smp::IPI_RESCHED != 0 {
-        sched::look(me);
+        sched::look(me, now);
     }
 }
 
@@ -65,14 +71,40 @@ pub extern "C" fn from_user(frame: &mut Frame) {
     let me = percpu::this();
     handle(me, frame.vector as usize);
     console::service();
-    sched::preempt_if_needed();
-    process::exit_if_ending();
+    sched::attend();
+    let thread = thread::current();
+    if thread.marks.load(Ordering::Relaxed) != 0 {
+        context::see_to(thread);
+    }
+    process::exit_if_ending(thread);
 }
 
 /// An interrupt in the idle loop, which looks for work itself.
 pub extern "C" fn from_idle(frame: &mut Frame) {
     handle(percpu::this(), frame.vector as usize);
     console::service();
+}
+
+/// A pause in a long path of the current thread, which holds no lock: does what the interrupts that wait would do, and lets others run. The
+/// kernel does not preempt itself; without this a program could keep timers, wake-ups and everybody else on its CPU waiting for seconds.
+pub fn breathe() {
+    let me = percpu::this();
+    debug_assert!(!me.held.any(), "pausing with a lock held");
+    // At boot there is nobody else.
+    if me.current.get().is_null() {
+        return;
+    }
+    me.in_interrupt.set(true);
+    // The time of this is the thread's: it chose a long path.
+    let now = time::now_ns();
+    if me.ipi.load(Ordering::Relaxed) != 0 {
+        requests(me, now);
+    }
+    if now >= me.armed_ns.get() {
+        time::event(me, now);
+    }
+    me.in_interrupt.set(false);
+    sched::attend();
 }
 
 const NAMES: [&str; 32] = [
@@ -123,6 +155,9 @@ fn attempt(error: u64) -> &'static str {
 pub extern "C" fn exception_user(frame: &Frame) -> ! {
     let frame = *frame;
     let address = cpu::cr2();
+    // The hardware leaves the program's AC as it was, and nothing between here and the next thread's own flags would clear it: not this
+    // thread's end, not a switch, not the idle loop.
+    debug_assert!(cpu::flags() & cpu::FLAG_AC == 0, "a program has suspended SMAP");
     let thread = thread::current();
     let process = thread.body().process.clone();
     let name = NAMES[frame.vector as usize & 31];
@@ -132,21 +167,19 @@ pub extern "C" fn exception_user(frame: &Frame) -> ! {
         if frame.vector == 14 {
             let present = if frame.error & 1 != 0 { "not allowed" } else { "not mapped" };
             crate::println!(
-                "fault: process {pid} ({}) thread {tid}: {name}: cannot {} {address:#x} ({present}) at {:#x}, stack {:#x}",
+                "fault: process {pid} ({}) thread {tid}: {name}\n\
+                 fault: cannot {} {address:#x} ({present})",
                 name_of.as_str(),
                 attempt(frame.error),
-                frame.rip,
-                frame.rsp,
             );
         } else {
             crate::println!(
-                "fault: process {pid} ({}) thread {tid}: {name} (error {:#x}) at {:#x}, stack {:#x}",
+                "fault: process {pid} ({}) thread {tid}: {name} (error {:#x})",
                 name_of.as_str(),
                 frame.error,
-                frame.rip,
-                frame.rsp,
             );
         }
+        crate::println!("fault: at {:#x}, stack {:#x}", frame.rip, frame.rsp);
         crate::println!("fault: process {pid} ({}) ends; nobody else is touched", name_of.as_str());
     }
     drop(process);

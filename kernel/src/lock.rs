@@ -68,16 +68,30 @@ impl<T> SpinLock<T> {
         SpinLock { locked: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }
     }
 
+    /// The value, of a lock that nobody else can have.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
     /// Waits for the lock.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         if checked() {
-            percpu::this().held.acquire(self.rank);
+            let me = percpu::this();
+            me.held.acquire(self.rank);
+            self.count_in_dispatch(me);
         }
         if self.locked.swap(true, Ordering::Acquire) {
             self.wait();
         }
         Guard { lock: self }
+    }
+
+    /// Between two threads a CPU takes its own queue's lock and no other; the lock over the wait of the thread that is left it has already.
+    fn count_in_dispatch(&self, me: &percpu::PerCpu) {
+        if me.sched.in_dispatch.get() && !core::ptr::addr_eq(self, &me.sched.queue) {
+            me.counters.shared_locks_in_dispatch.bump();
+        }
     }
 
     /// Takes the lock if it is free.
@@ -88,7 +102,9 @@ impl<T> SpinLock<T> {
         }
         // Trying cannot deadlock, so the order does not matter.
         if checked() {
-            percpu::this().held.change(|held| held.note(self.rank));
+            let me = percpu::this();
+            me.held.change(|held| held.note(self.rank));
+            self.count_in_dispatch(me);
         }
         Some(Guard { lock: self })
     }

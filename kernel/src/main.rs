@@ -8,6 +8,8 @@ mod arch;
 mod bootinfo;
 mod clock;
 mod console;
+mod context;
+mod counters;
 mod endpoint;
 mod event;
 mod image;
@@ -19,8 +21,10 @@ mod object;
 mod ops;
 mod panic;
 mod park;
+mod policy;
 mod power;
 mod process;
+mod queue;
 mod ring;
 mod sched;
 mod selftest;
@@ -29,7 +33,9 @@ mod syscall;
 mod sysinfo;
 mod thread;
 mod time;
+mod tracing;
 
+use ::sched::{CpuIds, Policy as _};
 use arch::boot::Loader;
 use arch::{acpi, apic, features, percpu, pit, segments, serial, smp};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -47,6 +53,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     let loader = if loader == Loader::Pvh as u32 { Loader::Pvh } else { Loader::Multiboot2 };
     let boot = bootinfo::parse(loader, info.into());
     println!("capOS {} boots ({loader:?})", env!("CARGO_PKG_VERSION"));
+    sched::set_policy(boot.options.policy);
     frames::init(&boot.memory);
     paging::init(boot.top);
     let idle_stack = Stack::allocate().expect("memory for the first stack");
@@ -74,8 +81,14 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
         panic!("asked for on the command line");
     }
     start_machine(&boot);
+    if let Some(events) = boot.options.trace {
+        tracing::begin(events);
+    }
     let manifest = image::manifest();
     println!("boot: manifest {} ({})", manifest.name(), manifest.source());
+    // Said before there is a first process, whose words it would otherwise stand among.
+    println!("sched: idle cpu=0 idle_path=cooperative-cpl0");
+    process::programs_speak();
     match spawn::boot(&manifest) {
         Ok(init) => INIT_PID.store(init.pid, Ordering::Relaxed),
         Err(why) => {
@@ -83,7 +96,6 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
             power::off(1)
         }
     }
-    println!("sched: idle cpu=0 idle_path=cooperative-cpl0");
     sched::enter_idle(me)
 }
 
@@ -96,20 +108,21 @@ fn start_machine(boot: &bootinfo::BootInfo) {
         apic::init();
     }
     let calibration = clock::calibrate(boot.options.pit, boot.options.no_calibration);
+    sched::restart();
     event::choose(calibration.apic_hz);
     println!(
-        "time: clock by {} ({} kHz), events by {:?} ({} kHz), {} MiB of memory, {} frames free",
+        "time: clock by {} ({} kHz), events by {:?} ({} kHz)",
         clock::source(),
         calibration.tsc_hz.unwrap_or(0) / 1000,
         event::source(),
         calibration.apic_hz.unwrap_or(0) / 1000,
-        boot.top >> 20,
-        frames::free_count(),
     );
+    println!("memory: {} MiB, {} frames free", boot.top >> 20, frames::free_count());
     let me = percpu::this();
     me.online.store(true, Ordering::Release);
     event::start(me);
     selftest::run();
+    console::init();
     serial::enable_receive_interrupt();
     route_serial(&platform, with_apic);
     let limit = boot.options.max_cpus.unwrap_or(::sched::MAX_CPUS).max(1);
@@ -117,13 +130,63 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     ids.truncate(limit);
     let started = if with_apic { smp::start_others(&ids) } else { 0 };
     let count = percpu::count();
-    let topology = ::sched::Topology::flat(count).unwrap_or_else(|error| panic!("topology: {error:?}"));
-    sched::set_topology(topology);
+    sched::set_topology(topology(&platform.nodes));
+    park::init();
     println!(
-        "smp: {count} CPUs online ({started} started), {}, tsc in step: {}",
+        "smp: {count} CPU{} online ({started} started), {}, tsc in step: {}, policy {}",
+        plural(count),
         apic::mode(),
-        clock::in_step()
+        clock::in_step(),
+        sched::policy().name()
     );
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// Which CPUs share cores, caches and memory: CPUID of the boot CPU says what the bits of an APIC number mean, ACPI's SRAT which memory is near.
+fn topology(nodes: &[(u32, u32)]) -> ::sched::Topology {
+    let shifts = kcore::topology::shifts(arch::cpu::cpuid);
+    let place = |with_nodes: bool| -> alloc::vec::Vec<CpuIds> {
+        let place_of = |cpu: &percpu::PerCpu| {
+            let id = cpu.apic_id;
+            let near = nodes.iter().find(|(known, _)| with_nodes && *known == id);
+            CpuIds {
+                // Without SRAT there is one memory for all.
+                node: near.map_or(0, |(_, node)| *node),
+                cache: id >> shifts.cache,
+                core: id >> shifts.core,
+            }
+        };
+        percpu::all().map(place_of).collect()
+    };
+    let mut ids = place(true);
+    let found = ::sched::Topology::new(&ids).or_else(|error| {
+        println!("topology: SRAT and CPUID contradict each other ({error}); SRAT is left out");
+        ids = place(false);
+        ::sched::Topology::new(&ids)
+    });
+    let count = percpu::count();
+    let found = found.unwrap_or_else(|error| {
+        println!("topology: CPUID contradicts itself ({error}); taken as {count} cores with one cache");
+        ::sched::Topology::flat(count).expect("there are CPUs, and not too many")
+    });
+    let groups = |key: fn(&CpuIds) -> u32| {
+        (0..ids.len()).filter(|at| ids[..*at].iter().all(|before| key(before) != key(&ids[*at]))).count()
+    };
+    let (cores, caches) = (groups(|ids| ids.core), groups(|ids| ids.cache));
+    let memories = groups(|ids| ids.node);
+    println!(
+        "topology: {count} CPU{}, {cores} core{}, {caches} cache{}, {memories} memory node{}, by CPUID leaf {:#x}{}",
+        plural(count),
+        plural(cores),
+        plural(caches),
+        plural(memories),
+        shifts.leaf,
+        if nodes.is_empty() { "" } else { " and SRAT" },
+    );
+    found
 }
 
 /// Serial input interrupts the boot CPU: by the IO APIC where there is one, by the PIC otherwise.

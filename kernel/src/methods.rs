@@ -7,15 +7,17 @@ use crate::mm::heap;
 use crate::mm::space::{Access, SpaceError};
 use crate::object::{Cap, MAX_OBJECT_PAGES, MemoryObject, Object, Session, ThreadExit, Waitable};
 use crate::ops::Reply;
+use crate::policy::Share;
 use crate::process::{MakeError, Name, Process, Reason};
 use crate::ring::{self, Completion, Waiter};
 use crate::spawn;
 use crate::sysinfo;
 use crate::thread::{Start, Thread};
-use crate::{image, power, time};
+use crate::{context, image, policy, power, time};
 use abi::{Exception, MAX_MESSAGE_BYTES, Sqe, TransportError, USER_END_VADDR, rights};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt::{self, Write};
 use core::sync::atomic::Ordering;
 use schema::messages_capnp as m;
 
@@ -83,6 +85,8 @@ pub struct Context<'a> {
     pub sqe: &'a Sqe,
     /// Rights of the capability.
     pub rights: u16,
+    /// The epoch, or generation, that it was made for.
+    pub epoch: u64,
 }
 
 impl Context<'_> {
@@ -112,6 +116,20 @@ impl Context<'_> {
         self.deliver(&buffer[..length])
     }
 
+    /// Refuses if a result could not be delivered: for methods that make something of which the caller would never hear.
+    pub fn expects<T>(&self) -> Result<(), TransportError>
+    where
+        T: capnp_traits::Owned,
+        for<'b> T::Builder<'b>: capnp_traits::HasStructSize,
+    {
+        let bytes = schema::words::message::<T>() * 8;
+        if bytes > self.sqe.result_len as usize {
+            return Err(TransportError::TooLong);
+        }
+        let writable = self.process.space.check_writable(self.sqe.result_addr, bytes);
+        writable.map_err(|_| TransportError::BadAddress)
+    }
+
     fn deliver(&self, bytes: &[u8]) -> Outcome {
         if bytes.len() > self.sqe.result_len as usize {
             return Err(TransportError::TooLong.into());
@@ -119,6 +137,22 @@ impl Context<'_> {
         let written = self.process.space.write(self.sqe.result_addr, bytes);
         written.map_err(|_| TransportError::BadAddress)?;
         Ok(Completion::value(bytes.len() as u64).into())
+    }
+
+    /// Refuses with a text that names what was wrong.
+    pub fn refuse(&self, kind: Exception, why: fmt::Arguments<'_>) -> Outcome {
+        let mut text = Said { length: 0, bytes: [0; SAID_BYTES] };
+        // What does not fit is cut.
+        let _ = text.write_fmt(why);
+        Ok(self.raise(kind, &text.bytes[..text.length]).into())
+    }
+
+    /// The completion of an exception, with its text in the caller's buffer.
+    fn raise(&self, kind: Exception, why: &[u8]) -> Completion {
+        let text = &why[..why.len().min(self.sqe.result_len as usize)];
+        let written = self.process.space.write(self.sqe.result_addr, text).is_ok();
+        let value = if written { text.len() as u64 } else { 0 };
+        Completion { status: kind as i32, value, ..Completion::OK }
     }
 
     /// How many bytes of result the caller takes.
@@ -135,8 +169,27 @@ impl Context<'_> {
     }
 
     /// Registers the caller's operation.
-    fn register(&self, on: Waitable) -> Option<Waiter> {
+    pub fn register(&self, on: Waitable) -> Option<Waiter> {
         ring::accept(self.thread, self.sqe.user_data, on)
+    }
+}
+
+/// Longest text of an exception that is made for the occasion.
+const SAID_BYTES: usize = 96;
+
+/// Such a text.
+struct Said {
+    length: usize,
+    bytes: [u8; SAID_BYTES],
+}
+
+impl Write for Said {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = &mut self.bytes[self.length..];
+        let count = text.len().min(room.len());
+        room[..count].copy_from_slice(&text.as_bytes()[..count]);
+        self.length += count;
+        Ok(())
     }
 }
 
@@ -151,13 +204,14 @@ pub fn call(
     process: &Arc<Process>,
     object: &Object,
     rights: u16,
+    epoch: u64,
     sqe: &Sqe,
 ) -> Result<Reply, TransportError> {
     let length = sqe.len as usize;
     if length > MAX_MESSAGE_BYTES || sqe.result_len as usize > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
-    let context = Context { thread, process, sqe, rights };
+    let context = Context { thread, process, sqe, rights, epoch };
     let outcome = if length <= SMALL_BYTES {
         let mut small = [0u64; SMALL_BYTES / 8];
         // SAFETY: bytes of an array of words.
@@ -174,12 +228,7 @@ pub fn call(
     match outcome {
         Ok(reply) => Ok(reply),
         Err(Refusal::Transport(error)) => Err(error),
-        Err(Refusal::Exception(kind, why)) => {
-            let text = &why.as_bytes()[..why.len().min(sqe.result_len as usize)];
-            let written = process.space.write(sqe.result_addr, text).is_ok();
-            let value = if written { text.len() as u64 } else { 0 };
-            Ok(Completion { status: kind as i32, value, ..Completion::OK }.into())
-        }
+        Err(Refusal::Exception(kind, why)) => Ok(context.raise(kind, why.as_bytes()).into()),
     }
 }
 
@@ -203,13 +252,15 @@ fn dispatch(c: &Context<'_>, object: &Object, params: &[u8]) -> Outcome {
         (Object::VirtualMemory, 0..=2) => memory(c, params),
         (Object::MemoryObject(object), 0..=3) => object_memory(c, object, params),
         (Object::UserSession(session), 0..=1) => user_session(c, session),
-        (Object::SystemInfo, 0..=4) => sysinfo::call(c, params),
+        (Object::SystemInfo, 0..=5) => sysinfo::call(c, params),
         (Object::Factory, 0..=2) => factory(c, params),
         (Object::Power, 0) => {
             let message = schema::decode(params)?;
             power::off(message.root::<m::power_off_params::Reader<'_>>()?.get_status())
         }
         (Object::BootManifest, 0) => read_manifest(c, params),
+        (Object::SchedulingPolicy(_), 0..=2) => policy::call(c, params),
+        (Object::SchedulingContext(handle), 0..=10) => context::methods::call(c, handle, c.epoch, params),
         _ => Err((Exception::Unimplemented, "the capability has no such method").into()),
     }
 }
@@ -238,7 +289,7 @@ fn create_thread(c: &Context<'_>, params: &[u8]) -> Outcome {
         Ok(new) => {
             let handle = Cap::new(Object::ThreadHandle(new.exit.clone()), rights::CALL, 0);
             let id = c.process.caps.lock().commit(slot, handle);
-            new.start();
+            new.start(Share::INHERITED);
             Ok(Completion { cap: id.0, ..Completion::OK }.into())
         }
         Err(error) => {
@@ -313,7 +364,10 @@ pub fn reason_word(reason: Reason) -> m::ExitReason {
 
 fn handle(c: &Context<'_>, process: &Arc<Process>) -> Outcome {
     match c.sqe.method {
-        0 => match process.wait(|| c.register(Waitable::Exit(process.clone()))) {
+        0 if Arc::ptr_eq(process, c.process) => {
+            Err((Exception::Failed, "a process cannot wait for its own end").into())
+        }
+        0 => match process.wait(c.process.pid, || c.register(Waitable::Exit(process.clone()))) {
             Ok(Some((code, reason))) => {
                 Ok(Completion { w: [code as u64, reason as u64], ..Completion::OK }.into())
             }
@@ -359,6 +413,7 @@ fn memory(c: &Context<'_>, params: &[u8]) -> Outcome {
         0 => {
             let p = message.root::<m::virtual_memory_map_params::Reader<'_>>()?;
             let access = Access { writable: p.get_writable(), executable: p.get_executable() };
+            c.expects::<m::virtual_memory_map_results::Owned>()?;
             let address = space.map_anonymous(p.get_addr(), p.get_bytes(), access)?;
             c.reply::<m::virtual_memory_map_results::Owned>(0, |mut r| r.set_addr(address))
         }
@@ -394,6 +449,7 @@ fn object_memory(c: &Context<'_>, object: &Arc<MemoryObject>, params: &[u8]) -> 
         0 => {
             let p = message.root::<m::memory_object_map_params::Reader<'_>>()?;
             let access = access(p.get_writable())?;
+            c.expects::<m::memory_object_map_results::Owned>()?;
             let address = space.map_object(p.get_addr(), object, p.get_offset(), p.get_bytes(), access)?;
             c.reply::<m::memory_object_map_results::Owned>(0, |mut r| r.set_addr(address))
         }
@@ -412,9 +468,14 @@ fn object_memory(c: &Context<'_>, object: &Arc<MemoryObject>, params: &[u8]) -> 
 
 fn user_session(c: &Context<'_>, session: &Arc<Session>) -> Outcome {
     if c.sqe.method == 1 {
-        let result =
-            if session.logout() { m::OperationResult::Ok } else { m::OperationResult::AlreadyRevoked };
-        return c.reply::<m::user_session_logout_results::Owned>(0, |mut r| r.set_result(result));
+        let was_live = session.logout();
+        let result = if was_live { m::OperationResult::Ok } else { m::OperationResult::AlreadyRevoked };
+        let done = if was_live { context::logout(session) } else { context::LoggedOut::default() };
+        return c.reply::<m::user_session_logout_results::Owned>(0, |mut r| {
+            r.set_result(result);
+            r.set_stale_marked(done.stale_marked);
+            r.set_donation_inflight_skipped(done.donation_inflight_skipped);
+        });
     }
     let name = session.name.as_str();
     c.reply::<m::user_session_info_results::Owned>(schema::words::text(name.len()), |mut r| {
@@ -427,7 +488,8 @@ fn user_session(c: &Context<'_>, session: &Arc<Session>) -> Outcome {
 fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
     match c.sqe.method {
         0 => {
-            let endpoint = heap::try_arc(Endpoint::new()).map_err(|_| SpaceError::OutOfMemory)?;
+            let endpoint = Endpoint::new(c.process.ledger.clone());
+            let endpoint = heap::try_arc(endpoint).map_err(|_| SpaceError::OutOfMemory)?;
             c.give(Object::Endpoint(endpoint), rights::ALL)
         }
         1 => {
@@ -446,7 +508,7 @@ fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
             let name =
                 message.root::<m::factory_create_session_params::Reader<'_>>()?.get_name()?.to_str()?;
             let name = Name::new(name)
-                .ok_or((Exception::InvalidArgument, "a session has a name of 1 to 24 bytes"))?;
+                .ok_or((Exception::InvalidArgument, "a session has a name of 1 to 24 printable bytes"))?;
             let session = heap::try_arc(Session::new(name)).map_err(|_| SpaceError::OutOfMemory)?;
             c.give(Object::UserSession(session), rights::ALL)
         }

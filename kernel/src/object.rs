@@ -3,9 +3,11 @@
 //! A capability is an object, the epoch of the object at which it was made, rights and a badge. Revoking moves the object's epoch on, which
 //! makes every capability of an earlier epoch worthless wherever it is (K-21).
 
+use crate::context::Handle;
 use crate::endpoint::Endpoint;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::{self, Frame};
+use crate::policy::Gate;
 use crate::process::{Process, StackCharge};
 use crate::ring::{self, Completion, Waiter};
 use abi::{Exception, Interface, rights};
@@ -51,6 +53,10 @@ pub enum Object {
     Power,
     /// The boot manifest.
     BootManifest,
+    /// The calling thread's share.
+    SchedulingPolicy(Arc<Gate>),
+    /// CPU time.
+    SchedulingContext(Arc<Handle>),
 }
 
 impl Object {
@@ -73,6 +79,8 @@ impl Object {
             Object::Factory => Interface::Factory,
             Object::Power => Interface::Power,
             Object::BootManifest => Interface::BootManifest,
+            Object::SchedulingPolicy(_) => Interface::SchedulingPolicy,
+            Object::SchedulingContext(_) => Interface::SchedulingContext,
         }
     }
 
@@ -94,7 +102,9 @@ impl Object {
             | Interface::ProcessHandle
             | Interface::Endpoint
             | Interface::MemoryObject
-            | Interface::UserSession => return None,
+            | Interface::UserSession
+            | Interface::SchedulingPolicy
+            | Interface::SchedulingContext => return None,
         })
     }
 
@@ -105,6 +115,7 @@ impl Object {
             Object::MemoryObject(memory) => Some(&memory.epoch),
             Object::ProcessHandle(process) => Some(&process.epoch),
             Object::UserSession(session) => Some(&session.epoch),
+            Object::SchedulingPolicy(gate) => Some(&gate.epoch),
             _ => None,
         }
     }
@@ -129,10 +140,23 @@ pub struct Cap {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Revoked;
 
+/// Why a capability cannot revoke the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RevokeError {
+    /// It was revoked itself.
+    Revoked,
+    /// There is nothing to revoke in such an object.
+    Never,
+}
+
 impl Cap {
     /// A capability to `object` as it is now.
     pub fn new(object: Object, rights: u16, badge: u32) -> Cap {
-        let epoch = object.epoch().map_or(0, |epoch| epoch.load(Ordering::Acquire));
+        let epoch = match &object {
+            // What it was made for; methods compare it (docs/contexts.md).
+            Object::SchedulingContext(handle) => handle.generation(),
+            object => object.epoch().map_or(0, |epoch| epoch.load(Ordering::Acquire)),
+        };
         Cap::with_epoch(object, epoch, rights, badge)
     }
 
@@ -154,6 +178,19 @@ impl Cap {
         }
     }
 
+    /// The endpoint that it names, if it has one of `rights` and was not revoked. As [`Cap::object`], for paths that every call takes.
+    #[inline]
+    pub fn endpoint(&self, rights: u16) -> Option<&Arc<Endpoint>> {
+        match &self.object {
+            Object::Endpoint(endpoint)
+                if self.rights & rights != 0 && endpoint.epoch.load(Ordering::Acquire) == self.epoch =>
+            {
+                Some(endpoint)
+            }
+            _ => None,
+        }
+    }
+
     /// The same with fewer rights and perhaps another badge; revoked together with it.
     pub fn derive(&self, rights: u16, badge: u32) -> Cap {
         let badge = if badge == 0 { self.badge } else { badge };
@@ -165,21 +202,33 @@ impl Cap {
         self.object.interface()
     }
 
-    /// Makes every other capability to the object worthless; `owner` is the process that has this one, by number and generation.
-    pub fn revoke_others(&mut self, owner: (u32, u32)) -> bool {
-        self.epoch = match &self.object {
-            Object::Endpoint(endpoint) => endpoint.revoke(owner, self.rights & rights::RECV != 0),
-            object => match object.epoch() {
-                Some(epoch) => epoch.fetch_add(1, Ordering::AcqRel) + 1,
-                None => return false,
-            },
+    /// Makes every other capability to the object worthless; `owner` is the process that has this one, by number and generation. Of two who
+    /// do this at the same time one wins, and the other's is worthless.
+    pub fn revoke_others(&mut self, owner: (u32, u32)) -> Result<(), RevokeError> {
+        let current = self.epoch;
+        let next = match &self.object {
+            Object::Endpoint(endpoint) => endpoint.revoke(current, owner, self.rights & rights::RECV != 0),
+            Object::SchedulingContext(handle) => handle.advance(current),
+            object => {
+                let epoch = object.epoch().ok_or(RevokeError::Never)?;
+                let moved = epoch.compare_exchange(current, current + 1, Ordering::AcqRel, Ordering::Relaxed);
+                moved.is_ok().then_some(current + 1)
+            }
         };
-        true
+        self.epoch = next.ok_or(RevokeError::Revoked)?;
+        Ok(())
     }
 
     /// The epoch of the object at which it was made.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// It names the same context, and knows that its generation has moved on to this.
+    pub fn follow(&mut self, handle: &Handle, generation: u64) {
+        if matches!(&self.object, Object::SchedulingContext(its) if its.id == handle.id) {
+            self.epoch = generation;
+        }
     }
 
     /// The endpoint that it may receive from.
@@ -218,6 +267,8 @@ pub enum Waitable {
     Exit(Arc<Process>),
     /// Input.
     Read,
+    /// News of a context.
+    Watch(Arc<Handle>),
 }
 
 // ---- threads ----------------------------------------------------------------------------------------------------------------
@@ -340,6 +391,8 @@ pub fn fresh_id() -> u64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Pages that are zeroed before others may run on the CPU.
+const BREATH_PAGES: u64 = 512;
 /// Largest memory object, in pages.
 pub const MAX_OBJECT_PAGES: u64 = 16384;
 
@@ -351,7 +404,10 @@ impl MemoryObject {
         if !payer.space.charge_object(pages) {
             return None;
         }
-        for _ in 0..pages {
+        for page in 0..pages {
+            if page % BREATH_PAGES == BREATH_PAGES - 1 {
+                crate::interrupt::breathe();
+            }
             match frames::allocate_zeroed() {
                 Some(frame) => list.push(frame),
                 None => {
@@ -419,6 +475,7 @@ pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {
         Waitable::Join(exit) => exit.withdraw(waiter),
         Waitable::Exit(process) => process.withdraw(waiter),
         Waitable::Read => crate::console::withdraw(waiter),
+        Waitable::Watch(handle) => crate::context::notify::withdraw(handle.ctx, waiter),
     }
 }
 

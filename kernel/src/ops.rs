@@ -1,12 +1,16 @@
 //! Ring operations: each is decoded (everything checked, nothing changed) and then done.
 
+use crate::context::loan;
 use crate::endpoint::{Answer, Buffer, Call, Endpoint, Message};
-use crate::object::{Cap, Object, Waitable};
-use crate::process::Process;
+use crate::object::{Cap, Object, RevokeError, Waitable};
+use crate::process::{MessageCharge, Process};
 use crate::ring::{self, Completion};
 use crate::thread::Thread;
-use crate::{console, methods, park, sched, time};
-use abi::{CapId, Exception, MAX_MESSAGE_BYTES, Op, SQE_VERSION, Sqe, TransportError, flags, rights};
+use crate::{console, interrupt, methods, park, sched, time};
+use abi::{
+    CapId, Exception, Interface, MAX_MESSAGE_BYTES, Op, SQE_VERSION, Sqe, TransportError, cqe_flags, flags,
+    rights,
+};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +20,8 @@ use kcore::captable::CapTable;
 pub enum Outcome {
     /// It is answered, or will be.
     Done,
+    /// It will be, and the thread has lent its context along with it: nothing else is taken from it until that is back.
+    Lent,
     /// The thread ends.
     Exit(i64),
 }
@@ -26,6 +32,8 @@ pub enum Reply {
     Now(Completion),
     /// Later, by a waiter that was registered.
     Later,
+    /// The same, and the thread has lent its context.
+    Lent,
     /// Never: the thread ends.
     Exit(i64),
 }
@@ -71,6 +79,7 @@ pub fn submit(thread: &'static Thread, sqe: &Sqe, will_wait: bool) -> Outcome {
             Outcome::Done
         }
         Reply::Later => Outcome::Done,
+        Reply::Lent => Outcome::Lent,
         Reply::Exit(code) => Outcome::Exit(code),
     }
 }
@@ -106,13 +115,19 @@ fn perform(thread: &'static Thread, op: Op, sqe: &Sqe, will_wait: bool) -> Decod
             Ok(Completion::OK.into())
         }
         Op::Cancel => Ok(cancel(thread, sqe.arg0).into()),
-        Op::Release => release(process, sqe),
         Op::Copy => copy(process, sqe),
-        Op::Revoke => revoke(process, sqe),
+        Op::Release | Op::Revoke => {
+            let reply = if op == Op::Release { release(process, sqe) } else { revoke(process, sqe) };
+            // An endpoint may have closed, with a thousand calls in it.
+            interrupt::breathe();
+            reply
+        }
         Op::Call => call(thread, process, sqe, will_wait),
         Op::Recv => recv(thread, process, sqe),
         Op::Return => answer(thread, process, sqe, will_wait),
-        Op::Park | Op::Unpark | Op::Sleep | Op::Write | Op::Read => simple(thread, process, op, sqe),
+        Op::Park | Op::Unpark | Op::Sleep | Op::Write | Op::Read => {
+            simple(thread, process, op, sqe, will_wait)
+        }
     }
 }
 
@@ -132,17 +147,27 @@ fn resolve(process: &Process, id: u32) -> Decoded<Found> {
     Ok(Found { object, rights: cap.rights, badge: cap.badge, epoch: cap.epoch() })
 }
 
-fn simple(thread: &'static Thread, process: &Arc<Process>, op: Op, sqe: &Sqe) -> Decoded<Reply> {
-    let object = resolve(process, sqe.cap)?.object;
-    match (op, object) {
-        (Op::Park, Object::ParkSpace) => {
+fn simple(thread: &'static Thread, process: &Process, op: Op, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
+    // All of these objects are without state and nobody revokes them, so what it is now is what it stays.
+    let right = if op == Op::Read { rights::RECV } else { rights::CALL };
+    let interface = {
+        let caps = process.caps.lock();
+        let cap = caps.get(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
+        let interface = cap.object().map_err(|_| TransportError::Revoked)?.interface();
+        if cap.rights & right == 0 {
+            return Err(TransportError::NotPermitted);
+        }
+        interface
+    };
+    match (op, interface) {
+        (Op::Park, Interface::ParkSpace) => {
             let expected = u32::try_from(sqe.arg0).map_err(|_| TransportError::BadFlags)?;
             Ok(park::park(thread, sqe.user_data, sqe.addr, expected, sqe.arg1).into())
         }
-        (Op::Unpark, Object::ParkSpace) => Ok(park::unpark(thread, sqe.addr, sqe.arg0).into()),
-        (Op::Sleep, Object::Timer) => Ok(sleep(thread, process, sqe).into()),
-        (Op::Write, Object::Console) => Ok(console::write(thread, sqe.addr, sqe.len).into()),
-        (Op::Read, Object::Console) => {
+        (Op::Unpark, Interface::ParkSpace) => Ok(park::unpark(thread, sqe.addr, sqe.arg0, will_wait).into()),
+        (Op::Sleep, Interface::Timer) => Ok(sleep(thread, process, sqe).into()),
+        (Op::Write, Interface::Console) => Ok(console::write(thread, sqe.addr, sqe.len).into()),
+        (Op::Read, Interface::Console) => {
             Ok(console::read(thread, sqe.user_data, sqe.result_addr, sqe.result_len).into())
         }
         _ => Err(TransportError::NotPermitted),
@@ -230,9 +255,13 @@ fn revoke(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
     let mut caps = process.caps.lock();
     let cap = caps.get_mut(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
     cap.object().map_err(|_| TransportError::Revoked)?;
-    if cap.rights & rights::REVOKE == 0 || !cap.revoke_others((process.pid, process.generation)) {
+    if cap.rights & rights::REVOKE == 0 {
         return Err(TransportError::NotPermitted);
     }
+    cap.revoke_others((process.pid, process.generation)).map_err(|error| match error {
+        RevokeError::Revoked => TransportError::Revoked,
+        RevokeError::Never => TransportError::NotPermitted,
+    })?;
     let endpoint =
         if let Ok(Object::Endpoint(endpoint)) = cap.object() { Some(endpoint.clone()) } else { None };
     drop(caps);
@@ -243,7 +272,7 @@ fn revoke(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
 }
 
 /// The message that an entry carries.
-fn message(process: &Process, sqe: &Sqe) -> Decoded<Message> {
+fn message(process: &Arc<Process>, sqe: &Sqe) -> Decoded<Message> {
     if sqe.flags & flags::INLINE != 0 {
         if sqe.addr != 0 || sqe.len != 0 {
             return Err(TransportError::BadFlags);
@@ -254,11 +283,12 @@ fn message(process: &Process, sqe: &Sqe) -> Decoded<Message> {
     if length > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
+    let charge = MessageCharge::new(process, length as u32).ok_or(TransportError::NoSpace)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| TransportError::NoSpace)?;
     bytes.resize(length, 0);
     process.space.read(sqe.addr, &mut bytes).map_err(|_| TransportError::BadAddress)?;
-    Ok(Message::Bytes(bytes))
+    Ok(Message::Bytes { bytes, _charge: charge })
 }
 
 /// The capability that an entry passes along. It is moved out of the table only after `rest` has said that the rest is good.
@@ -286,7 +316,52 @@ fn passenger<T>(
     Ok((Some(cap), value))
 }
 
+/// Does an entry carry two words and nothing else?
+#[inline]
+fn is_words(sqe: &Sqe) -> bool {
+    sqe.flags & !flags::QUIET == flags::INLINE && sqe.addr | u64::from(sqe.len | sqe.xfer) == 0
+}
+
+/// Runs `then` with the endpoint that capability `id` names, if it is one that has the right `right` and was not revoked.
+#[inline(always)]
+fn with_endpoint<T>(
+    process: &Process,
+    id: u32,
+    right: u16,
+    then: impl FnOnce(&Arc<Endpoint>, &Cap) -> Option<T>,
+) -> Option<T> {
+    let caps = process.caps.lock();
+    let cap = caps.get(CapId(id))?;
+    then(cap.endpoint(right)?, cap)
+}
+
+/// The usual call: words, to an endpoint where a receiver waits. `false` if it is not that simple; then nothing has happened.
+#[inline]
+fn call_words(thread: &'static Thread, process: &Process, sqe: &Sqe, will_wait: bool) -> bool {
+    if !is_words(sqe) || sqe.method > u32::from(u16::MAX) || sqe.result_len as usize > MAX_MESSAGE_BYTES {
+        return false;
+    }
+    let reply = Buffer { address: sqe.result_addr, length: sqe.result_len };
+    let met = with_endpoint(process, sqe.cap, rights::CALL, |endpoint, cap| {
+        let met = endpoint.meet(thread, sqe.user_data, cap.epoch(), reply)?;
+        Some((endpoint.clone(), met, cap.badge))
+    });
+    let Some((endpoint, met, badge)) = met else { return false };
+    let completion = Completion {
+        flags: sqe.method << cqe_flags::METHOD_SHIFT | cqe_flags::INLINE,
+        badge,
+        value: met.token,
+        w: [sqe.arg0, sqe.arg1],
+        ..Completion::OK
+    };
+    endpoint.deliver_words(thread, &met, &completion, will_wait);
+    true
+}
+
 fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
+    if call_words(thread, process, sqe, will_wait) {
+        return Ok(called(thread));
+    }
     let Found { object, rights: held, badge, epoch } = resolve(process, sqe.cap)?;
     if held & rights::CALL == 0 {
         return Err(TransportError::NotPermitted);
@@ -295,19 +370,34 @@ fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: b
         if sqe.flags != 0 || sqe.xfer != 0 {
             return Err(TransportError::BadFlags);
         }
-        return methods::call(thread, process, &object, held, sqe);
+        let reply = methods::call(thread, process, &object, held, epoch, sqe);
+        // Methods may be long, and a queue is full of them before anybody else's turn comes.
+        interrupt::breathe();
+        return reply;
     };
     let method = u16::try_from(sqe.method).map_err(|_| TransportError::BadFlags)?;
     if sqe.result_len as usize > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
     let message = message(process, sqe)?;
-    let reply = Buffer { process: process.clone(), address: sqe.result_addr, length: sqe.result_len };
+    let reply = Buffer { address: sqe.result_addr, length: sqe.result_len };
     let waits_on = Waitable::Call(endpoint.clone());
     let accept = || ring::accept(thread, sqe.user_data, waits_on).ok_or(TransportError::NoSpace);
     let (cap, caller) = passenger(process, sqe, accept)?;
-    endpoint.call(Call { caller, reply, method, badge, epoch, message, cap }, will_wait);
-    Ok(Reply::Later)
+    endpoint.call(thread, Call { caller, reply, method, badge, epoch, message, cap }, will_wait);
+    Ok(called(thread))
+}
+
+/// A call was made: has it taken the thread's context along?
+#[inline]
+fn called(thread: &'static Thread) -> Reply {
+    if thread.lent.load(Ordering::Relaxed) != 0 {
+        return Reply::Lent;
+    }
+    if thread.context().is_some() {
+        loan::regret(thread);
+    }
+    Reply::Later
 }
 
 /// The endpoint that capability `id` may receive from, and the capability's epoch.
@@ -320,16 +410,35 @@ fn served(process: &Process, id: u32) -> Decoded<(Arc<Endpoint>, u64)> {
     }
 }
 
-fn recv(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe) -> Decoded<Reply> {
-    let (endpoint, epoch) = served(process, sqe.cap)?;
+fn recv(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Decoded<Reply> {
     if sqe.result_len as usize > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
-    let buffer = Buffer { process: process.clone(), address: sqe.result_addr, length: sqe.result_len };
+    if thread.borrows.load(Ordering::Relaxed)
+        && let Some(ctx) = thread.context()
+    {
+        // Who takes the next call does not work on the account of the last one.
+        loan::leave(ctx, &thread.reference());
+    }
+    let buffer = Buffer { address: sqe.result_addr, length: sqe.result_len };
+    let waits = with_endpoint(process, sqe.cap, rights::RECV, |endpoint, cap| {
+        endpoint.wait_for_call(thread, sqe.user_data, buffer, cap.epoch()).then_some(())
+    });
+    if waits.is_some() {
+        return Ok(Reply::Later);
+    }
+    let (endpoint, epoch) = served(process, sqe.cap)?;
     Ok(endpoint.recv(thread, sqe.user_data, buffer, epoch).into())
 }
 
 fn answer(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
+    if is_words(sqe) && sqe.method == 0 {
+        let take = |endpoint: &Arc<Endpoint>, _: &Cap| endpoint.take(&thread.reference(), sqe.result_addr);
+        if let Some(flight) = with_endpoint(process, sqe.cap, rights::RECV, take) {
+            flight.answer_words([sqe.arg0, sqe.arg1], will_wait);
+            return Ok(Completion::OK.into());
+        }
+    }
     let (endpoint, _) = served(process, sqe.cap)?;
     let exception = match i32::try_from(sqe.method) {
         Ok(0) => None,

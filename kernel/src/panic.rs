@@ -35,7 +35,7 @@ pub fn report(
     let frame = details(&out);
     backtrace(frame, rip, &out);
     out(format_args!("the kernel stops"));
-    crate::power::off(crate::power::PANICKED)
+    crate::power::off_by_panic()
 }
 
 fn backtrace(mut frame: u64, rip: Option<u64>, out: &dyn Fn(Arguments<'_>)) {

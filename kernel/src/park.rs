@@ -6,7 +6,7 @@ use crate::ring::{self, Completion, Waiter};
 use crate::thread::{self, ParkLink, Thread};
 use crate::time;
 use abi::TransportError;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 const BUCKETS: usize = 256;
 const NONE: u32 = u32::MAX;
@@ -20,8 +20,17 @@ struct Bucket {
 static TABLE: [SpinLock<Bucket>; BUCKETS] =
     [const { SpinLock::new(Rank::Park, Bucket { first: NONE, last: NONE }) }; BUCKETS];
 
+static SALT: AtomicU64 = AtomicU64::new(0);
+
+/// Before the first thread parks.
+pub fn init() {
+    SALT.store(crate::arch::cpu::rdtsc().wrapping_mul(0xbf58_476d_1ce4_e5b9), Ordering::Relaxed);
+}
+
 fn bucket(key: (u64, u64)) -> &'static SpinLock<Bucket> {
-    let hash = (key.0 ^ key.1 >> 2).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // The salt is not known to programs: nobody can choose words that share a bucket with another process's.
+    let salted = (key.0 ^ key.1 >> 2) ^ SALT.load(Ordering::Relaxed);
+    let hash = (salted ^ salted >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     &TABLE[(hash >> 56) as usize % BUCKETS]
 }
 
@@ -108,27 +117,56 @@ pub fn park(
 /// Most threads that one UNPARK wakes.
 pub const MAX_UNPARK: u64 = 1024;
 
-/// Wakes at most `count` threads that are parked on `address` of the current process. Says how many.
-pub fn unpark(thread: &'static Thread, address: u64, count: u64) -> Completion {
+/// Wakes at most `count` threads that are parked on `address` of the current process. Says how many. With `direct` the caller is about to wait,
+/// and the first of them runs in its place.
+pub fn unpark(thread: &'static Thread, address: u64, count: u64, direct: bool) -> Completion {
     let key = match thread.body().process.space.key_of(address) {
         Ok(key) => key,
         Err(_) => return Completion::error(TransportError::BadAddress),
     };
+    if count == 1 {
+        // The usual case, without a batch: a mutex, a turn that is passed on.
+        let mut one = [None];
+        while take_first(key, &mut one) == 1 {
+            if one.iter().flatten().any(|waiter| wake(waiter, direct)) {
+                return Completion::value(1);
+            }
+        }
+        return Completion::value(0);
+    }
+    let count = count.min(MAX_UNPARK);
     let mut woken = 0;
-    while woken < count.min(MAX_UNPARK) {
-        let Some(waiter) = take_first(key) else { break };
-        time::cancel_operation(&waiter);
-        if ring::complete(&waiter, &Completion::OK, false) {
-            woken += 1;
+    while woken < count {
+        // A batch by one walk through the bucket: others may be parked there, too, as many as there are threads.
+        let mut batch = [const { None }; BATCH];
+        let wanted = BATCH.min((count - woken) as usize);
+        let found = take_first(key, &mut batch[..wanted]);
+        for waiter in batch.iter().flatten() {
+            woken += u64::from(wake(waiter, direct && woken == 0));
+        }
+        if found < wanted {
+            break;
         }
     }
     Completion::value(woken)
 }
 
-fn take_first(key: (u64, u64)) -> Option<Waiter> {
+fn wake(waiter: &Waiter, direct: bool) -> bool {
+    time::cancel_operation(waiter);
+    ring::complete(waiter, &Completion::OK, direct)
+}
+
+/// Threads that are taken out of a bucket at once.
+const BATCH: usize = 8;
+
+/// Takes the first who are parked on `key`, as many as there is room for. Says how many.
+fn take_first(key: (u64, u64), taken: &mut [Option<Waiter>]) -> usize {
     let mut bucket = bucket(key).lock();
     let mut at = bucket.first;
-    while let Some(thread) = thread::get(at) {
+    let mut count = 0;
+    while count < taken.len()
+        && let Some(thread) = thread::get(at)
+    {
         // SAFETY: the bucket's lock is held.
         let (its_key, waiter, next) = unsafe {
             let link = link(thread);
@@ -136,11 +174,12 @@ fn take_first(key: (u64, u64)) -> Option<Waiter> {
         };
         if its_key == key {
             bucket.remove(thread);
-            return Some(waiter);
+            taken[count] = Some(waiter);
+            count += 1;
         }
         at = next;
     }
-    None
+    count
 }
 
 /// Takes a parked operation out, if it is still parked.

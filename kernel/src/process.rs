@@ -2,18 +2,22 @@
 
 use crate::arch::switch;
 use crate::arch::{fpu, segments};
+use crate::context::{self, CreateError};
+use crate::endpoint::Endpoint;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
 use crate::mm::{frames, heap};
-use crate::object::{Cap, Session, ThreadExit, Waitable};
+use crate::object::{self, Cap, Session, ThreadExit, Waitable};
+use crate::policy::Share;
 use crate::ring::{self, Waiter};
 use crate::sched;
 use crate::thread::{self, Body, Start, Thread};
+use ::sched::Spec;
 use abi::{CapId, MAX_NAME_BYTES};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use kcore::captable::CapTable;
 use kcore::generation::ThreadRef;
 
@@ -25,20 +29,26 @@ pub const PROCESS_CAP_LIMIT: usize = 4096;
 const PROCESS_FRAME_LIMIT_MIN: u64 = 4096;
 /// Sleeps that one process may have under way.
 pub const PROCESS_SLEEP_LIMIT: u32 = 256;
+/// Bytes of messages that a process may have on their way: 256 of the longest.
+pub const PROCESS_MESSAGE_BYTES_LIMIT: u32 = 1 << 20;
+/// Bytes that the queues of the endpoints which a process made may have: some forty full ones, or a few places for as many endpoints as it
+/// may hold.
+const PROCESS_QUEUE_BYTES_LIMIT: u32 = 8 << 20;
 /// Processes that the machine may have.
 pub const MAX_PROCESSES: usize = 4096;
-/// Those who wait for one process's end.
+/// Those who wait for one process's end, and how many of these places are its parent's alone.
 const MAX_WAITERS: usize = 64;
+const WAITERS_OF_PARENT: usize = 8;
 
 /// A short name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Name(pub [u8; MAX_NAME_BYTES]);
 
 impl Name {
-    /// `None` if it is empty or too long.
+    /// `None` if it is empty, too long, or has control characters, C1 and DEL included: names are printed.
     pub fn new(text: &str) -> Option<Name> {
         let mut bytes = [0; MAX_NAME_BYTES];
-        if text.is_empty() || text.len() > MAX_NAME_BYTES || text.bytes().any(|b| b < 0x20) {
+        if text.is_empty() || text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control) {
             return None;
         }
         bytes[..text.len()].copy_from_slice(text.as_bytes());
@@ -57,6 +67,10 @@ pub struct Ledger {
     records: AtomicU32,
     stack_pages: AtomicU32,
     sleeps: AtomicU32,
+    /// Bytes of messages that are in the kernel's hands.
+    message_bytes: AtomicU32,
+    /// Bytes of the queues of endpoints that it made.
+    queue_bytes: AtomicU32,
 }
 
 fn take(counter: &AtomicU32, amount: u32, limit: u32) -> bool {
@@ -76,6 +90,34 @@ impl Ledger {
     /// One fewer.
     pub fn release_sleep(&self) {
         self.sleeps.fetch_sub(1, Ordering::Relaxed);
+    }
+    /// So many bytes of queues more, if the process may.
+    pub fn take_queue(&self, bytes: u32) -> bool {
+        take(&self.queue_bytes, bytes, PROCESS_QUEUE_BYTES_LIMIT)
+    }
+    /// So many fewer.
+    pub fn release_queue(&self, bytes: u32) {
+        self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of a message that are charged to whoever said it, until this is dropped.
+pub struct MessageCharge {
+    process: Arc<Process>,
+    bytes: u32,
+}
+
+impl MessageCharge {
+    /// Charges `process`; nothing if it has too many bytes on their way.
+    pub fn new(process: &Arc<Process>, bytes: u32) -> Option<MessageCharge> {
+        take(&process.ledger.message_bytes, bytes, PROCESS_MESSAGE_BYTES_LIMIT)
+            .then(|| MessageCharge { process: process.clone(), bytes })
+    }
+}
+
+impl Drop for MessageCharge {
+    fn drop(&mut self) {
+        self.process.ledger.message_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -121,14 +163,18 @@ pub struct Process {
     pub space: Space,
     /// Its capabilities.
     pub caps: SpinLock<CapTable<Cap>>,
-    /// What it uses.
-    pub ledger: Ledger,
+    /// What it uses; what outlives it pays there, too.
+    pub ledger: Arc<Ledger>,
     /// Whom it works for.
     pub session: Arc<Session>,
+    /// The context that every thread of it gets.
+    template: Option<Spec>,
     /// Moves on when handles are revoked.
     pub epoch: AtomicU64,
     inner: SpinLock<Inner>,
     live_threads: AtomicU32,
+    /// Those, and threads that have ended and whose stacks are not free yet: on another CPU one may still stand on its own.
+    unreaped_threads: AtomicU32,
     ending: AtomicBool,
     /// Code and reason, from the first who said so.
     verdict: SpinLock<Option<(i64, Reason)>>,
@@ -144,16 +190,36 @@ static TABLE: SpinLock<Table> = SpinLock::new(Rank::Processes, Table { slots: Ve
 
 /// Deepest use of a kernel stack so far.
 pub static STACK_DEPTH: AtomicU64 = AtomicU64::new(0);
-static IDLE_SEEN: AtomicBool = AtomicBool::new(false);
+/// The CPU that was idle first.
+static IDLE_CPU: AtomicUsize = AtomicUsize::new(NOBODY);
+static IDLE_TOLD: AtomicBool = AtomicBool::new(false);
+static PROGRAMS_SPEAK: AtomicBool = AtomicBool::new(false);
+const NOBODY: usize = usize::MAX;
 
 /// Remembers how deep a stack was used.
 pub fn note_depth(depth: u64) {
     STACK_DEPTH.fetch_max(depth, Ordering::Relaxed);
 }
 
-/// K-16: the steady-state idle loop was reached.
+/// K-16: the steady-state idle loop was reached. Said at once while the kernel is alone, and at power-off once programs use the console.
 pub fn note_idle(cpu: usize) {
-    if !IDLE_SEEN.swap(true, Ordering::Relaxed) {
+    if IDLE_CPU.load(Ordering::Relaxed) == NOBODY
+        && IDLE_CPU.compare_exchange(NOBODY, cpu, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        && !PROGRAMS_SPEAK.load(Ordering::Relaxed)
+    {
+        tell_idle();
+    }
+}
+
+/// From here on the console is the programs'.
+pub fn programs_speak() {
+    PROGRAMS_SPEAK.store(true, Ordering::Relaxed);
+}
+
+/// Says which CPU was idle first, once.
+pub fn tell_idle() {
+    let cpu = IDLE_CPU.load(Ordering::Relaxed);
+    if cpu != NOBODY && !IDLE_TOLD.swap(true, Ordering::Relaxed) {
         crate::println!("sched: idle cpu={cpu} idle_path=cpl0-dispatch");
     }
 }
@@ -169,6 +235,8 @@ pub enum MakeError {
     Table,
     /// The capability table is full.
     Caps,
+    /// No CPU has the time that the process's template asks for.
+    Time,
 }
 
 impl MakeError {
@@ -179,6 +247,7 @@ impl MakeError {
             MakeError::Memory => "no memory left for a kernel stack or ring",
             MakeError::Table => "the machine has no record left",
             MakeError::Caps => "the process's capability table is full",
+            MakeError::Time => "no CPU has as much time left as each thread is to have",
         }
     }
 }
@@ -191,9 +260,15 @@ impl From<SpaceError> for MakeError {
 
 impl Process {
     /// A process without memory, capabilities or threads, in the table.
-    pub fn new(name: Name, parent: u32, session: Arc<Session>) -> Result<Arc<Process>, MakeError> {
+    pub fn new(
+        name: Name,
+        parent: u32,
+        session: Arc<Session>,
+        template: Option<Spec>,
+    ) -> Result<Arc<Process>, MakeError> {
         let limit = (frames::total() / 2).max(PROCESS_FRAME_LIMIT_MIN);
         let space = Space::new(limit).ok_or(MakeError::Memory)?;
+        let ledger = heap::try_arc(Ledger::default()).map_err(|_| MakeError::Memory)?;
         let mut table = TABLE.lock();
         let free = table.slots.iter().position(|(_, process)| process.is_none());
         let at = match free {
@@ -213,14 +288,16 @@ impl Process {
             name,
             space,
             caps: SpinLock::new(Rank::Process, CapTable::new(PROCESS_CAP_LIMIT)),
-            ledger: Ledger::default(),
+            ledger,
             session,
+            template,
             epoch: AtomicU64::new(1),
             inner: SpinLock::new(
                 Rank::Process,
                 Inner { threads: Vec::new(), rings: Vec::new(), ended: None, waiters: Vec::new() },
             ),
             live_threads: AtomicU32::new(0),
+            unreaped_threads: AtomicU32::new(0),
             ending: AtomicBool::new(false),
             verdict: SpinLock::new(Rank::Object, None),
             ended_runtime_ns: AtomicU64::new(0),
@@ -274,16 +351,18 @@ impl Process {
         }
     }
 
-    /// Registers one who waits for the end, or says how it ended.
+    /// Registers one of process `pid` who waits for the end, or says how it ended.
     pub fn wait(
         &self,
+        pid: u32,
         register: impl FnOnce() -> Option<Waiter>,
     ) -> Result<Option<(i64, Reason)>, &'static str> {
         let mut inner = self.inner.lock();
         if let Some(ended) = inner.ended {
             return Ok(Some(ended));
         }
-        if inner.waiters.len() >= MAX_WAITERS || inner.waiters.try_reserve(1).is_err() {
+        let most = if pid == self.parent { MAX_WAITERS } else { MAX_WAITERS - WAITERS_OF_PARENT };
+        if inner.waiters.len() >= most || inner.waiters.try_reserve(1).is_err() {
             return Err("too many wait for this process");
         }
         let waiter = register().ok_or("no operation to spare")?;
@@ -315,7 +394,26 @@ impl Process {
         if !take(&self.ledger.stack_pages, pages, PROCESS_THREAD_LIMIT * pages) {
             return Err(MakeError::Threads);
         }
-        self.make_charged(start, fs_base, ring_address, detached, charge)
+        let context = match self.template {
+            None => None,
+            Some(spec) => match context::create(spec, None, &self.session) {
+                Ok(ctx) => Some(ctx),
+                Err(error) => {
+                    self.ledger.release_stack();
+                    return Err(match error {
+                        CreateError::Memory => MakeError::Memory,
+                        _ => MakeError::Time,
+                    });
+                }
+            },
+        };
+        let mut made = self.make_charged(start, fs_base, ring_address, detached, charge);
+        match (&mut made, context) {
+            (_, None) => {}
+            (Ok(new), Some(ctx)) => context::furnish(ctx, &mut new.runnable),
+            (Err(_), Some(ctx)) => context::abandon(ctx),
+        }
+        made
     }
 
     fn make_charged(
@@ -379,6 +477,7 @@ impl Process {
             return Err(MakeError::Memory);
         }
         self.live_threads.fetch_add(1, Ordering::AcqRel);
+        self.unreaped_threads.fetch_add(1, Ordering::AcqRel);
         let runnable = ::sched::Runnable::new(::sched::ThreadId(u64::from(thread.tid())), ());
         Ok(NewThread { runnable, exit })
     }
@@ -426,10 +525,13 @@ impl Process {
 
     /// Ends the process: every thread leaves as soon as it is about to return to user mode. False if it was ending already.
     pub fn kill(&self, code: i64, reason: Reason) -> bool {
+        // Under the verdict's lock: a thread that sees `ending` may be the last, and asks for the verdict at once.
+        let mut verdict = self.verdict.lock();
         if self.ending.swap(true, Ordering::AcqRel) {
             return false;
         }
-        *self.verdict.lock() = Some((code, reason));
+        *verdict = Some((code, reason));
+        drop(verdict);
         // One thread at a time, from the last: waking takes locks that must not be taken under the list's, and threads that leave
         // the list meanwhile only move others to places that are still to come. New ones see `ending` themselves.
         let mut at = self.inner.lock().threads.len();
@@ -440,6 +542,7 @@ impl Process {
                 inner.threads.get(at).and_then(|tid| thread::get(*tid)).map(Thread::reference)
             };
             let Some(who) = who else { continue };
+            context::strip(&who);
             sched::wake(&who, false);
             if let Some(thread) = thread::get(who.tid) {
                 crate::arch::smp::kick(thread.cpu.load(Ordering::Relaxed) as usize);
@@ -482,8 +585,9 @@ pub struct NewThread {
 }
 
 impl NewThread {
-    /// Lets it run.
-    pub fn start(self) {
+    /// Lets it run, with this share.
+    pub fn start(mut self, share: Share) {
+        share.give(&mut self.runnable);
         sched::start(self.runnable);
     }
 }
@@ -511,6 +615,9 @@ extern "C" fn thread_begin(_: u64) -> ! {
         rsp: body.start.stack,
         ss: segments::USER_DATA.into(),
     };
+    if thread.marks.load(Ordering::Relaxed) != 0 {
+        context::see_to(thread);
+    }
     if body.process.is_ending() {
         exit_current(0);
     }
@@ -524,10 +631,13 @@ pub fn exit_current(code: i64) -> ! {
     let body = thread.body();
     let process = body.process.clone();
     thread.sq.invalidate();
+    // Others may look for what the one in our handoff place has, while we wait for them.
+    sched::settle_handoff();
     withdraw_all(thread);
     if thread.served.get() {
         fail_unanswered(&process, &thread.reference());
     }
+    context::thread_ends(thread);
     crate::time::cancel_timer(thread, thread::TIMEOUT);
     // From here on completions find nobody.
     ring::close(thread);
@@ -544,7 +654,6 @@ pub fn exit_current(code: i64) -> ! {
     process.inner.lock().threads.retain(|tid| *tid != thread.tid());
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
     thread.exit_code.set(code);
-    thread.last.set(last);
     if last {
         process.ending.store(true, Ordering::Release);
         let (code, reason) = process.verdict.lock().take().unwrap_or((code, Reason::Exited));
@@ -563,6 +672,9 @@ fn withdraw_all(thread: &Thread) {
             // A kernel that relied on the check alone would leave its waiters behind.
             ring::forget(thread, &waiter);
         } else if crate::object::withdraw(&waiter, &on) {
+            if let Some(ctx) = thread.context() {
+                context::loan::settle_slowly(ctx, &waiter);
+            }
             ring::forget(thread, &waiter);
         } else {
             // Bounded: the other CPU is in the kernel, which does not preempt itself, and we hold nothing that it could wait for.
@@ -572,23 +684,34 @@ fn withdraw_all(thread: &Thread) {
     }
 }
 
-/// Calls that `server` received and did not answer fail, whoever else serves the endpoint.
+/// Calls that `server` received and did not answer fail, whoever else serves the endpoint. Each endpoint is looked at once, however many
+/// capabilities name it, and others may run between two.
 fn fail_unanswered(process: &Process, server: &ThreadRef) {
+    let search = object::fresh_id();
     let mut from = 0;
     loop {
         let caps = process.caps.lock();
-        let next = caps.iter_from(from).find_map(|(id, cap)| Some((id, cap.served()?.clone())));
+        let next = caps.iter_from(from).find_map(|(id, cap)| {
+            let is_new = |endpoint: &&Arc<Endpoint>| endpoint.search.load(Ordering::Relaxed) != search;
+            Some((id, cap.served().filter(is_new)?.clone()))
+        });
         drop(caps);
         let Some((id, endpoint)) = next else { return };
+        endpoint.search.store(search, Ordering::Relaxed);
         endpoint.server_ended(server);
+        drop(endpoint);
+        crate::interrupt::breathe();
         from = usize::from(id.index()) + 1;
     }
 }
 
 /// Frees what an ended thread stood on.
 pub fn reap(thread: &'static Thread, token: OffStackToken) {
-    let last = thread.last.replace(false);
-    let Some(process) = thread::release(thread, token).filter(|_| last) else { return };
+    let Some(process) = thread::release(thread, token) else { return };
+    // Not the last one to end: that one may be reaped earlier, and the end is told when everything is free.
+    if process.unreaped_threads.fetch_sub(1, Ordering::AcqRel) != 1 {
+        return;
+    }
     let (code, reason, waiters) = process.end();
     let pid = process.pid;
     // Those who wait find everything free when they hear of it.
@@ -600,9 +723,8 @@ pub fn reap(thread: &'static Thread, token: OffStackToken) {
 }
 
 /// Leaves now if the process is ending: for every path that returns to user mode.
-#[inline]
-pub fn exit_if_ending() {
-    let thread = thread::current();
+#[inline(always)]
+pub fn exit_if_ending(thread: &Thread) {
     if thread.body().process.is_ending() {
         exit_current(0);
     }

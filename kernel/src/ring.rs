@@ -3,17 +3,21 @@
 //! I-R1: an operation is accepted only with a free completion entry, which stays reserved until it completes; so no accepted
 //! completion is ever lost (K-11). I-R2: what the program writes into the shared page is read once, checked, and never believed again.
 
-use crate::arch::mem::snapshot_64;
+use crate::arch::mem::{publish_48, snapshot_64};
+use crate::context::loan;
 use crate::object::Waitable;
+use crate::process::Process;
 use crate::sched;
 use crate::thread::{self, OPS, TIMEOUT, Thread};
 use crate::time;
-use abi::{CQ_ENTRIES, Cqe, Ring, SQ_ENTRIES, Sqe, TransportError};
+use abi::{CQ_ENTRIES, Cqe, Op, Ring, SQ_ENTRIES, SQE_VERSION, Sqe, TransportError};
+use alloc::sync::Arc;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
-/// What a completion says, without the caller's own number.
+/// What a completion says, without the caller's own number: the rest of a [`Cqe`].
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     /// 0, an exception or a transport error.
@@ -29,6 +33,18 @@ pub struct Completion {
     /// Further words.
     pub w: [u64; 2],
 }
+
+const _: () = {
+    use core::mem::offset_of;
+    const REST: usize = offset_of!(Cqe, status);
+    assert!(size_of::<Completion>() + REST == size_of::<Cqe>() && offset_of!(Cqe, user_data) == 0);
+    assert!(offset_of!(Completion, status) + REST == offset_of!(Cqe, status));
+    assert!(offset_of!(Completion, cap) + REST == offset_of!(Cqe, cap));
+    assert!(offset_of!(Completion, value) + REST == offset_of!(Cqe, value));
+    assert!(offset_of!(Completion, flags) + REST == offset_of!(Cqe, flags));
+    assert!(offset_of!(Completion, badge) + REST == offset_of!(Cqe, badge));
+    assert!(offset_of!(Completion, w) + REST == offset_of!(Cqe, w));
+};
 
 impl Completion {
     /// Done, and nothing to say.
@@ -128,19 +144,10 @@ impl RingSide {
 
     #[inline]
     fn post(&mut self, user_data: u64, c: &Completion) {
-        let cqe = Cqe {
-            user_data,
-            status: c.status,
-            cap: c.cap,
-            value: c.value,
-            flags: c.flags,
-            badge: c.badge,
-            w: c.w,
-        };
         // SAFETY: an open ring has its page; the slot is inside it. The program may scribble there: its own loss.
         unsafe {
             let slot = &raw mut (*self.page).cq[(self.cq_tail % CQ_ENTRIES) as usize];
-            slot.write_volatile(cqe);
+            publish_48(user_data, (&raw const *c).cast(), slot.cast());
             self.cq_tail = self.cq_tail.wrapping_add(1);
             (*self.page).cq_tail.store(self.cq_tail, Ordering::Release);
         }
@@ -157,6 +164,19 @@ pub fn post_now(thread: &Thread, user_data: u64, completion: &Completion) {
     thread.ring.lock().post(user_data, completion);
 }
 
+/// The process of whoever waits, if the thread is still there.
+pub fn process_of(waiter: &Waiter) -> Option<Arc<Process>> {
+    process_of_thread(&waiter.thread)
+}
+
+/// The process of a thread, if that is still there.
+pub fn process_of_thread(who: &ThreadRef) -> Option<Arc<Process>> {
+    let thread = thread::get(who.tid)?;
+    let ring = thread.ring.lock();
+    // The ring is open while the body is there.
+    (thread.is(who) && !ring.page.is_null()).then(|| thread.body().process.clone())
+}
+
 /// Accepts an operation of the current thread that completes later. `None` if it has none to spare (which a credit excludes).
 pub fn accept(thread: &Thread, user_data: u64, on: Waitable) -> Option<Waiter> {
     let mut ring = thread.ring.lock();
@@ -168,23 +188,138 @@ pub fn accept(thread: &Thread, user_data: u64, on: Waitable) -> Option<Waiter> {
     ring.reserved += 1;
     ring.sequence = ring.sequence.wrapping_add(1);
     let sequence = ring.sequence;
-    ring.pending[op as usize] = Some(Pending { sequence, user_data, on });
+    let before = ring.pending[op as usize].replace(Pending { sequence, user_data, on });
+    debug_assert!(before.is_none(), "the slot was free");
+    // Nothing is dropped, which the compiler cannot know.
+    core::mem::forget(before);
     drop(ring);
     Some(Waiter { thread: thread.reference(), op: op as u8, sequence })
 }
 
+/// [`Waiter::op`] of a timeout fault: no operation, but a thread that was stopped and waits for the verdict.
+pub const FAULT_OP: u8 = u8::MAX;
+
 /// Completes an operation, if its thread is still there. With `direct` the thread runs here next.
+///
+/// A call along which a context was lent ends here, however it ends: the loan is back before the completion is.
 pub fn complete(waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
+    if waiter.op == FAULT_OP {
+        crate::context::methods::fault_answered(&waiter.thread, completion);
+        return true;
+    }
     let Some(thread) = thread::get(waiter.thread.tid) else { return false };
+    match post(thread, waiter, completion) {
+        Posted::Stale => false,
+        Posted::Quiet => true,
+        Posted::Wakes => {
+            wake(thread, waiter, direct);
+            true
+        }
+        Posted::Lent => complete_lent(thread, waiter, completion, direct),
+    }
+}
+
+/// The thread that a completion was posted to. The same, as was just checked; without that check whoever is there now is woken.
+#[inline]
+fn wake(thread: &'static Thread, waiter: &Waiter, direct: bool) {
+    if cfg!(feature = "planted-no-generation-check") {
+        sched::wake_thread(thread, &thread.reference(), direct);
+    } else {
+        sched::wake_thread(thread, &waiter.thread, direct);
+    }
+}
+
+/// As [`complete`], of a call along which the thread has lent its context. The thread is woken in any case: it may wait for the loan only.
+#[inline(never)]
+fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
+    #[cfg(feature = "planted-exception-keeps-loan")]
+    if completion.status > 0 {
+        loan::forget(thread);
+    }
+    let mut handed = loan::settle(thread, waiter, direct);
+    let posted = loop {
+        match post(thread, waiter, completion) {
+            // Another CPU is about to end the loan: it has begun, under the context's lock, and does not wait for anybody.
+            Posted::Lent => {
+                crate::arch::cpu::pause();
+                crate::mm::tlb::poll();
+                handed = handed.or_else(|| loan::settle(thread, waiter, direct));
+            }
+            posted => break posted,
+        }
+    };
+    match handed {
+        Some(runnable) => sched::hand_over_lending(runnable),
+        None => {
+            sched::wake_thread(thread, &waiter.thread, direct);
+        }
+    }
+    !matches!(posted, Posted::Stale)
+}
+
+/// Completes the RECV of a server, whom the current thread lends its context along `call`, if it can.
+#[inline]
+pub fn complete_lending(
+    server: &Waiter,
+    completion: &Completion,
+    lender: &'static Thread,
+    call: &Waiter,
+) -> bool {
+    let Some(thread) = thread::get(server.thread.tid) else { return false };
+    match post(thread, server, completion) {
+        Posted::Stale => false,
+        Posted::Quiet => true,
+        Posted::Wakes => {
+            // Who waits for more calls than this one does not work for this one alone.
+            if receives(thread) || !loan::lend(lender, call, thread, &server.thread) {
+                wake(thread, server, true);
+            }
+            true
+        }
+        Posted::Lent => complete_lent(thread, server, completion, true),
+    }
+}
+
+enum Posted {
+    /// Nobody to tell.
+    Stale,
+    /// It waits for more.
+    Quiet,
+    /// It is to be woken.
+    Wakes,
+    /// Nothing was posted: a context was lent along the operation, and has to come back first.
+    Lent,
+}
+
+/// Does a thread wait for calls?
+pub fn receives(thread: &Thread) -> bool {
+    let ring = thread.ring.lock();
+    ring.pending.iter().flatten().any(|pending| matches!(pending.on, Waitable::Recv(_)))
+}
+
+/// Runs `then` while the operation is under way and cannot complete; nothing, if it is over.
+pub fn while_pending<R>(thread: &Thread, waiter: &Waiter, then: impl FnOnce() -> R) -> Option<R> {
+    let ring = thread.ring.lock();
+    let pending = ring.pending[waiter.op as usize].as_ref()?;
+    (pending.sequence == waiter.sequence && thread.is(&waiter.thread)).then(then)
+}
+
+#[inline(always)]
+fn post(thread: &'static Thread, waiter: &Waiter, completion: &Completion) -> Posted {
     let mut ring = thread.ring.lock();
     // K-05: the record may serve another thread by now.
     if !thread.is(&waiter.thread) && !cfg!(feature = "planted-no-generation-check") || ring.page.is_null() {
         STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
-        return false;
+        return Posted::Stale;
+    }
+    // Under the ring's lock, as it is set: a call either completes before it lends, or brings the loan back.
+    let lent = thread.lent.load(Ordering::Relaxed);
+    if lent != 0 && lent == loan::ticket(waiter) {
+        return Posted::Lent;
     }
     let Some(pending) = ring.free(waiter.op, Some(waiter.sequence)) else {
         STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
-        return false;
+        return Posted::Stale;
     };
     uncharge(thread, &pending.on);
     ring.post(pending.user_data, completion);
@@ -192,14 +327,10 @@ pub fn complete(waiter: &Waiter, completion: &Completion, direct: bool) -> bool 
     if wake {
         ring.need = 0;
     }
-    let reference = thread.reference();
     drop(ring);
     // What it waited on may end here, without a lock.
     drop(pending);
-    if wake {
-        sched::wake(&reference, direct);
-    }
-    true
+    if wake { Posted::Wakes } else { Posted::Quiet }
 }
 
 /// The timer of an operation fired.
@@ -271,6 +402,7 @@ pub fn close(thread: &Thread) {
 /// Takes submissions of the current thread until there are none, or one must wait for a free completion entry. At most a queue full, so
 /// that a program that writes faster than we read does not keep us here. `will_wait`: the thread is about to wait for completions.
 /// `Some(code)` if the thread asked to end.
+#[inline(always)]
 pub fn drain(
     thread: &'static Thread,
     page: *const Ring,
@@ -280,6 +412,18 @@ pub fn drain(
     if unsafe { (*page).sq_tail.load(Ordering::Acquire) } == thread.sq_head.get() {
         return Ok(None);
     }
+    consume(thread, page, will_wait)
+}
+
+/// The beginning of a NOP without flags: the whole of what it says but for its number.
+const PLAIN_NOP: u64 = Op::Nop as u64 | (SQE_VERSION as u64) << 8;
+
+#[inline(never)]
+fn consume(
+    thread: &'static Thread,
+    page: *const Ring,
+    will_wait: bool,
+) -> Result<Option<i64>, TransportError> {
     let lease = match thread.sq.acquire_syscall(thread.tid()) {
         Ok(lease) => lease,
         Err(_) => return Err(TransportError::SqBusy),
@@ -308,17 +452,29 @@ pub fn drain(
             result = Err(TransportError::StaleSqConsumer);
             break;
         }
+        // SAFETY: as above.
+        let from = unsafe { &raw const (*page).sq[(head % SQ_ENTRIES) as usize] };
+        head = head.wrapping_add(1);
+        // SAFETY: as above; each word is read once. An entry that is something else by the time it is copied is that.
+        let [first, user_data] = unsafe { from.cast::<[u64; 2]>().read_volatile() };
+        if first == PLAIN_NOP {
+            post_now(thread, user_data, &Completion::OK);
+            continue;
+        }
         let mut sqe = MaybeUninit::<Sqe>::uninit();
         // SAFETY: as above; a copy, because the program may change the entry while we look at it. Any bytes are an entry.
         let sqe = unsafe {
-            let from = &raw const (*page).sq[(head % SQ_ENTRIES) as usize];
             snapshot_64(from.cast(), sqe.as_mut_ptr().cast());
-            sqe.assume_init()
+            sqe.assume_init_ref()
         };
-        head = head.wrapping_add(1);
-        if let crate::ops::Outcome::Exit(code) = crate::ops::submit(thread, &sqe, will_wait) {
-            result = Ok(Some(code));
-            break;
+        match crate::ops::submit(thread, sqe, will_wait) {
+            crate::ops::Outcome::Done => {}
+            // Who has lent its context waits now.
+            crate::ops::Outcome::Lent => break,
+            crate::ops::Outcome::Exit(code) => {
+                result = Ok(Some(code));
+                break;
+            }
         }
     }
     thread.sq_head.set(head);
@@ -329,13 +485,28 @@ pub fn drain(
 }
 
 /// Waits until `min` completions are there or it is `deadline`. Says how many are there.
-pub fn wait(thread: &'static Thread, min: u32, deadline: u64) -> u32 {
+#[inline(always)]
+pub fn wait(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
+    let unread = thread.ring.lock().unread();
+    if unread >= min || timeout_ns == 0 {
+        return unread;
+    }
+    wait_for_more(thread, min, time::deadline(timeout_ns))
+}
+
+/// Completions that are there.
+pub fn unread(thread: &Thread) -> u32 {
+    thread.ring.lock().unread()
+}
+
+#[inline(never)]
+fn wait_for_more(thread: &'static Thread, min: u32, deadline: u64) -> u32 {
     let mut armed = false;
     loop {
         let mut ring = thread.ring.lock();
         let unread = ring.unread();
         let ended = thread.body().process.is_ending();
-        if unread >= min || ended || deadline == 0 || (armed && time::now_ns() >= deadline) {
+        if unread >= min || ended || (armed && time::now_ns() >= deadline) {
             ring.need = 0;
             drop(ring);
             if armed {

@@ -3,22 +3,38 @@
 //! Each CPU's queue is a `sched::Cpu` under the CPU's own lock. A switch holds that lock, and the *wait* lock of the thread that
 //! is left if it blocks, until the next thread stands on its own stack: so nobody can run a thread that is still being left.
 
+mod budgets;
+mod looks;
+mod moves;
+
+pub use budgets::{
+    bind_current, bind_queued, context_info, current_may_run_on, depend, free, may_run_on, obey, readmit,
+    send_home, take_context, yield_to,
+};
+pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
+
 use crate::arch::percpu::{self, PerCpu};
 use crate::arch::{cpu, features, fpu, segments, smp, switch};
+use crate::context::{self, Ctx};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::paging;
 use crate::mm::stacks::OffStackToken;
 use crate::mm::tlb::AtomicMask;
-use crate::thread::{self, State, Thread, Wait};
+use crate::thread::{self, State, Thread};
 use crate::time;
+use crate::tracing::{self, Why};
+use budgets::stop;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::timerq::TimerQueue;
+use looks::assert_time;
+use moves::{balance, steal};
 use sched::{
-    CpuId, CpuMask, Decision, Effect, Landscape, Misplaced, MoveOutcome, PolicyKind, Runnable, ThreadId,
+    Blocked, CpuId, CpuMask, Decision, Effect, Evicted, Landscape, Noted, PolicyKind, Runnable, ThreadId,
     Topology,
 };
+use trace::Kind;
 
 type Queue = sched::Cpu<()>;
 
@@ -34,20 +50,36 @@ pub struct CpuSched {
     idle_rsp: Cell<u64>,
     /// Whose *wait* lock is held over the switch.
     leaving: Cell<Option<&'static Thread>>,
-    /// Who was left only to be placed anew.
-    requeue: Cell<Option<ThreadRef>>,
+    /// What else is to be done for the one that was left: something of the next three.
+    is_work_left: Cell<bool>,
+    /// It was left for this.
+    after: Cell<Option<After>>,
+    /// Its context makes it stop.
+    evicted: Cell<Option<(&'static Thread, Evicted<()>)>>,
+    /// Its context, if the observer of that is to be told something.
+    news: Cell<Option<&'static Ctx>>,
+    /// `resched` or `handoff` are set: see to it before the thread goes back to user mode.
+    attention: Cell<bool>,
     /// Somebody else should run.
     resched: Cell<bool>,
+    /// Who runs next if the current thread waits before it goes back to user mode. In no queue.
+    handoff: Cell<Option<Runnable<()>>>,
+    /// That one takes the current thread's context along.
+    lends: Cell<bool>,
     /// Nothing to run, and it said so in [`IDLE`].
     pub idle: AtomicBool,
-    /// A direct handoff left the timer as it was.
-    unarmed: Cell<bool>,
     /// Next look at the neighbours.
     balance_ns: Cell<u64>,
-    /// Switches so far.
-    pub switches: AtomicU64,
-    /// Threads taken from other CPUs.
-    pub steals: AtomicU64,
+    /// Between the decision to leave a thread and the next one's first step. Kept by builds that check locks.
+    pub in_dispatch: Cell<bool>,
+}
+
+/// What is done for a thread when it stands on its stack no more.
+enum After {
+    /// It was left only to be placed anew.
+    Requeue(ThreadRef),
+    /// It ended.
+    Reap(&'static Thread),
 }
 
 /// Proof that a switch is over: the thread that was left stands on its stack no more.
@@ -64,20 +96,65 @@ impl CpuSched {
     pub fn new(id: usize) -> CpuSched {
         let id = CpuId::new(id).expect("a CPU number");
         CpuSched {
-            queue: SpinLock::new(Rank::Cpu, Queue::new(id, PolicyKind::default(), time::now_ns())),
+            queue: SpinLock::new(Rank::Cpu, Queue::new(id, policy(), time::now_ns())),
             timers: SpinLock::new(Rank::Timers, TimerQueue::new()),
             next_deadline: AtomicU64::new(u64::MAX),
             idle_rsp: Cell::new(0),
             leaving: Cell::new(None),
-            requeue: Cell::new(None),
+            is_work_left: Cell::new(false),
+            after: Cell::new(None),
+            evicted: Cell::new(None),
+            news: Cell::new(None),
+            attention: Cell::new(false),
             resched: Cell::new(false),
+            handoff: Cell::new(None),
+            lends: Cell::new(false),
             idle: AtomicBool::new(false),
-            unarmed: Cell::new(false),
             balance_ns: Cell::new(0),
-            switches: AtomicU64::new(0),
-            steals: AtomicU64::new(0),
+            in_dispatch: Cell::new(false),
         }
     }
+
+    /// The local path begins or ends: from here on (up to here) locks of others are counted.
+    #[inline(always)]
+    fn mark_dispatch(&self, begins: bool) {
+        if cfg!(debug_assertions) {
+            self.in_dispatch.set(begins);
+        }
+    }
+
+    /// Somebody is left only so that something is done for it.
+    fn leave_for(&self, after: After) {
+        self.after.set(Some(after));
+        self.is_work_left.set(true);
+    }
+
+    fn want_switch(&self) {
+        self.resched.set(true);
+        self.attention.set(true);
+    }
+}
+
+static IS_EEVDF: AtomicBool = AtomicBool::new(false);
+
+/// Chooses the order of best-effort threads, before any CPU has a queue.
+pub fn set_policy(policy: PolicyKind) {
+    IS_EEVDF.store(policy == PolicyKind::Eevdf, Ordering::Relaxed);
+}
+
+/// The order of best-effort threads.
+pub fn policy() -> PolicyKind {
+    if IS_EEVDF.load(Ordering::Relaxed) { PolicyKind::Eevdf } else { PolicyKind::Wfq }
+}
+
+/// The clock was set: this CPU counts from now. What it had counted before was on another clock, perhaps far ahead, and nothing would be
+/// charged until the new one had caught up.
+pub fn restart() {
+    let me = percpu::this();
+    let id = CpuId::new(me.id).expect("a CPU number");
+    let mut queue = Queue::new(id, policy(), time::now_ns());
+    core::mem::swap(&mut queue, &mut me.sched.queue.lock());
+    assert!(queue.stays_idle(), "the clock was set while threads ran");
 }
 
 /// All CPUs are up: wake-ups may use them.
@@ -103,52 +180,127 @@ pub enum Woken {
     Stale,
 }
 
-/// Lets a thread go on, if it is still the one that is meant. With `direct` it runs here next, in what is left of the caller's slice: the
-/// fast path of a call to a waiting server.
+/// Lets a thread go on, if it is still the one that is meant. With `direct` it runs here as soon as the current thread waits, in what is left
+/// of that one's slice: the fast path of a call to a waiting server.
 pub fn wake(who: &ThreadRef, direct: bool) -> Woken {
-    let Some(thread) = thread::get(who.tid) else { return Woken::Stale };
+    match thread::get(who.tid) {
+        Some(thread) => wake_thread(thread, who, direct),
+        None => Woken::Stale,
+    }
+}
+
+/// As [`wake`], of the record that `who` names.
+#[inline]
+pub fn wake_thread(thread: &'static Thread, who: &ThreadRef, direct: bool) -> Woken {
     let mut wait = thread.wait.lock();
     if !thread.is(who) {
         return Woken::Stale;
     }
-    wake_locked(thread, &mut wait, direct)
-}
-
-fn wake_locked(thread: &'static Thread, wait: &mut Guard<'_, Wait>, direct: bool) -> Woken {
     let Some(blocked) = wait.parked.take() else {
         wait.woken = true;
         return Woken::Early;
     };
     thread.state.store(State::Runnable as u8, Ordering::Relaxed);
-    match blocked.wake() {
-        Ok(runnable) => enqueue(runnable, direct),
-        // Threads that run on contexts only do not exist yet.
-        Err(blocked) => wait.parked = Some(blocked),
+    let runnable = match blocked.wake() {
+        Ok(runnable) => runnable,
+        Err(blocked) => {
+            // It runs on contexts only, and has none: whoever binds it to one wakes it.
+            wait.parked = Some(blocked);
+            thread.state.store(State::Waiting as u8, Ordering::Relaxed);
+            thread.stopped.store(true, Ordering::Release);
+            return Woken::Yes;
+        }
+    };
+    if direct {
+        drop(wait);
+        hand_over(runnable);
+    } else {
+        enqueue(runnable);
     }
     Woken::Yes
 }
 
 /// A new thread may run.
 pub fn start(runnable: Runnable<()>) {
-    enqueue(runnable, false);
+    enqueue(runnable);
 }
 
-fn enqueue(runnable: Runnable<()>, direct: bool) {
+/// Keeps a thread for [`block`], if that is soon to come; there is one such place.
+#[inline]
+fn hand_over(runnable: Runnable<()>) {
     let me = percpu::this();
-    let target = if direct { me } else { place(&runnable, me) };
+    let may_stay = CpuId::new(me.id).is_some_and(|cpu| runnable.may_run_on(cpu));
+    let first = me.sched.handoff.take();
+    if first.is_none() && may_stay {
+        me.sched.handoff.set(Some(runnable));
+        me.sched.attention.set(true);
+    } else {
+        me.sched.handoff.set(first);
+        me.counters.handoffs_flushed.bump();
+        enqueue(runnable);
+    }
+}
+
+/// As `hand_over`, with the current thread's context: the way of every loan and of every answer to one. Whoever was in the place before is
+/// queued.
+#[inline]
+pub fn hand_over_lending(runnable: Runnable<()>) {
+    let me = percpu::this();
+    flush_handoff(me);
+    me.sched.handoff.set(Some(runnable));
+    me.sched.lends.set(true);
+    me.sched.attention.set(true);
+}
+
+/// The current thread does not wait after all: who was to run in its place is queued like any other.
+fn flush_handoff(me: &'static PerCpu) {
+    if let Some(runnable) = me.sched.handoff.take() {
+        me.counters.handoffs_flushed.bump();
+        enqueue(if me.sched.lends.replace(false) { endow(me, runnable) } else { runnable });
+    }
+}
+
+/// The current thread's context goes to `runnable` at once.
+fn endow(me: &'static PerCpu, mut runnable: Runnable<()>) -> Runnable<()> {
+    let now = time::now_ns();
+    let mut queue = me.sched.queue.lock();
+    let current = queue.current();
+    let taken = queue.unbind_current(now);
+    if let (Some(current), Some((time, _))) = (current, &taken) {
+        tracing::unbound(me, current, false, now);
+        tracing::bound(me, runnable.id(), time, now);
+    }
+    drop(queue);
+    if let Some((time, effect)) = taken {
+        let bound = runnable.bind(time);
+        debug_assert!(matches!(bound, Ok(None)), "it was to run here, on this context: {bound:?}");
+        apply(me, me, effect, now);
+    }
+    runnable
+}
+
+/// Nobody is in this CPU's handoff place from here on.
+pub fn settle_handoff() {
+    flush_handoff(percpu::this());
+}
+
+fn enqueue(runnable: Runnable<()>) {
+    let me = percpu::this();
+    let target = place(&runnable, me);
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
     if cfg!(feature = "planted-alloc-under-lock") {
         drop(core::hint::black_box(alloc::boxed::Box::new(now)));
     }
-    let outcome = if direct { queue.hand_over(runnable, now) } else { queue.enqueue(runnable, now) };
+    tracing::arrives(target, &runnable, now);
+    let outcome = queue.enqueue(runnable, now);
+    target.counters.queue_depth_max.raise(queue.waiting() as u64);
     drop(queue);
+    if target.id != me.id {
+        me.counters.queue_locks_by_wakes.bump();
+    }
     match outcome {
-        // The caller is about to wait: the switch arms the timer. If it does not wait after all, `preempt_if_needed` does.
-        Ok(Effect::Rearm { .. }) if direct => me.sched.unarmed.set(true),
         Ok(effect) => apply(target, me, effect, now),
-        // A preference only: it may not run here.
-        Err(Misplaced(runnable)) if direct => enqueue(runnable, false),
         // `place` obeys masks; a thread that no CPU may run would be lost here.
         Err(_) => panic!("a thread was placed on CPU {} which it may not use", target.id),
     }
@@ -156,10 +308,15 @@ fn enqueue(runnable: Runnable<()>, direct: bool) {
 
 fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
     let Some(topology) = topology() else { return me };
+    if percpu::count() == 1 {
+        me.counters.wakes_stayed.bump();
+        return me;
+    }
     let previous = runnable.last_cpu();
     // The usual case first: it ran here, may do so again, and nobody else is idle.
     let may_stay = |last: CpuId| last.index() == me.id && runnable.allowed().contains(last);
     if previous.is_some_and(may_stay) && IDLE.is_empty() {
+        me.counters.wakes_stayed.bump();
         return me;
     }
     let idle = IDLE.snapshot();
@@ -167,11 +324,21 @@ fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
         Landscape { topology, online: CpuMask::first_n(percpu::count()), idle, pending: PENDING.snapshot() };
     let load = |cpu: CpuId| {
         // A look without the lock would do; a try keeps the number whole.
+        if cpu.index() != me.id {
+            me.counters.queue_locks_by_wakes.bump();
+        }
         percpu::get(cpu.index())
             .and_then(|cpu| cpu.sched.queue.try_lock().map(|queue| queue.load()))
             .unwrap_or(u64::MAX)
     };
     let chosen = sched::place(&land, &runnable.allowed(), previous, CpuId::new(me.id), load);
+    let outcome = match chosen {
+        None => &me.counters.wakes_failed,
+        Some(placement) if Some(placement.cpu) == previous => &me.counters.wakes_stayed,
+        Some(placement) if placement.was_idle => &me.counters.wakes_to_idle,
+        Some(_) => &me.counters.wakes_to_loaded,
+    };
+    outcome.bump();
     chosen.and_then(|placement| percpu::get(placement.cpu.index())).unwrap_or(me)
 }
 
@@ -181,10 +348,11 @@ fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, now: u64)
         Effect::Keep => {}
         _ if target.id != me.id => {
             PENDING.insert(target.id);
+            tracing::note(me, Kind::Ipi { to: target.id as u16 }, now);
             smp::interrupt(target, smp::IPI_RESCHED);
         }
         Effect::Rearm { until_ns } => time::arm(me, until_ns, now),
-        Effect::Dispatch => me.sched.resched.set(true),
+        Effect::Dispatch => me.sched.want_switch(),
     }
 }
 
@@ -203,10 +371,33 @@ pub fn block() {
     thread.state.store(State::Waiting as u8, Ordering::Relaxed);
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
+    me.sched.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
-    wait.parked = queue.block(now);
+    let (blocked, decision) = match me.sched.handoff.take() {
+        Some(next) => {
+            me.counters.handoffs_taken.bump();
+            let lends = me.sched.lends.replace(false);
+            let why = if lends { Why::Lend(next.id()) } else { Why::Handoff(next.id()) };
+            // `hand_over` has seen that it may run here.
+            let moves = lends && !cfg!(feature = "planted-wrong-context");
+            let switched = if moves { queue.block_lending(next, now) } else { queue.block_for(next, now) };
+            let switched = switched.unwrap_or_else(|_| unreachable!("handed to the wrong CPU"));
+            tracing::decided(me, Some(thread), why, &switched.1, now);
+            switched
+        }
+        None => {
+            let switched = (queue.block(now), queue.dispatch(now));
+            tracing::decided(me, Some(thread), Why::Block, &switched.1, now);
+            switched
+        }
+    };
+    wait.parked = blocked;
     debug_assert!(wait.parked.is_some());
-    let decision = queue.dispatch(now);
+    debug_assert!(
+        thread.context().is_some() || wait.parked.as_ref().is_some_and(|parked| parked.context().is_none()),
+        "I-C5: a thread waits with a context that is not its own: {:?}",
+        wait.parked.as_ref().and_then(|parked| parked.context()).map(|context| context.identity())
+    );
     me.sched.leaving.set(Some(thread));
     core::mem::forget(wait);
     leave(me, queue, decision, now);
@@ -218,15 +409,18 @@ pub fn end() -> ! {
     let me = percpu::this();
     let thread = thread::current();
     debug_assert!(!me.held.any(), "ending with a lock held");
+    flush_handoff(me);
     let mut wait = thread.wait.lock();
     thread.state.store(State::Ended as u8, Ordering::Relaxed);
     let now = time::now_ns();
+    me.sched.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
     wait.parked = queue.block(now);
     assert_unnamed(&queue, thread);
     let decision = queue.dispatch(now);
+    tracing::decided(me, Some(thread), Why::Exit, &decision, now);
     me.sched.leaving.set(Some(thread));
-    me.dead.set(Some(thread.tid()));
+    me.sched.leave_for(After::Reap(thread));
     core::mem::forget(wait);
     leave(me, queue, decision, now);
     unreachable!("an ended thread was run");
@@ -236,95 +430,155 @@ pub fn end() -> ! {
 fn assert_unnamed(queue: &Queue, thread: &Thread) {
     let id = ThreadId(u64::from(thread.tid()));
     assert!(queue.current() != Some(id), "K-17: an ended thread is still current");
-    if cfg!(debug_assertions) {
+    // Linear: of a crowd this would be a large part of its end.
+    if cfg!(debug_assertions) && queue.queued() <= 256 {
         queue.for_each_queued(|ticket, _, ()| {
             assert!(ticket.thread != id, "K-17: an ended thread is still queued")
         });
     }
-    EXITS_CHECKED.fetch_add(1, Ordering::Relaxed);
+    percpu::this().counters.exits_checked.bump();
 }
-
-/// Exits for which [`assert_unnamed`] held.
-pub static EXITS_CHECKED: AtomicU64 = AtomicU64::new(0);
 
 /// No CPU of a mask is online.
 #[derive(Clone, Copy, Debug)]
 pub struct NoSuchCpu;
 
-/// From now on the current thread runs on these CPUs only; it does when this returns.
+/// From now on the current thread runs on these CPUs only; it does when this returns. Refused if its context's CPU is not among them.
 pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
     let online = CpuMask::first_n(percpu::count());
     if cpus.and(&online).is_empty() {
         return Err(NoSuchCpu);
     }
     let cpus = if online.without(&cpus).is_empty() { CpuMask::ALL } else { cpus };
+    replant(
+        |me, thread, now| tracing::confined(me, thread, cpus, now),
+        |blocked| blocked.set_allowed(cpus).map_err(|_| NoSuchCpu),
+        |_, _, _| {},
+    )
+}
+
+/// Takes the current thread off its CPU, changes it, and has it placed anew; the trace hears of a change `before` or `after` the decision.
+fn replant<E>(
+    before: impl FnOnce(&'static PerCpu, &'static Thread, u64),
+    change: impl FnOnce(&mut Blocked<()>) -> Result<(), E>,
+    after: impl FnOnce(&'static PerCpu, &Blocked<()>, u64),
+) -> Result<(), E> {
     let me = percpu::this();
     let thread = thread::current();
+    flush_handoff(me);
     let mut wait = thread.wait.lock();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     let mut queue = me.sched.queue.lock();
     let mut blocked = queue.block(now).expect("the current thread");
-    let changed = blocked.set_allowed(cpus);
-    debug_assert!(changed.is_ok(), "the mask is not empty");
+    let changed = change(&mut blocked);
+    if changed.is_ok() {
+        before(me, thread, now);
+    }
     wait.parked = Some(blocked);
     let decision = queue.dispatch(now);
+    tracing::decided(me, Some(thread), Why::Block, &decision, now);
+    if let Some(parked) = &wait.parked {
+        after(me, parked, now);
+    }
     me.sched.leaving.set(Some(thread));
     // It is off its stack only after the switch; whoever is next wakes it.
-    me.sched.requeue.set(Some(thread.reference()));
+    me.sched.leave_for(After::Requeue(thread.reference()));
     core::mem::forget(wait);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
-    Ok(())
+    changed
 }
 
-/// Somebody else should run: does so, if that is (still) true. For paths that return to user mode.
-#[inline]
-pub fn preempt_if_needed() {
+/// As [`attend`], of a system call that returns. What is promised to its thread decides who is more urgent, so it is fetched first: a server
+/// answers one caller, takes the call of the next one, and has that one's deadline before the first one is looked at.
+#[inline(always)]
+pub fn attend_leaving() {
+    if percpu::this().sched.attention.get() {
+        fetch_and_attend();
+    }
+}
+
+#[cold]
+fn fetch_and_attend() {
+    settle_handoff();
+    context::fetch_promised(thread::current());
+    // It may be on another CPU by now.
+    attend_now(percpu::this());
+}
+
+/// Does what has come up since the thread entered the kernel, if anything: others may have to run. For paths that return to user mode.
+#[inline(always)]
+pub fn attend() {
     let me = percpu::this();
-    if me.sched.resched.get() {
-        preempt(me, false);
-    } else if me.sched.unarmed.replace(false) {
-        let until_ns = me.sched.queue.lock().until_ns();
-        time::arm(me, until_ns, time::now_ns());
+    if me.sched.attention.get() {
+        attend_now(me);
+    }
+}
+
+#[cold]
+fn attend_now(me: &'static PerCpu) {
+    let mut me = me;
+    // What is done for the thread that was left, after the switch, may bring up more: a handler that is told of a timeout.
+    while me.sched.attention.get() {
+        flush_handoff(me);
+        if me.sched.resched.get() {
+            switch_away(me, false);
+            me = percpu::this();
+        } else {
+            me.sched.attention.set(false);
+        }
     }
 }
 
 /// Gives the CPU to others.
 pub fn yield_now() {
-    preempt(percpu::this(), true);
+    let me = percpu::this();
+    flush_handoff(me);
+    switch_away(me, true);
 }
 
-#[cold]
-fn preempt(me: &'static PerCpu, voluntarily: bool) {
-    me.sched.resched.set(false);
+/// The current thread goes back to the queue.
+fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     let thread = thread::current();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
+    me.sched.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
-    let decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
+    let mut decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
+    if cfg!(feature = "planted-second-choice") && !voluntarily && now.count_ones().is_multiple_of(2) {
+        decision = queue.yield_now(now);
+    }
+    tracing::decided(me, Some(thread), if voluntarily { Why::Yield } else { Why::Look }, &decision, now);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
 }
 
 /// Switches to whom `decision` names. Returns when this context is chosen again.
-fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<()>, now: u64) {
-    debug_assert!(decision.evicted.is_none(), "nobody has a context yet");
+fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<()>, now: u64) {
+    let previous = me.current.get();
+    if decision.noted != Noted::NOTHING || decision.evicted.is_some() {
+        note_context(me, &queue, &mut decision);
+    }
     let next = decision.run.and_then(|id| thread::get(id.0 as u32));
     let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const Thread);
     time::arm(me, decision.until_ns, now);
+    me.sched.attention.set(false);
     me.sched.resched.set(false);
-    me.sched.unarmed.set(false);
-    let previous = me.current.get();
     if core::ptr::eq(previous, next_pointer) {
         if let Some(left) = me.sched.leaving.take() {
             // SAFETY: `block` forgot the guard.
             unsafe { left.wait.unlock_forgotten() };
         }
+        drop(queue);
+        me.sched.mark_dispatch(false);
+        if me.sched.is_work_left.get() {
+            finish_work(me);
+        }
         return;
     }
     core::mem::forget(queue);
-    me.sched.switches.fetch_add(1, Ordering::Relaxed);
+    me.counters.switches.bump();
     me.current.set(next_pointer);
     // SAFETY: records are never unmapped.
     let save = match unsafe { previous.as_ref() } {
@@ -350,6 +604,24 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<()>, n
     finish_switch();
 }
 
+/// The context of the thread that is left ran dry, was late, or makes it stop.
+#[cold]
+fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<()>) {
+    // SAFETY: records are never unmapped.
+    let Some(left) = (unsafe { me.current.get().as_ref() }) else { return };
+    let noted = decision.noted;
+    let info = queue.context_info(ThreadId(u64::from(left.tid())));
+    me.sched.news.set(context::notify::note(left, &noted, info.as_ref()));
+    me.sched.evicted.set(decision.evicted.take().map(|evicted| (left, evicted)));
+    me.sched.is_work_left.set(true);
+    if noted.has(Noted::DEPLETED) {
+        me.counters.budgets_exhausted.bump();
+    }
+    if noted.has(Noted::LATE) {
+        me.counters.deadlines_missed.bump();
+    }
+}
+
 /// The first thing on a stack that was switched to: opens what the switch held, and frees who ended.
 pub fn finish_switch() {
     let me = percpu::this();
@@ -359,13 +631,31 @@ pub fn finish_switch() {
         // SAFETY: `block` or `end` forgot the guard.
         unsafe { left.wait.unlock_forgotten() };
     }
-    if let Some(left) = me.sched.requeue.take() {
-        wake(&left, false);
+    me.sched.mark_dispatch(false);
+    if me.sched.is_work_left.get() {
+        finish_work(me);
     }
-    if let Some(tid) = me.dead.take() {
-        let switched = Switched(());
-        let thread = thread::get(tid).expect("records are never unmapped");
-        crate::process::reap(thread, OffStackToken::after_switch(&switched));
+}
+
+/// Does what else is to be done for the thread that was left, and tells the observers of its context.
+#[cold]
+fn finish_work(me: &PerCpu) {
+    me.sched.is_work_left.set(false);
+    let (after, evicted, news) = (me.sched.after.take(), me.sched.evicted.take(), me.sched.news.take());
+    match after {
+        None => {}
+        Some(After::Requeue(left)) => {
+            wake(&left, false);
+        }
+        Some(After::Reap(left)) => {
+            crate::process::reap(left, OffStackToken::after_switch(&Switched(())));
+        }
+    }
+    if let Some((left, evicted)) = evicted {
+        stop(left, evicted);
+    }
+    if let Some(ctx) = news {
+        context::notify::tell(ctx);
     }
 }
 
@@ -377,6 +667,7 @@ fn load_space(me: &'static PerCpu, process: Option<&alloc::sync::Arc<crate::proc
     }
     if let Some(process) = process {
         process.space.resident.insert(me.id);
+        segments::clear_selectors();
     }
     let old = me.space.replace(process.map(|process| &raw const process.space).unwrap_or(core::ptr::null()));
     me.root.set(root);
@@ -399,13 +690,20 @@ pub fn leave_space() {
 pub extern "C" fn idle_loop(_: u64) -> ! {
     let me = percpu::this();
     loop {
-        let now = time::now_ns();
         let mut queue = me.sched.queue.lock();
-        let decision = queue.dispatch(now);
-        if decision.run.is_some() {
-            unmark_idle(me);
-            leave(me, queue, decision, now);
-            continue;
+        let mut until_ns = u64::MAX;
+        if !queue.stays_idle() {
+            let now = time::now_ns();
+            let decision = queue.dispatch(now);
+            // Somebody's refill comes then.
+            until_ns = decision.until_ns;
+            tracing::decided(me, None, Why::Idle, &decision, now);
+            if decision.run.is_some() {
+                me.sched.mark_dispatch(true);
+                unmark_idle(me);
+                leave(me, queue, decision, now);
+                continue;
+            }
         }
         drop(queue);
         if steal(me) {
@@ -416,7 +714,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
             // Somebody may have queued for a busy neighbour before the mark was seen: look once more.
             continue;
         }
-        time::arm(me, u64::MAX, now);
+        time::arm(me, until_ns, time::now_ns());
         crate::process::note_idle(me.id);
         cpu::wait_for_interrupt();
     }
@@ -428,79 +726,25 @@ fn unmark_idle(me: &PerCpu) {
     }
 }
 
-/// Takes the most overdue thread that another CPU has waiting.
-fn steal(me: &'static PerCpu) -> bool {
-    let thief = CpuId::new(me.id).expect("a CPU number");
-    let summaries = percpu::all()
-        .filter(|other| other.id != me.id)
-        .filter_map(|other| other.sched.queue.try_lock().map(|queue| queue.summary()));
-    let Some(victim) = sched::most_overdue(thief, summaries) else { return false };
-    let Some(victim) = percpu::get(victim.index()) else { return false };
-    let moved = with_both(me, victim, |mine, theirs, now| mine.steal_from(theirs, now));
-    let stolen = matches!(moved, MoveOutcome::Moved { .. });
-    me.sched.steals.fetch_add(u64::from(stolen), Ordering::Relaxed);
-    stolen
-}
-
-/// Runs `with` under the locks of two CPUs, taken in ascending number.
-fn with_both(
-    me: &'static PerCpu,
-    other: &'static PerCpu,
-    with: impl FnOnce(&mut Queue, &mut Queue, u64) -> MoveOutcome,
-) -> MoveOutcome {
-    let now;
-    if me.id < other.id {
-        let mut mine = me.sched.queue.lock();
-        let mut theirs = other.sched.queue.lock();
-        now = time::now_ns();
-        with(&mut mine, &mut theirs, now)
-    } else {
-        let mut theirs = other.sched.queue.lock();
-        let mut mine = me.sched.queue.lock();
-        now = time::now_ns();
-        with(&mut mine, &mut theirs, now)
-    }
-}
-
 /// The timer fired or another CPU asked: what does the core say?
-pub fn look(me: &'static PerCpu) {
+pub fn look(me: &'static PerCpu, now: u64) {
     PENDING.remove(me.id);
-    let now = time::now_ns();
     if now >= me.sched.balance_ns.get() {
         let id = CpuId::new(me.id).expect("a CPU number");
         me.sched.balance_ns.set(sched::next_balance_ns(id, now));
-        balance(me, now);
-    }
-    let mut queue = me.sched.queue.lock();
-    let effect = queue.timer(now);
-    let until_ns = queue.until_ns();
-    drop(queue);
-    match effect {
-        Effect::Dispatch => me.sched.resched.set(true),
-        Effect::Keep | Effect::Rearm { .. } => time::arm(me, until_ns, now),
-    }
-}
-
-/// A CPU that is ahead takes a thread from one that is behind.
-fn balance(me: &'static PerCpu, now: u64) {
-    if percpu::count() == 1 {
-        return;
-    }
-    let mine = me.sched.queue.lock().refreshed_summary(now);
-    let others = (1..percpu::count())
-        .map(|step| (me.id + step) % percpu::count())
-        .take(sched::BALANCE_SCAN_CPUS)
-        .filter_map(percpu::get)
-        .filter_map(|other| other.sched.queue.try_lock().map(|queue| queue.summary()));
-    let plan = sched::balance_plan(&mine, others);
-    if let Some(slow) = plan.pull_from.and_then(|slow| percpu::get(slow.index())) {
-        let outcome = with_both(me, slow, |mine, theirs, now| mine.balance_from(theirs, now));
-        if let MoveOutcome::Moved { effect, .. } = outcome {
-            apply(me, me, effect, now);
+        if !cfg!(feature = "planted-no-balance") {
+            balance(me, now);
         }
     }
-    if let Some(limit) = plan.forgive_below {
-        me.sched.queue.lock().forgive_below(limit);
+    let mut queue = me.sched.queue.lock();
+    tracing::note(me, Kind::Timer, now);
+    let effect = queue.timer(now);
+    let until_ns = queue.until_ns();
+    assert_time(&queue);
+    drop(queue);
+    match effect {
+        Effect::Dispatch => me.sched.want_switch(),
+        Effect::Keep | Effect::Rearm { .. } => time::arm(me, until_ns, now),
     }
 }
 
@@ -515,34 +759,23 @@ pub fn enter_idle(me: &'static PerCpu) -> ! {
     unreachable!("the boot context was run again");
 }
 
-// ---- looking --------------------------------------------------------------------------------------------------------------
+// ---- interrupts ------------------------------------------------------------------------------------------------------------
 
-/// What the scheduler counts of thread `tid`, wherever it is. `None` if it ended, or moved while we looked.
-pub fn snapshot(tid: u32) -> Option<::sched::Snapshot> {
-    let thread = thread::get(tid)?;
-    let wait = thread.wait.lock();
-    if let Some(parked) = &wait.parked {
-        return Some(parked.snapshot());
-    }
-    drop(wait);
-    let id = ThreadId(u64::from(tid));
-    let cpu = percpu::get(thread.cpu.load(Ordering::Relaxed) as usize)?;
-    let queue = cpu.sched.queue.lock();
-    if queue.current() == Some(id) {
-        return queue.current_snapshot();
-    }
-    let mut found = None;
-    queue.for_each_queued(|ticket, snapshot, ()| {
-        if ticket.thread == id {
-            found = Some(snapshot);
-        }
-    });
-    found
+/// An interrupt begins: from here on, time is nobody's but the kernel's. Says when that was.
+#[inline]
+pub fn interrupt_begins(me: &PerCpu) -> u64 {
+    let mut queue = me.sched.queue.lock();
+    let now = time::now_ns();
+    tracing::note(me, Kind::System, now);
+    queue.interrupt_begin(now);
+    now
 }
 
-/// A CPU's time so far, and how many threads wait there.
-pub fn cpu_time(cpu: &PerCpu) -> (::sched::CpuTime, usize) {
-    let mut queue = cpu.sched.queue.lock();
-    queue.refreshed_summary(time::now_ns());
-    (queue.time(), queue.waiting())
+/// It ends: time goes to the running thread or to idle again.
+#[inline]
+pub fn interrupt_ends(me: &PerCpu) {
+    let now = time::now_ns();
+    let mut queue = me.sched.queue.lock();
+    tracing::resumes(me, &queue, now);
+    queue.interrupt_end(now);
 }

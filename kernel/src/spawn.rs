@@ -1,11 +1,13 @@
 //! Making a process: its program, its stack, what it is told, and what it is given.
 
+use crate::context;
 use crate::methods::{Context, Outcome, Refusal};
 use crate::mm::frames::{FRAME_BYTES, Frame};
 use crate::mm::space::{Access, Backing};
 use crate::object::{Cap, Object, Session};
 use crate::ops::Reply;
-use crate::process::{MakeError, Name, Process};
+use crate::policy::{self, Gate, Share};
+use crate::process::{MakeError, Name, NewThread, Process};
 use crate::ring::Completion;
 use crate::thread::Start;
 use abi::{
@@ -15,6 +17,7 @@ use abi::{
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use kcore::elf::Program;
+use sched::{LatencyClass, Spec, Weight};
 use schema::messages_capnp as m;
 
 /// A capability to be given to a new process, under a name.
@@ -53,9 +56,19 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
         }
         gifts.push(Gift { name, cap });
     }
-    // The slot for the handle first: nothing is made that could not be given.
+    let share = match policy::chosen(c, &p) {
+        Ok(share) => share,
+        Err(answer) => return answer,
+    };
+    let template = match template(c, &p) {
+        Ok(template) => template,
+        Err(answer) => return answer,
+    };
+    // The result and the slot for the handle first: nothing is made that could not be given.
+    c.expects::<m::process_spawner_spawn_results::Owned>()?;
     let slot = c.process.caps.lock().reserve().map_err(|_| MakeError::Caps)?;
-    let made = make(program, name, c.process.pid, session, args, gifts);
+    let birth = Birth { name, parent: c.process.pid, session, share, template };
+    let made = make(program, birth, args, gifts);
     match made {
         Ok(process) => {
             let handle = Cap::new(Object::ProcessHandle(process.clone()), rights::ALL, 0);
@@ -71,6 +84,28 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
             Err(refusal)
         }
     }
+}
+
+/// The context that every thread of the child is to have. An `Err` is the answer to the caller.
+fn template(
+    c: &Context<'_>,
+    p: &m::process_spawner_spawn_params::Reader<'_>,
+) -> Result<Option<Spec>, Outcome> {
+    let spec = match p.get_template() {
+        Ok(spec) => spec,
+        Err(error) => return Err(Err(error.into())),
+    };
+    if spec.get_budget_ns() == 0 && spec.get_period_ns() == 0 {
+        return Ok(None);
+    }
+    if let Err(refused) = context::methods::may_create(c, p.get_context()) {
+        return Err(Err(refused.into()));
+    }
+    let (spec, timeout) = context::methods::spec_of(c, &spec)?;
+    if timeout.is_some() {
+        return Err(Err((Exception::InvalidArgument, "threads of a template cannot fault").into()));
+    }
+    Ok(Some(spec))
 }
 
 /// The caller's capability `raw`, as it may be given to a child: rights that it has, and those that only make sense at home made anew.
@@ -106,15 +141,22 @@ fn own(raw: u32, wanted: u16) -> Option<Cap> {
     Some(Cap::new(object, wanted & (rights::CALL | rights::GRANT), 0))
 }
 
+/// What a process is from its birth on.
+pub struct Birth {
+    /// Its name.
+    pub name: Name,
+    /// Who starts it.
+    pub parent: u32,
+    /// Whom it works for.
+    pub session: Arc<Session>,
+    /// The share of its first thread.
+    pub share: Share,
+    /// The context that every thread of it gets.
+    pub template: Option<Spec>,
+}
+
 /// Makes a process and starts its first thread.
-pub fn make(
-    program: &str,
-    name: Name,
-    parent: u32,
-    session: Arc<Session>,
-    args: &[u8],
-    gifts: Vec<Gift>,
-) -> Result<Arc<Process>, Refusal> {
+pub fn make(program: &str, birth: Birth, args: &[u8], gifts: Vec<Gift>) -> Result<Arc<Process>, Refusal> {
     if gifts.len() >= CAPSET_MAX {
         return Err((Exception::InvalidArgument, "too many grants").into());
     }
@@ -122,11 +164,13 @@ pub fn make(
         .ok_or((Exception::Failed, "there is no such program; ProcessSpawner.programs lists them"))?;
     let elf =
         kcore::elf::parse(bytes).map_err(|_| (Exception::Failed, "the program is not a valid executable"))?;
-    let process = Process::new(name, parent, session)?;
-    let made = furnish(&process, &elf, frame, args, gifts);
-    if let Err(refusal) = made {
-        process.abandon();
-        return Err(refusal);
+    let process = Process::new(birth.name, birth.parent, birth.session, birth.template)?;
+    match furnish(&process, &elf, frame, args, gifts) {
+        Ok(first) => first.start(birth.share),
+        Err(refusal) => {
+            process.abandon();
+            return Err(refusal);
+        }
     }
     Ok(process)
 }
@@ -137,7 +181,7 @@ fn furnish(
     image: Frame,
     args: &[u8],
     gifts: Vec<Gift>,
-) -> Result<(), Refusal> {
+) -> Result<NewThread, Refusal> {
     for segment in elf.segments() {
         load_segment(process, &segment, image)?;
     }
@@ -146,9 +190,7 @@ fn furnish(
     put_boot_info(process, elf, args)?;
     put_capset(process, gifts)?;
     let start = Start { entry: elf.entry, stack: STACK_TOP_VADDR, argument: BOOTINFO_VADDR };
-    let thread = process.make_thread(start, 0, Some(abi::RING_VADDR), true)?;
-    thread.start();
-    Ok(())
+    Ok(process.make_thread(start, 0, Some(abi::RING_VADDR), true)?)
 }
 
 /// Read-only pages come straight from the boot image; writable ones are copies.
@@ -223,10 +265,15 @@ pub fn boot(manifest: &image::Manifest<'_>) -> Result<Arc<Process>, &'static str
     let name = Name::new(init.name).ok_or("init's name is too long")?;
     let session_name = Name::new(init.session.unwrap_or("system")).ok_or("the session's name is too long")?;
     let session = Arc::new(Session::new(session_name));
+    let gate = Arc::new(Gate::new());
     let mut gifts = Vec::new();
     for grant in init.grants() {
         let object = match grant.interface {
             Interface::UserSession => Object::UserSession(session.clone()),
+            Interface::SchedulingPolicy => Object::SchedulingPolicy(gate.clone()),
+            Interface::SchedulingContext => {
+                Object::SchedulingContext(context::root(&session).ok_or("no memory for the first context")?)
+            }
             interface => {
                 Object::stateless(interface).ok_or("init is granted an object that does not exist yet")?
             }
@@ -239,7 +286,11 @@ pub fn boot(manifest: &image::Manifest<'_>) -> Result<Arc<Process>, &'static str
         args.extend_from_slice(arg.as_bytes());
         args.push(0);
     }
-    make(init.program, name, 0, session, &args, gifts).map_err(|refusal| match refusal {
+    let (weight, class) = init.share();
+    let weight = Weight::new(weight).map_err(|_| "init's weight is out of range")?;
+    let share = Share { weight: Some(weight), class: LatencyClass::ALL.get(class as usize).copied() };
+    let birth = Birth { name, parent: 0, session, share, template: None };
+    make(init.program, birth, &args, gifts).map_err(|refusal| match refusal {
         Refusal::Exception(_, why) => why,
         Refusal::Transport(_) => "init does not start",
     })

@@ -2,24 +2,40 @@
 
 use crate::arch::entry::Frame;
 use crate::process;
-use crate::{ring, sched, thread, time};
+use crate::thread::{self, Thread};
+use crate::{context, ring, sched};
 use abi::{CQ_ENTRIES, SYS_CAP_ENTER, SYS_EXIT, TransportError};
+use core::sync::atomic::Ordering;
 
 /// From assembly: two arguments and the number. What it returns is in RAX.
 pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
+    // The same after a wait: it is the thread whose stack this is.
+    let thread = thread::current();
     let result = match number {
-        SYS_CAP_ENTER => cap_enter(first, second),
+        SYS_CAP_ENTER => cap_enter(thread, first, second),
         SYS_EXIT => process::exit_current(first as i64),
         _ => TransportError::UnknownSyscall as i64,
     };
-    sched::preempt_if_needed();
-    process::exit_if_ending();
+    sched::attend_leaving();
+    if thread.marks.load(Ordering::Relaxed) != 0 {
+        return after_marks(thread, number, result);
+    }
+    process::exit_if_ending(thread);
     result
 }
 
+/// The end of a system call of a thread that has to see to its context first.
+#[cold]
+#[inline(never)]
+fn after_marks(thread: &'static Thread, number: u64, result: i64) -> i64 {
+    context::see_to(thread);
+    process::exit_if_ending(thread);
+    // Meanwhile more may have come.
+    if number == SYS_CAP_ENTER && result >= 0 { ring::unread(thread).into() } else { result }
+}
+
 #[inline]
-fn cap_enter(min_complete: u64, timeout_ns: u64) -> i64 {
-    let thread = thread::current();
+fn cap_enter(thread: &'static Thread, min_complete: u64, timeout_ns: u64) -> i64 {
     // More than the queue holds can never be there; a full queue then has to do.
     let min = min_complete.min(CQ_ENTRIES.into()) as u32;
     let page = thread.body().ring_frame.pointer();
@@ -28,8 +44,7 @@ fn cap_enter(min_complete: u64, timeout_ns: u64) -> i64 {
         Ok(Some(code)) => process::exit_current(code),
         Err(error) => return error as i64,
     }
-    let deadline = if timeout_ns == 0 { 0 } else { time::deadline(timeout_ns) };
-    i64::from(ring::wait(thread, min, deadline))
+    i64::from(ring::wait(thread, min, timeout_ns))
 }
 
 const _: () = assert!(size_of::<Frame>() == 22 * 8);

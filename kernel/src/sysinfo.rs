@@ -2,17 +2,21 @@
 
 use crate::arch::percpu;
 use crate::methods::{Context, Outcome};
+use crate::mm::frames;
 use crate::mm::stacks::STACK_BYTES;
-use crate::mm::{frames, tlb};
 use crate::process::{self, Process};
 use crate::thread::{self, State};
-use crate::{console, event, image, interrupt, ring, sched, time};
+use crate::{console, counters, event, image, interrupt, ring, sched, time};
+use ::sched::Policy as _;
 use abi::Exception;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use schema::messages_capnp as m;
 use schema::words;
+
+/// Threads that are looked at before others may run on the CPU.
+const BREATH_THREADS: usize = 16;
 
 /// SystemInfo's methods.
 pub fn call(c: &Context<'_>, params: &[u8]) -> Outcome {
@@ -21,7 +25,8 @@ pub fn call(c: &Context<'_>, params: &[u8]) -> Outcome {
         1 => processes(c, params),
         2 => threads(c, params),
         3 => cpus(c, params),
-        _ => counters(c, params),
+        4 => count(c, params),
+        _ => crate::context::methods::list(c, start(params)?),
     }
 }
 
@@ -48,8 +53,9 @@ fn info(c: &Context<'_>, params: &[u8]) -> Outcome {
         event::Source::None => "none",
     };
     let clock = crate::clock::source();
-    let more =
-        words::data(1) + words::text(version.len()) + words::text(timer.len()) + words::text(clock.len());
+    let policy = sched::policy().name();
+    let texts = [version, timer, clock, policy];
+    let more = words::data(1) + texts.iter().map(|text| words::text(text.len())).sum::<usize>();
     c.reply_long::<m::system_info_info_results::Owned>(more, |mut r| {
         r.set_ring_abi_version(abi::RING_ABI_VERSION);
         r.set_sqe_size(size_of::<abi::Sqe>() as u32);
@@ -65,6 +71,7 @@ fn info(c: &Context<'_>, params: &[u8]) -> Outcome {
         r.set_bytes_per_ring(size_of::<abi::Ring>() as u32);
         r.set_timer(timer);
         r.set_clock(clock);
+        r.set_policy(policy);
     })
 }
 
@@ -83,6 +90,10 @@ fn row(process: Arc<Process>) -> Row {
     let mut runtime_ns = process.ended_runtime_ns.load(Ordering::Relaxed);
     let mut at = 0;
     while let Some(tid) = process.thread_at(at) {
+        // Each may have to be searched for in a long queue.
+        if at % BREATH_THREADS == BREATH_THREADS - 1 {
+            interrupt::breathe();
+        }
         runtime_ns += sched::snapshot(tid).map_or(0, |snapshot| snapshot.runtime_ns);
         at += 1;
     }
@@ -196,6 +207,7 @@ fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
                 t.set_switches(s.voluntary_blocks + s.preemptions);
                 t.set_preemptions(s.preemptions);
                 t.set_migrations(s.migrations);
+                t.set_runnable_ns(s.runnable_accumulated_ns);
             }
         }
     })
@@ -220,8 +232,8 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
                 t.set_idle_ns(time.idle_ns);
                 t.set_busy_ns(time.total_ns() - time.idle_ns - time.interrupt_ns);
                 t.set_interrupt_ns(time.interrupt_ns);
-                t.set_switches(cpu.sched.switches.load(Ordering::Relaxed));
-                t.set_steals(cpu.sched.steals.load(Ordering::Relaxed));
+                t.set_switches(cpu.counters.switches.get());
+                t.set_steals(cpu.counters.steals.get());
                 t.set_queued(*queued as u32);
                 t.set_online(cpu.online.load(Ordering::Relaxed));
             }
@@ -229,13 +241,18 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
     )
 }
 
-/// The kernel's counters, by name.
-fn all_counters() -> [(&'static str, u64); 12] {
+const OTHERS: usize = 11;
+
+/// The kernel's counters, by name: those of CPUs first.
+fn all_counters() -> impl Iterator<Item = (&'static str, u64)> {
+    counters::all().into_iter().chain(other_counters())
+}
+
+fn other_counters() -> [(&'static str, u64); OTHERS] {
     let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     [
-        ("tlb_shootdowns", load(&tlb::SHOOTDOWNS)),
+        ("migrations", percpu::all().map(sched::migrations).sum()),
         ("stale_completions", load(&ring::STALE_COMPLETIONS)),
-        ("exits_checked", load(&sched::EXITS_CHECKED)),
         ("kernel_stack_depth", load(&process::STACK_DEPTH)),
         ("kernel_stack_bytes", STACK_BYTES),
         ("thread_record_bytes", thread::RECORD_BYTES as u64),
@@ -248,10 +265,12 @@ fn all_counters() -> [(&'static str, u64); 12] {
     ]
 }
 
-fn counters(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn count(c: &Context<'_>, params: &[u8]) -> Outcome {
     let skip = start(params)?;
-    let all = all_counters();
-    let rest = all.get(skip..).ok_or((Exception::InvalidArgument, "there are not so many counters"))?;
+    if skip > counters::COUNT + OTHERS {
+        return Err((Exception::InvalidArgument, "there are not so many counters").into());
+    }
+    let rest = list(counters::COUNT + OTHERS, all_counters().skip(skip))?;
     let names: usize = rest.iter().map(|(name, _)| words::text(name.len())).sum();
     let size = words::structures::<m::counter::Owned>(rest.len()) + names;
     c.reply_long::<m::system_info_counters_results::Owned>(size, |mut r| {

@@ -1,6 +1,7 @@
 //! Threads: a table of records that are never unmapped, so that a stale reference can be looked up and found stale (K-05).
 
 use crate::arch::percpu;
+use crate::context::Ctx;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::{self, Frame};
 use crate::mm::paging;
@@ -10,7 +11,7 @@ use crate::ring::{RingSide, Waiter};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::sqlease::SqOwner;
 use kcore::timerq::Node;
@@ -92,6 +93,20 @@ pub struct Start {
     pub argument: u64,
 }
 
+/// Bits of [`Thread::marks`].
+pub mod mark {
+    /// A context is promised to it, and to be fetched.
+    pub const SUMMONS: u8 = 1;
+    /// Its context is lent, and to be waited for.
+    pub const LENT: u8 = 2;
+    /// Bound to what is promised to it, it stops without a context: so it does, too, if the promise is taken back before it was fetched.
+    pub const STOPS: u8 = 4;
+    /// As [`STOPS`], but it goes on at its weight.
+    pub const STAYS: u8 = 8;
+    /// It is to end, which needs no context.
+    pub const ENDS: u8 = 16;
+}
+
 /// One record of the table.
 pub struct Thread {
     tid: u32,
@@ -115,6 +130,17 @@ pub struct Thread {
     pub sq_head: Cell<u32>,
     /// It has received calls: when it ends, those that it did not answer fail.
     pub served: Cell<bool>,
+    /// The context that it runs on or has lent, its own or on loan; null for none. Written under that context's lock.
+    pub context: AtomicPtr<Ctx>,
+    /// Its context is lent along this operation (`loan::ticket`; 0: it is not): it does not return to user mode. Written under that context's
+    /// lock.
+    pub lent: AtomicU64,
+    /// The context that it runs on is another thread's. Written with `context`.
+    pub borrows: AtomicBool,
+    /// What it must see to before it returns to user mode: bits of [`mark`].
+    pub marks: AtomicU8,
+    /// It was stopped by the dispatcher, and waits until somebody decides what becomes of it.
+    pub stopped: AtomicBool,
     /// Who may consume submissions (K-12).
     pub sq: SqOwner,
     /// See [`Wait`].
@@ -131,8 +157,6 @@ pub struct Thread {
     body: UnsafeCell<Option<Body>>,
     /// What it ended with, while the record waits to be reaped.
     pub exit_code: Cell<i64>,
-    /// It was the last of its process.
-    pub last: Cell<bool>,
     /// The generation that ended, while the record waits to be reaped.
     ended_generation: Cell<u32>,
 }
@@ -145,6 +169,12 @@ impl Thread {
     #[inline]
     pub fn tid(&self) -> u32 {
         self.tid
+    }
+
+    /// What traces call the thread that is here: its number, and above it 16 bits that count who had that number.
+    pub fn trace_id(&self) -> u32 {
+        const _: () = assert!(MAX_THREADS <= 1 << 16);
+        self.tid | self.ended_generation.get() << 16
     }
 
     /// Names the thread that is here now.
@@ -164,6 +194,41 @@ impl Thread {
             && self.generation.load(Ordering::Relaxed) == reference.thread_generation
             && self.pid.load(Ordering::Relaxed) == reference.pid
             && self.process_generation.load(Ordering::Relaxed) == reference.process_generation
+    }
+
+    /// The context that it runs on or has lent.
+    #[inline]
+    pub fn context(&self) -> Option<&'static Ctx> {
+        // SAFETY: records of contexts are never freed.
+        unsafe { self.context.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// See [`Thread::context`]; under that context's lock. `borrows`: it is another thread's.
+    pub fn set_context(&self, context: Option<&'static Ctx>, borrows: bool) {
+        self.borrows.store(borrows, Ordering::Relaxed);
+        let pointer =
+            context.map_or(core::ptr::null_mut(), |context| core::ptr::from_ref(context).cast_mut());
+        self.context.store(pointer, Ordering::Release);
+    }
+
+    /// [`Thread::set_context`], if it has none: whoever gives it one from outside does so under its *wait* lock, or by this.
+    pub fn claim(&self, context: &'static Ctx, borrows: bool) -> bool {
+        let _wait = self.wait.lock();
+        let is_free = self.context().is_none();
+        if is_free {
+            self.set_context(Some(context), borrows);
+        }
+        is_free
+    }
+
+    /// Its context is lent along the operation with this ticket; 0: it is not, any more. Under that context's lock.
+    pub fn set_lent(&self, ticket: u64) {
+        self.lent.store(ticket, Ordering::Release);
+        if ticket == 0 {
+            self.marks.fetch_and(!mark::LENT, Ordering::AcqRel);
+        } else {
+            self.marks.fetch_or(mark::LENT, Ordering::AcqRel);
+        }
     }
 
     /// What it has. Only the running thread itself may ask, and who holds the lock of its ring while that is open.
@@ -208,6 +273,13 @@ pub fn current() -> &'static Thread {
     unsafe { percpu::this().current.get().as_ref() }.expect("a thread runs")
 }
 
+/// As [`current`], if one does.
+#[inline]
+pub fn current_or_none() -> Option<&'static Thread> {
+    // SAFETY: as in `current`.
+    unsafe { percpu::this().current.get().as_ref() }
+}
+
 impl Table {
     fn grow(&mut self) -> Option<()> {
         if self.count >= MAX_THREADS {
@@ -246,6 +318,11 @@ impl Table {
                 mxcsr: Cell::new(crate::arch::fpu::MXCSR_INITIAL),
                 sq_head: Cell::new(0),
                 served: Cell::new(false),
+                context: AtomicPtr::new(core::ptr::null_mut()),
+                lent: AtomicU64::new(0),
+                borrows: AtomicBool::new(false),
+                marks: AtomicU8::new(0),
+                stopped: AtomicBool::new(false),
                 sq: SqOwner::new(),
                 wait: SpinLock::new(Rank::Wait, Wait { parked: None, woken: false }),
                 ring: SpinLock::new(Rank::Ring, RingSide::closed()),
@@ -265,7 +342,6 @@ impl Table {
                 park_ticket: AtomicU64::new(0),
                 body: UnsafeCell::new(None),
                 exit_code: Cell::new(0),
-                last: Cell::new(false),
                 ended_generation: Cell::new(0),
             });
         }
@@ -292,6 +368,12 @@ pub fn claim(body: Body) -> Result<&'static Thread, Body> {
     thread.mxcsr.set(crate::arch::fpu::MXCSR_INITIAL);
     thread.sq_head.set(0);
     thread.served.set(false);
+    debug_assert!(
+        thread.context().is_none() && thread.lent.load(Ordering::Relaxed) == 0,
+        "a record in a context"
+    );
+    thread.marks.store(0, Ordering::Relaxed);
+    thread.stopped.store(false, Ordering::Relaxed);
     let _ = thread.sq.reopen();
     *thread.ring.lock() = RingSide::open(body.ring_frame.pointer());
     *thread.wait.lock() = Wait { parked: None, woken: false };
@@ -314,6 +396,11 @@ pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Proc
     // SAFETY: the thread does not run any more, and nobody else asks for its body.
     let body = unsafe { (*thread.body.get()).take() };
     let parked = thread.wait.lock().parked.take();
+    debug_assert!(
+        parked.as_ref().is_none_or(|parked| parked.context().is_none()),
+        "I-C1: a thread ends with a context: {:?}",
+        parked.as_ref().and_then(|parked| parked.context()).map(|context| context.identity())
+    );
     drop(parked);
     let code = thread.exit_code.get();
     let generation = thread.ended_generation.get();

@@ -27,13 +27,13 @@ pub fn arm(me: &PerCpu, until_ns: u64, now: u64) {
     }
 }
 
-/// The event fired.
-pub fn event(me: &'static PerCpu) {
+/// The event fired; `now` is when its interrupt began.
+pub fn event(me: &'static PerCpu, now: u64) {
     if crate::selftest::take_event() {
         return;
     }
     me.armed_ns.set(u64::MAX);
-    let now = now_ns();
+    let mut has_woken = false;
     if me.id == 0 {
         clock::discipline(now);
     }
@@ -42,13 +42,15 @@ pub fn event(me: &'static PerCpu) {
             break;
         }
         let Some(waiter) = pop_due(me, now) else { break };
+        has_woken = true;
         if waiter.op as usize == TIMEOUT {
             crate::sched::wake(&waiter.thread, false);
         } else {
             ring::timer_due(&waiter);
         }
     }
-    crate::sched::look(me);
+    // Waking takes time.
+    crate::sched::look(me, if has_woken { now_ns() } else { now });
 }
 
 struct Records;

@@ -1,15 +1,20 @@
 //! What the programs share: how a proof reports, random numbers that a seed decides, a victim to watch, a look at the whole machine,
-//! pictures in text; and the shell.
+//! threads that compete for CPUs and the work that they do, pictures in text; and the shell.
 #![no_std]
 
 extern crate alloc;
 
+pub mod contexts;
+pub mod fair;
 pub mod fuzz;
 pub mod kit;
 pub mod machine;
 pub mod proof;
 pub mod random;
 pub mod rawring;
+pub mod scale;
 pub mod shell;
 pub mod text;
+pub mod ticks;
 pub mod victim;
+pub mod workload;

@@ -1,8 +1,10 @@
 //! The machine as a whole: free frames and live processes, before and after.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use rt::abi::{CapSetEntry, Interface};
-use rt::{Command, Console, ProcessSpawner, SystemInfo, caps, println, thread, time};
+use rt::sync::Mutex;
+use rt::{Command, ProcessSpawner, SystemInfo, caps, println, thread, time};
 
 use crate::ensure;
 use crate::proof::{Doing, Outcome};
@@ -22,6 +24,8 @@ pub struct Before {
     pub processes: usize,
     /// Frames in use by anything but the kernel's heap, and bytes in use of that.
     used: (u64, u64),
+    /// Records of threads, which are never given back: if there are more now, the warm-up was too small.
+    records: u64,
 }
 
 impl Before {
@@ -40,7 +44,9 @@ impl Before {
             processes = processes.min(info.processes().doing("list processes")?.len());
         }
         let used = used(&info)?;
-        Ok(Before { info, free, processes, used })
+        let mut before = Before { info, free, processes, used, records: 0 };
+        before.records = before.counter("thread_records")?;
+        Ok(before)
     }
 
     /// Fails unless the machine comes back to what it was: as many processes, as many frames in use, as many bytes of the kernel's heap.
@@ -82,11 +88,13 @@ impl Before {
         );
         ensure!(
             now_used == self.used,
-            "{what}: {} frames and {} bytes of heap are in use, there were {} and {}",
+            "{what}: {} frames and {} bytes of heap are in use, there were {} and {}; {} thread records, there were {}",
             now_used.0,
             now_used.1,
             self.used.0,
-            self.used.1
+            self.used.1,
+            self.counter("thread_records")?,
+            self.records
         );
         Ok(())
     }
@@ -114,14 +122,18 @@ pub fn command<'a>(program: &'a str, name: &'a str) -> Command<'a> {
 }
 
 /// Makes the kernel's tables as large as they will get: so many threads at once in this process, so many processes at once (of `program`
-/// with the argument `nap`, which must end by itself after a while), and all who may read the console. What the tables take they keep,
-/// and that is no leak.
+/// with the argument `nap`, which must end by itself after a while). What the tables take they keep, and that is no leak.
 pub fn warm_up(threads: usize, program: &str, processes: usize) -> Outcome {
+    // They stay until all are there, however long that takes.
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock();
     let mut handles = Vec::new();
     for _ in 0..threads {
-        let nap = || time::sleep(20 * MS).is_ok();
-        handles.push(thread::Builder::new().stack_bytes(8192).spawn(nap).doing("warm up: spawn")?);
+        let gate = Arc::clone(&gate);
+        let pass = move || drop(gate.lock());
+        handles.push(thread::Builder::new().stack_bytes(8192).spawn(pass).doing("warm up: spawn")?);
     }
+    drop(closed);
     for handle in handles {
         handle.join().doing("warm up: join")?;
     }
@@ -134,9 +146,6 @@ pub fn warm_up(threads: usize, program: &str, processes: usize) -> Outcome {
         child.handle.kill().doing("warm up: kill")?;
         child.wait().doing("warm up: wait")?;
     }
-    let console: Console = caps::any().doing("console")?;
-    let readers: Vec<_> = (0..20).map(|_| console.read_start(1)).collect();
-    drop(readers);
     thread::trim();
     Ok(())
 }

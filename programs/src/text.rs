@@ -26,6 +26,21 @@ impl Display for Bar {
     }
 }
 
+/// So many of what the word names: `1 CPU`, `4 CPUs`.
+#[derive(Clone, Copy, Debug)]
+pub struct Count(pub u64, pub &'static str);
+
+impl Display for Count {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+/// The CPUs of this machine.
+pub fn cpus() -> Count {
+    Count(rt::boot_info().cpus.into(), "CPU")
+}
+
 /// Nanoseconds as seconds with three places.
 #[derive(Clone, Copy, Debug)]
 pub struct Seconds(pub u64);

@@ -4,22 +4,34 @@
 
 mod call;
 mod console;
+mod context;
 mod endpoint;
 mod machine;
 mod memory;
 mod park;
+mod policy;
 mod process;
+mod spec;
 mod system;
 mod thread;
 mod timer;
 
+pub use abi::{LatencyClass, Overrun};
 pub use console::Console;
+pub use context::{
+    Consumed, ContextInfo, ContextListing, Created, Fallback, Notification, Notifications, Outcome,
+    SchedulingContext, Timeout,
+};
 pub use endpoint::{Answer, Endpoint, Give, Incoming, Message, Reply, message_buffer};
-pub use machine::{BootManifest, Factory, Power, SessionInfo, UserSession};
+pub use machine::{BootManifest, Factory, Logout, Power, SessionInfo, UserSession};
 pub use memory::{MemoryObject, Protection, VirtualMemory};
 pub use park::{ParkSpace, Parked};
+pub use policy::{SchedulingPolicy, Share};
 pub use process::{Child, Command, Exit, ProcessHandle, ProcessInfo, ProcessSpawner};
-pub use schema::messages_capnp::{ExitReason, OperationResult, ProcessState, ThreadState};
+pub use schema::messages_capnp::{
+    DispatchEffect, ExitReason, NotificationKind, OperationResult, ProcessState, ThreadState,
+};
+pub use spec::{CpuMask, Spec};
 pub use system::{Counter, CpuInfo, Machine, SystemInfo, ThreadInfo};
 pub use thread::{ThreadControl, ThreadHandle, ThreadSpawner};
 pub use timer::Timer;

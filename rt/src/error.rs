@@ -73,6 +73,14 @@ impl Error {
         }
     }
 
+    /// The operation's result, if it is one.
+    pub fn operation(&self) -> Option<schema::messages_capnp::OperationResult> {
+        match self {
+            Error::Operation(result) => Some(*result),
+            _ => None,
+        }
+    }
+
     /// The transport error, if it is one.
     pub fn transport(&self) -> Option<TransportError> {
         match self {

@@ -156,9 +156,15 @@ impl Client {
         }
         // SAFETY: below the tail, so the kernel has written it and does not write it again before the head has passed it.
         let cqe = unsafe { (&raw const ring.cq[(head % CQ_ENTRIES) as usize]).read() };
-        self.cq_head.set(head.wrapping_add(1));
-        ring.cq_head.store(head.wrapping_add(1), Ordering::Release);
+        self.pass(head);
         Some(cqe)
+    }
+
+    /// The completion at `head` has been taken.
+    #[inline(always)]
+    fn pass(&self, head: u32) {
+        self.cq_head.set(head.wrapping_add(1));
+        self.ring().cq_head.store(head.wrapping_add(1), Ordering::Release);
     }
 
     /// Puts a completion into its slot.
@@ -196,15 +202,19 @@ impl Client {
     pub(crate) fn wait(&self, token: Token) -> Cqe {
         // The usual case: nothing else is under way, and the completion is there when the system call returns.
         if self.done.get() & (1 << token.slot()) == 0 {
-            if self.cq_head.get() == self.ring().cq_tail.load(Ordering::Acquire) {
+            let ring = self.ring();
+            let head = self.cq_head.get();
+            if head == ring.cq_tail.load(Ordering::Acquire) {
                 self.enter(1, u64::MAX);
             }
-            if let Some(cqe) = self.take_one() {
-                if cqe.user_data == token.id {
-                    self.free.set(self.free.get() | 1 << token.slot());
-                    return cqe;
-                }
-                self.keep(cqe);
+            let place = &raw const ring.cq[(head % CQ_ENTRIES) as usize];
+            // SAFETY: looked at only if it is below the tail: see `take_one`.
+            if head != ring.cq_tail.load(Ordering::Acquire) && unsafe { (*place).user_data } == token.id {
+                // SAFETY: as above.
+                let cqe = unsafe { place.read() };
+                self.pass(head);
+                self.free.set(self.free.get() | 1 << token.slot());
+                return cqe;
             }
         }
         self.wait_slow(token)

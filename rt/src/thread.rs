@@ -43,6 +43,8 @@ pub fn id() -> u32 {
 
 /// Gives the CPU to others that want it.
 pub fn yield_now() {
+    // For whoever shares the core, if nobody shares the CPU; an emulator that counts instructions runs its other CPUs meanwhile.
+    core::hint::spin_loop();
     crate::sync::yield_now();
 }
 

@@ -44,6 +44,7 @@ methods! {
         THREADS = 2 "threads",
         CPUS = 3 "cpus",
         COUNTERS = 4 "counters",
+        CONTEXTS = 5 "contexts",
     }
     Factory factory {
         CREATE_ENDPOINT = 0 "createEndpoint",
@@ -52,4 +53,22 @@ methods! {
     }
     Power power { OFF = 0 "off" }
     BootManifest boot_manifest { READ = 0 "read" }
+    SchedulingPolicy scheduling_policy {
+        SET_WEIGHT = 0 "setWeight",
+        SET_LATENCY_CLASS = 1 "setLatencyClass",
+        SNAPSHOT = 2 "snapshot",
+    }
+    SchedulingContext scheduling_context {
+        INFO = 0 "info",
+        CREATE = 1 "create",
+        BIND_CALLER_THREAD = 2 "bindCallerThread",
+        UNBIND = 3 "unbind",
+        RECONFIGURE = 4 "reconfigure",
+        REVOKE = 5 "revoke",
+        DRAIN_NOTIFICATIONS = 6 "drainNotifications",
+        WAIT_NOTIFICATION = 7 "waitNotification",
+        CONSUMED = 8 "consumed",
+        YIELD_TO = 9 "yieldTo",
+        BIND_THREAD = 10 "bindThread",
+    }
 }

@@ -51,8 +51,9 @@ impl Scale {
     /// Nanoseconds of `ticks` counts, rounded down.
     #[inline]
     pub const fn ns(self, ticks: u64) -> u64 {
-        let ns = (ticks as u128 * self.mult as u128) >> SHIFT;
-        if ns > u64::MAX as u128 { u64::MAX } else { ns as u64 }
+        let product = ticks as u128 * self.mult as u128;
+        // One comparison of the upper half, where comparing the quotient would be two.
+        if (product >> 64) as u64 >= 1 << SHIFT { u64::MAX } else { (product >> SHIFT) as u64 }
     }
 
     /// Counts of `ns` nanoseconds, rounded up: `self.ns(self.ticks(ns)) >= ns`, unless that is past the end of the counter.

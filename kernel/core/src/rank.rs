@@ -17,33 +17,36 @@ pub enum Rank {
     Space = 3,
     /// One kernel object.
     Object = 4,
+    /// One scheduling context: who should have its time.
+    Context = 5,
     /// One bucket of parked threads.
-    Park = 5,
+    Park = 6,
     /// Kernel stacks and thread records.
-    Stacks = 6,
+    Stacks = 7,
     /// The heap.
-    Heap = 7,
+    Heap = 8,
     /// Physical frames.
-    Frames = 8,
+    Frames = 9,
     /// The completion side of one ring.
-    Ring = 9,
+    Ring = 10,
     /// Whether one thread is parked.
-    Wait = 10,
+    Wait = 11,
     /// One CPU's deadlines.
-    Timers = 11,
+    Timers = 12,
     /// One CPU's run queue; two may be held, by ascending number.
-    Cpu = 12,
+    Cpu = 13,
     /// The serial port, and other leaves.
-    Console = 13,
+    Console = 14,
 }
 
 impl Rank {
     /// All of them, lowest first.
-    pub const ALL: [Rank; 13] = [
+    pub const ALL: [Rank; 14] = [
         Rank::Processes,
         Rank::Process,
         Rank::Space,
         Rank::Object,
+        Rank::Context,
         Rank::Park,
         Rank::Stacks,
         Rank::Heap,
@@ -169,7 +172,7 @@ mod tests {
             held.release(rank);
             assert!(!held.holds(rank));
         }
-        assert_eq!(held.iter().count(), 9);
+        assert_eq!(held.iter().count(), Rank::ALL.len() - 4);
     }
 
     /// Every pair: only a higher rank may follow, but for a second CPU.

@@ -1,4 +1,4 @@
-//! Reads CPUs and interrupt routing from the ACPI tables: RSDP, RSDT or XSDT, MADT. Nothing else is needed.
+//! Reads CPUs and interrupt routing from the ACPI tables: RSDP, RSDT or XSDT, MADT, and SRAT where there is one.
 
 use crate::mm::paging::phys;
 use alloc::vec::Vec;
@@ -10,6 +10,8 @@ pub struct Platform {
     pub cpus: Vec<u32>,
     /// Physical address and first interrupt of the IO APIC.
     pub io_apic: Option<(u64, u32)>,
+    /// Memory nodes: (APIC number, node).
+    pub nodes: Vec<(u32, u32)>,
     /// (ISA line, global interrupt, flags).
     pub overrides: Vec<(u8, u32, u16)>,
 }
@@ -66,10 +68,44 @@ pub fn read(rsdp: u64) -> Option<Platform> {
         _ => (u64::from(word(root, 16)?), 4),
     };
     let entries = &table(directory)?[36..];
-    entries.chunks_exact(entry_bytes).find_map(|entry| {
-        let at = if entry_bytes == 8 { long(entry, 0)? } else { u64::from(word(entry, 0)?) };
-        table(at).filter(|found| found.starts_with(b"APIC")).map(madt)
-    })
+    let tables = || {
+        entries.chunks_exact(entry_bytes).filter_map(|entry| {
+            table(if entry_bytes == 8 { long(entry, 0)? } else { u64::from(word(entry, 0)?) })
+        })
+    };
+    let mut platform = tables().find(|found| found.starts_with(b"APIC")).map(madt)?;
+    if let Some(found) = tables().find(|found| found.starts_with(b"SRAT")) {
+        platform.nodes = srat(found);
+    }
+    Some(platform)
+}
+
+/// Which CPU is near which memory.
+fn srat(table: &[u8]) -> Vec<(u32, u32)> {
+    const ENABLED: u32 = 1;
+    let mut nodes = Vec::new();
+    let mut rest = table.get(48..).unwrap_or(&[]);
+    while let [kind, length, ..] = *rest {
+        let Some(entry) = rest.get(..length as usize).filter(|entry| entry.len() >= 2) else { break };
+        rest = &rest[length as usize..];
+        let found = match kind {
+            0 if entry.len() >= 16 => {
+                let node = u32::from_le_bytes([entry[2], entry[9], entry[10], entry[11]]);
+                Some((u32::from(entry[3]), node, word(entry, 4)))
+            }
+            2 if entry.len() >= 24 => match (word(entry, 8), word(entry, 4)) {
+                (Some(id), Some(node)) => Some((id, node, word(entry, 12))),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some((id, node, Some(flags))) = found
+            && flags & ENABLED != 0
+        {
+            nodes.push((id, node));
+        }
+    }
+    nodes
 }
 
 fn madt(table: &[u8]) -> Platform {

@@ -8,6 +8,15 @@ pub fn outb(port: u16, value: u8) {
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
 }
 
+/// Writes many bytes to an I/O port, one after the other, by one instruction.
+pub fn outsb(port: u16, bytes: &[u8]) {
+    // SAFETY: reads exactly `bytes`, and the direction flag is clear wherever Rust runs; otherwise as `outb`.
+    unsafe {
+        asm!("rep outsb", in("dx") port, inout("rsi") bytes.as_ptr() => _, inout("rcx") bytes.len() => _,
+            options(readonly, nostack, preserves_flags))
+    }
+}
+
 /// Writes four bytes to an I/O port.
 pub fn outl(port: u16, value: u32) {
     // SAFETY: as `outb`.
@@ -98,6 +107,18 @@ pub fn cr4() -> u64 {
 pub unsafe fn set_cr4(value: u64) {
     // SAFETY: the caller's promise.
     unsafe { asm!("mov cr4, {}", in(reg) value, options(nostack, preserves_flags)) }
+}
+
+/// Alignment checks in user mode; at CPL0 it suspends SMAP.
+pub const FLAG_AC: u64 = 1 << 18;
+
+/// The flags register.
+#[inline(always)]
+pub fn flags() -> u64 {
+    let value;
+    // SAFETY: pushes and pops a word.
+    unsafe { asm!("pushfq", "pop {}", out(reg) value, options(nomem, preserves_flags)) }
+    value
 }
 
 /// Forgets the translation of one page on this CPU.

@@ -206,7 +206,11 @@ exception_common:
     mov rdi, rsp
     mov rsp, gs:[{kernel_rsp}]
     xor ebp, ebp
-    call {exception_user}
+    # The program's AC would suspend SMAP here, in whatever runs next, and in the idle loop.
+    cmp byte ptr [rip + {has_smap}], 0
+    je 1f
+    clac
+1:  call {exception_user}
     ud2
 6:  PUSH_ALL
     mov rdi, rsp

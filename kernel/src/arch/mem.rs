@@ -179,3 +179,30 @@ pub unsafe fn snapshot_64(from: *const u8, to: *mut u8) {
         );
     }
 }
+
+/// Writes a word and the 40 bytes at `from` to `to`: a completion, into memory that the program may touch at the same time.
+///
+/// # Safety
+/// 40 bytes at `from` can be read and 48 at `to` be written.
+#[inline(always)]
+pub unsafe fn publish_48(first: u64, from: *const u8, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "mov {rest}, [{from} + 32]",
+            "mov [{to}], {first}",
+            "movups [{to} + 8], {a}",
+            "movups [{to} + 24], {b}",
+            "mov [{to} + 40], {rest}",
+            from = in(reg) from,
+            to = in(reg) to,
+            first = in(reg) first,
+            rest = out(reg) _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}

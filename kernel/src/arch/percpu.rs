@@ -2,11 +2,14 @@
 //!
 //! At CPL0 the kernel's GS base is loaded, always: entries from user mode swap it in first.
 
+use crate::counters::Counters;
+use crate::endpoint::Endpoint;
 use crate::lock::Held;
 use crate::mm::stacks::Stack;
 use crate::sched::CpuSched;
 use crate::thread::Thread;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -33,6 +36,8 @@ pub struct PerCpu {
     pub held: Held,
     /// Run queue, timers, idle context.
     pub sched: CpuSched,
+    /// What it has done, if that is recorded.
+    pub trace: crate::tracing::Buffer,
     /// Reasons of the next inter-processor interrupt.
     pub ipi: AtomicU32,
     /// TLB flushes asked of this CPU, and how many of them are done.
@@ -41,8 +46,6 @@ pub struct PerCpu {
     pub tlb_done: AtomicU64,
     /// Takes part in scheduling and shootdowns.
     pub online: AtomicBool,
-    /// The stack of a thread that ended here, to be freed by whoever runs next.
-    pub dead: Cell<Option<u32>>,
     /// The instant for which the local timer is armed (`u64::MAX`: not).
     pub armed_ns: Cell<u64>,
     /// The page-table root that is loaded.
@@ -53,8 +56,14 @@ pub struct PerCpu {
     pub segments: UnsafeCell<super::segments::Segments>,
     /// Blocks for the next allocations of their layouts; see `mm::heap::keep`.
     pub spares: [Cell<Option<(*mut u8, core::alloc::Layout)>>; crate::mm::heap::SPARES],
+    /// An endpoint is being closed.
+    pub is_closing: Cell<bool>,
+    /// Endpoints to be closed when that is done: a list through themselves.
+    pub to_close: Cell<Option<Arc<Endpoint>>>,
     /// The stack of the idle loop.
     pub idle_stack: Stack,
+    /// What it counts.
+    pub counters: Counters,
 }
 
 // SAFETY: cells are touched by their own CPU only, with interrupts off; what others touch is atomic or locked.
@@ -104,17 +113,20 @@ pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
         in_interrupt: Cell::new(false),
         held: Held::new(),
         sched: CpuSched::new(id),
+        trace: crate::tracing::Buffer::new(),
         ipi: AtomicU32::new(0),
         tlb_asked: AtomicU64::new(0),
         tlb_done: AtomicU64::new(0),
         online: AtomicBool::new(false),
-        dead: Cell::new(None),
         armed_ns: Cell::new(u64::MAX),
         root: Cell::new(crate::mm::paging::kernel_root()),
         space: Cell::new(core::ptr::null()),
         segments: UnsafeCell::new(super::segments::Segments::new()),
         spares: [const { Cell::new(None) }; crate::mm::heap::SPARES],
+        is_closing: Cell::new(false),
+        to_close: Cell::new(None),
         idle_stack,
+        counters: Counters::new(),
     }));
     record.this = record;
     CPUS[id].store(record, Ordering::Release);

@@ -193,3 +193,24 @@ pub fn set_kernel_stack(cpu: &PerCpu, top: u64) {
     // SAFETY: only its own CPU writes this field; the hardware reads it at the next entry from user mode.
     unsafe { (&raw mut (*cpu.segments.get()).tss.rsp).cast::<u64>().write_unaligned(top) }
 }
+
+/// Empties the selectors that user mode can load and read: what one process leaves in them, another one must not find. Also zeroes the bases of
+/// FS, which the next thread's is loaded after, and of user mode's GS.
+///
+/// Interrupts must be off: for two instructions GS is user mode's. A non-maskable one does not use it.
+#[inline(always)]
+pub fn clear_selectors() {
+    // SAFETY: in 64-bit mode DS and ES mean nothing, the kernel does not use FS, and its own base of GS is swapped out meanwhile.
+    unsafe {
+        asm!(
+            "mov ds, {null:e}",
+            "mov es, {null:e}",
+            "mov fs, {null:e}",
+            "swapgs",
+            "mov gs, {null:e}",
+            "swapgs",
+            null = in(reg) 0_u64,
+            options(nostack, preserves_flags)
+        );
+    }
+}

@@ -40,6 +40,7 @@ static STARTING: AtomicPtr<PerCpu> = AtomicPtr::new(core::ptr::null_mut());
 pub fn interrupt(cpu: &PerCpu, reason: u32) {
     if cpu.ipi.fetch_or(reason, Ordering::SeqCst) == 0 {
         apic::send_ipi(cpu.apic_id, entry::VECTOR_IPI);
+        percpu::this().counters.ipis_sent.bump();
     }
 }
 

@@ -96,7 +96,7 @@ pub fn free_count() -> u64 {
     free + super::stacks::cached_frames() + super::heap::cached_frames()
 }
 
-/// Frames in use by anything but the heap's size classes, whose pages may be held by a single block.
+/// Frames in use by anything but the heap, whose pages may be held by a single block.
 pub fn used_outside_heap() -> u64 {
     let heap = super::heap::used().0;
     let free = FRAMES.lock().as_ref().map_or(0, |buddy| buddy.free_frames());

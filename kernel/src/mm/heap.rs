@@ -60,11 +60,11 @@ static HEAP: SpinLock<Heap> = SpinLock::new(
     Heap { classes: [const { Class { partial: null_mut(), empty: 0 } }; CLASSES.len()] },
 );
 static CACHED: AtomicU64 = AtomicU64::new(0);
-/// Pages of all classes, and bytes of the blocks that are used in them; both change under the heap's lock.
+/// Pages of all classes and of larger blocks, and bytes of the blocks that are used in them; both change under the heap's lock.
 static PAGES: AtomicU64 = AtomicU64::new(0);
 static USED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Frames that the size classes hold, and bytes of them that are used. The first depends on which blocks were freed, the second does not.
+/// Frames that the heap holds, and bytes of them that are used. The first depends on which blocks were freed, the second does not.
 pub fn used() -> (u64, u64) {
     let _heap = HEAP.lock();
     (PAGES.load(Ordering::Relaxed), USED_BYTES.load(Ordering::Relaxed))
@@ -93,6 +93,22 @@ fn class_for(layout: &Layout) -> Option<usize> {
         return None;
     }
     (0..CLASSES.len()).find(|c| CLASSES[*c] >= layout.size() && CLASSES[*c].is_multiple_of(layout.align()))
+}
+
+fn allocate_large(order: usize) -> *mut u8 {
+    let Some(frame) = frames::allocate_order(order) else { return null_mut() };
+    let _heap = HEAP.lock();
+    PAGES.fetch_add(1 << order, Ordering::Relaxed);
+    USED_BYTES.fetch_add(FRAME_BYTES << order, Ordering::Relaxed);
+    frame.pointer()
+}
+
+fn free_large(block: *mut u8, order: usize) {
+    let heap = HEAP.lock();
+    PAGES.fetch_sub(1 << order, Ordering::Relaxed);
+    USED_BYTES.fetch_sub(FRAME_BYTES << order, Ordering::Relaxed);
+    drop(heap);
+    frames::free_order(Frame(phys::address(block as u64)), order);
 }
 
 fn order_for(layout: &Layout) -> usize {
@@ -272,7 +288,7 @@ unsafe impl GlobalAlloc for KernelAllocator {
         }
         match class_for(&layout) {
             Some(class) => HEAP.lock().allocate(class),
-            None => frames::allocate_order(order_for(&layout)).map_or(null_mut(), |frame| frame.pointer()),
+            None => allocate_large(order_for(&layout)),
         }
     }
 
@@ -286,7 +302,7 @@ unsafe impl GlobalAlloc for KernelAllocator {
                     frames::free(page);
                 }
             }
-            None => frames::free_order(Frame(phys::address(pointer as u64)), order_for(&layout)),
+            None => free_large(pointer, order_for(&layout)),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::frames::{self, FRAME_BYTES, Frame};
 use super::paging::{self, ADDRESS, NO_EXECUTE, OWNED, PRESENT, USER, WRITABLE};
 use super::tlb::{self, AtomicMask};
 use crate::arch::cpu;
+use crate::interrupt;
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::object::MemoryObject;
 use abi::{MMAP_BASE_VADDR, USER_END_VADDR};
@@ -17,6 +18,8 @@ use alloc::vec::Vec;
 pub const MAX_REGIONS: usize = 8192;
 /// Frames that wait for a shootdown before they are freed.
 const BATCH: usize = 64;
+/// Bytes that are mapped, unmapped or protected at once; between two such pieces the lock is open, and others may run on this CPU.
+const PIECE_BYTES: u64 = 512 * FRAME_BYTES;
 /// Addresses below are never mapped: null pointers fault.
 const USER_START: u64 = 0x1_0000;
 
@@ -92,6 +95,12 @@ enum Kind {
     Object(Arc<MemoryObject>, u64),
 }
 
+impl Kind {
+    fn is_of(&self, object: &Arc<MemoryObject>) -> bool {
+        matches!(self, Kind::Object(mapped, _) if Arc::ptr_eq(mapped, object))
+    }
+}
+
 struct Region {
     start: u64,
     end: u64,
@@ -110,6 +119,8 @@ pub struct Tables {
     owned: u64,
     /// Frames of memory objects that its process made, wherever they are mapped.
     objects: u64,
+    /// Some memory object is mapped here, or was.
+    shares: bool,
     /// Most frames that it may have of all of them.
     limit: u64,
 }
@@ -158,6 +169,7 @@ impl Space {
             hint: MMAP_BASE_VADDR,
             owned: 0,
             objects: 0,
+            shares: false,
             limit,
         };
         Some(Space {
@@ -207,7 +219,66 @@ impl Space {
         access: Access,
         backing: Backing<'_>,
     ) -> Result<(), SpaceError> {
-        self.lock().map(start, bytes, access, backing, Kind::Fixed, &self.resident)
+        self.map(self.lock(), start, bytes, access, backing, Kind::Fixed)
+    }
+
+    /// Maps a range piece by piece. Until all of it is there it is a fixed region, which the program cannot change.
+    fn map<'a>(
+        &'a self,
+        mut tables: Guard<'a, Tables>,
+        start: u64,
+        bytes: u64,
+        access: Access,
+        backing: Backing<'_>,
+        kind: Kind,
+    ) -> Result<(), SpaceError> {
+        let end = tables.reserve(start, bytes, access, &backing)?;
+        let mut at = start;
+        loop {
+            let piece_end = end.min(at + PIECE_BYTES);
+            let done = tables.map_pages(start, at, piece_end, access, &backing);
+            if done < piece_end {
+                self.unmap_reserved(tables, start, done, end, &backing);
+                return Err(SpaceError::OutOfMemory);
+            }
+            at = piece_end;
+            if at == end {
+                break;
+            }
+            drop(tables);
+            interrupt::breathe();
+            tables = self.lock();
+        }
+        let region = tables.search(start);
+        tables.shares |= matches!(kind, Kind::Object(..));
+        tables.regions[region].kind = kind;
+        Ok(())
+    }
+
+    /// Takes a range back that could be mapped up to `done` only.
+    fn unmap_reserved<'a>(
+        &'a self,
+        mut tables: Guard<'a, Tables>,
+        start: u64,
+        done: u64,
+        end: u64,
+        backing: &Backing<'_>,
+    ) {
+        let mut at = start;
+        while at < done {
+            let piece_end = done.min(at + PIECE_BYTES);
+            // Other threads of the process may have touched what was there already.
+            tables.clear(at, piece_end, &self.resident);
+            at = piece_end;
+            drop(tables);
+            interrupt::breathe();
+            tables = self.lock();
+        }
+        if matches!(backing, Backing::Zero) {
+            tables.owned -= (end - done) / FRAME_BYTES;
+        }
+        let region = tables.search(start);
+        tables.regions.remove(region);
     }
 
     /// Takes a fixed page away again, and gives its frame to the caller if the space owned it.
@@ -234,7 +305,7 @@ impl Space {
     pub fn map_anonymous(&self, start: u64, bytes: u64, access: Access) -> Result<u64, SpaceError> {
         let mut tables = self.lock();
         let start = tables.choose(start, bytes)?;
-        tables.map(start, bytes, access, Backing::Zero, Kind::Anonymous, &self.resident)?;
+        self.map(tables, start, bytes, access, Backing::Zero, Kind::Anonymous)?;
         Ok(start)
     }
 
@@ -258,11 +329,12 @@ impl Space {
         let mut tables = self.lock();
         let start = tables.choose(start, bytes)?;
         let kind = Kind::Object(object.clone(), offset);
-        tables.map(start, bytes, access, Backing::Borrowed(part), kind, &self.resident)?;
+        self.map(tables, start, bytes, access, Backing::Borrowed(part), kind)?;
         Ok(start)
     }
 
-    /// Unmaps pages that `map_anonymous` or `map_object` mapped. `object` says whose, or anonymous.
+    /// Unmaps pages that `map_anonymous` or `map_object` mapped; those of `object` only if there is one. Piece by piece: if another thread
+    /// changes the range meanwhile, or memory is short, part of it may be left.
     pub fn unmap(
         &self,
         start: u64,
@@ -270,20 +342,35 @@ impl Space {
         object: Option<&Arc<MemoryObject>>,
     ) -> Result<(), SpaceError> {
         let end = check(start, bytes)?;
+        // Whoever has the space may take anything out of it: the object's capability may be gone, or revoked.
+        let is_meant = |kind: &Kind| match object {
+            Some(object) => kind.is_of(object),
+            None => !matches!(kind, Kind::Fixed),
+        };
         let mut dropped = Vec::new();
         let mut tables = self.lock();
-        tables.covered(start, end, object)?;
-        tables.carve(start, end, &mut dropped)?;
-        tables.clear(start, end, &self.resident);
+        tables.covered(start, end, is_meant)?;
         // Addresses are used again, and with them the page tables, which stay until the process ends.
         tables.hint = tables.hint.min(start - FRAME_BYTES).max(MMAP_BASE_VADDR);
-        drop(tables);
-        // Objects may be freed here, without the lock.
-        drop(dropped);
-        Ok(())
+        let mut at = start;
+        loop {
+            let piece_end = end.min(at + PIECE_BYTES);
+            tables.carve(at, piece_end, &mut dropped)?;
+            tables.clear(at, piece_end, &self.resident);
+            drop(tables);
+            // Objects may be freed here, without the lock.
+            dropped.clear();
+            at = piece_end;
+            if at == end {
+                return Ok(());
+            }
+            interrupt::breathe();
+            tables = self.lock();
+            tables.covered(at, end.min(at + PIECE_BYTES), is_meant)?;
+        }
     }
 
-    /// Changes access to mapped pages.
+    /// Changes access to mapped pages, piece by piece as [`Space::unmap`].
     pub fn protect(
         &self,
         start: u64,
@@ -295,17 +382,25 @@ impl Space {
         if access.writable && access.executable {
             return Err(SpaceError::WriteExecute);
         }
-        let tables = self.lock();
-        tables.covered(start, end, object)?;
-        for page in (start..end).step_by(FRAME_BYTES as usize) {
-            // SAFETY: the space's lock is held.
-            if let Some(slot) = unsafe { paging::find(tables.root, page) } {
-                *slot = *slot & (ADDRESS | OWNED) | access.bits();
-                cpu::invlpg(page);
+        let is_meant = |kind: &Kind| match object {
+            Some(object) => kind.is_of(object),
+            None => matches!(kind, Kind::Anonymous),
+        };
+        let mut tables = self.lock();
+        tables.covered(start, end, is_meant)?;
+        let mut at = start;
+        loop {
+            let piece_end = end.min(at + PIECE_BYTES);
+            tables.protect(at, piece_end, access, &self.resident);
+            at = piece_end;
+            if at == end {
+                return Ok(());
             }
+            drop(tables);
+            interrupt::breathe();
+            tables = self.lock();
+            tables.covered(at, end.min(at + PIECE_BYTES), is_meant)?;
         }
-        tlb::shootdown(&self.resident);
-        Ok(())
     }
 
     /// Copies from user memory.
@@ -427,6 +522,9 @@ impl Tables {
     }
 
     fn key(&self, id: u64, address: u64) -> (u64, u64) {
+        if !self.shares {
+            return (id, address);
+        }
         match self.regions.get(self.search(address)) {
             Some(Region { start, kind: Kind::Object(object, offset), .. }) if *start <= address => {
                 (object.id(), offset + (address - start))
@@ -466,15 +564,14 @@ impl Tables {
         Err(SpaceError::OutOfMemory)
     }
 
-    fn map(
+    /// Takes a free range for what is about to be mapped there, and charges it; says where it ends.
+    fn reserve(
         &mut self,
         start: u64,
         bytes: u64,
         access: Access,
-        backing: Backing<'_>,
-        kind: Kind,
-        resident: &AtomicMask,
-    ) -> Result<(), SpaceError> {
+        backing: &Backing<'_>,
+    ) -> Result<u64, SpaceError> {
         let end = check(start, bytes)?;
         if access.writable && access.executable {
             return Err(SpaceError::WriteExecute);
@@ -493,50 +590,56 @@ impl Tables {
             return Err(SpaceError::OutOfMemory);
         }
         self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
-        for page in 0..pages {
-            let address = start + page * FRAME_BYTES;
+        self.owned += owned;
+        let at = self.search(start);
+        self.regions.insert(at, Region { start, end, kind: Kind::Fixed });
+        Ok(end)
+    }
+
+    /// Maps the pages from `from` to `to` of a region that begins at `start`. Says up to where memory lasted.
+    fn map_pages(&mut self, start: u64, from: u64, to: u64, access: Access, backing: &Backing<'_>) -> u64 {
+        for address in (from..to).step_by(FRAME_BYTES as usize) {
             // Room to note every table that this page may need.
             let slot = self.tables.try_reserve(3).ok().and_then(|()| {
                 let list = &mut self.tables;
                 // SAFETY: the space's lock is held.
                 unsafe { paging::entry_noting(self.root, address, 0, USER, |table| list.push(table)) }
             });
-            let entry = slot.and_then(|slot| {
-                *slot = match &backing {
-                    Backing::Zero => {
-                        let frame = frames::allocate_zeroed()?;
-                        self.owned += 1;
-                        frame.0 | OWNED
+            let page = (address - start) / FRAME_BYTES;
+            let frame = match backing {
+                Backing::Zero => frames::allocate_zeroed().map(|frame| frame.0 | OWNED),
+                Backing::Borrowed(frames) => Some(frames[page as usize].0),
+                Backing::Image(first) => Some(first.0 + page * FRAME_BYTES),
+            };
+            match (slot, frame) {
+                (Some(slot), Some(frame)) => *slot = frame | access.bits(),
+                (_, frame) => {
+                    if let Some(frame) = frame.filter(|frame| frame & OWNED != 0) {
+                        frames::free(Frame(frame & ADDRESS));
                     }
-                    Backing::Borrowed(frames) => frames[page as usize].0,
-                    Backing::Image(first) => first.0 + page * FRAME_BYTES,
-                } | access.bits();
-                Some(())
-            });
-            if entry.is_none() {
-                // Other threads of the process may have touched what was there already.
-                self.clear(start, address, resident);
-                return Err(SpaceError::OutOfMemory);
+                    return address;
+                }
             }
         }
-        let at = self.search(start);
-        self.regions.insert(at, Region { start, end, kind });
-        Ok(())
+        to
     }
 
-    /// Is all of the range mapped by regions of this kind?
-    fn covered(&self, start: u64, end: u64, object: Option<&Arc<MemoryObject>>) -> Result<(), SpaceError> {
+    fn protect(&mut self, start: u64, end: u64, access: Access, resident: &AtomicMask) {
+        for page in (start..end).step_by(FRAME_BYTES as usize) {
+            // SAFETY: the space's lock is held.
+            if let Some(slot) = unsafe { paging::find(self.root, page) } {
+                *slot = *slot & (ADDRESS | OWNED) | access.bits();
+                cpu::invlpg(page);
+            }
+        }
+        tlb::shootdown(resident);
+    }
+
+    /// Is all of the range mapped by regions that are meant?
+    fn covered(&self, start: u64, end: u64, is_meant: impl Fn(&Kind) -> bool) -> Result<(), SpaceError> {
         let mut at = start;
         for region in &self.regions[self.search(start)..] {
-            if region.start > at {
-                break;
-            }
-            let same = match (&region.kind, object) {
-                (Kind::Anonymous, None) => true,
-                (Kind::Object(mapped, _), Some(object)) => Arc::ptr_eq(mapped, object),
-                _ => false,
-            };
-            if !same {
+            if region.start > at || !is_meant(&region.kind) {
                 break;
             }
             at = region.end;
@@ -547,17 +650,19 @@ impl Tables {
         Err(SpaceError::NotMapped)
     }
 
-    /// Takes the range out of the list of regions. What regions held goes to `dropped`.
+    /// Takes the range out of the list of regions. Objects that regions held go to `dropped`.
     fn carve(&mut self, start: u64, end: u64, dropped: &mut Vec<Kind>) -> Result<(), SpaceError> {
         let first = self.search(start);
         let last = self.regions.partition_point(|region| region.start < end);
-        dropped.try_reserve(last - first + 1).map_err(|_| SpaceError::OutOfMemory)?;
-        self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
+        let is_object = |region: &&Region| matches!(region.kind, Kind::Object(..));
+        let objects = self.regions[first..last].iter().filter(is_object).count();
+        dropped.try_reserve(objects).map_err(|_| SpaceError::OutOfMemory)?;
         // A hole in the middle of one region makes two.
         if last - first == 1 && self.regions[first].start < start && self.regions[first].end > end {
             if self.regions.len() >= MAX_REGIONS {
                 return Err(SpaceError::TooManyRegions);
             }
+            self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
             let region = &mut self.regions[first];
             let kind = match &region.kind {
                 Kind::Object(object, offset) => Kind::Object(object.clone(), offset + (end - region.start)),
@@ -569,22 +674,22 @@ impl Tables {
             self.regions.insert(first + 1, tail);
             return Ok(());
         }
-        let mut at = first;
-        while at < self.regions.len() && self.regions[at].start < end {
-            let region = &mut self.regions[at];
-            if region.start < start {
-                region.end = start;
-                at += 1;
-            } else if region.end > end {
-                if let Kind::Object(_, offset) = &mut region.kind {
-                    *offset += end - region.start;
-                }
-                region.start = end;
-                at += 1;
-            } else {
-                dropped.push(self.regions.remove(at).kind);
-            }
+        // Of the first and the last a part may stay; all between go at once, because each removal moves all that follow.
+        let (mut gone_from, mut gone_to) = (first, last);
+        if first < last && self.regions[first].start < start {
+            self.regions[first].end = start;
+            gone_from += 1;
         }
+        if gone_from < gone_to && self.regions[gone_to - 1].end > end {
+            gone_to -= 1;
+            let region = &mut self.regions[gone_to];
+            if let Kind::Object(_, offset) = &mut region.kind {
+                *offset += end - region.start;
+            }
+            region.start = end;
+        }
+        let gone = self.regions.drain(gone_from..gone_to).map(|region| region.kind);
+        dropped.extend(gone.filter(|kind| matches!(kind, Kind::Object(..))));
         Ok(())
     }
 

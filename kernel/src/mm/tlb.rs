@@ -11,9 +11,6 @@ use crate::arch::{cpu, smp};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use sched::{CpuId, CpuMask, MAX_CPUS};
 
-/// Shootdowns so far.
-pub static SHOOTDOWNS: AtomicU64 = AtomicU64::new(0);
-
 /// A set of CPUs that changes under everybody's eyes.
 pub struct AtomicMask([AtomicU64; MAX_CPUS / 64]);
 
@@ -87,8 +84,8 @@ pub fn shootdown_all() {
 }
 
 fn flush_others(wanted: impl Fn(usize) -> bool) {
-    SHOOTDOWNS.fetch_add(1, Ordering::Relaxed);
     let me = percpu::this();
+    me.counters.tlb_shootdowns.bump();
     let others = || percpu::all().filter(|cpu| cpu.id != me.id && cpu.online.load(Ordering::Acquire));
     let mut targets = CpuMask::EMPTY;
     for cpu in others().filter(|cpu| wanted(cpu.id)) {

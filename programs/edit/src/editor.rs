@@ -6,7 +6,7 @@ use core::fmt::Write;
 
 use crate::{History, Key};
 
-/// Longest line, in characters; what is typed beyond it is ignored.
+/// Longest line, in characters; what is typed beyond it is ignored, with a bell.
 const LINE_MAX: usize = 200;
 /// Columns of the terminal. A line that is longer is shown in part, never wrapped: wrapped lines cannot be drawn again by a VT100.
 pub(crate) const COLUMNS: usize = 80;
@@ -105,6 +105,10 @@ impl Editor {
             Key::Ctrl('l') => out.push_str("\x1b[2J\x1b[H"),
             Key::Up | Key::Ctrl('p') => self.recall(self.age + 1, history),
             Key::Down | Key::Ctrl('n') => self.recall(self.age.saturating_sub(1), history),
+            Key::Char(_) if self.text.len() == LINE_MAX => {
+                out.push('\x07');
+                return Event::Editing;
+            }
             Key::Char(c) if self.cursor == self.text.len() && self.text.len() < self.room() => {
                 // At the end of a line that fits, the character is all that changes.
                 self.edit(key);
@@ -380,7 +384,10 @@ mod tests {
     #[test]
     fn a_line_has_an_end() {
         let mut terminal = Terminal::new();
-        terminal.types(&"x".repeat(LINE_MAX + 50));
+        terminal.types(&"x".repeat(LINE_MAX));
+        assert_eq!(terminal.screen.bells, 0);
+        terminal.types(&"x".repeat(50));
+        assert_eq!(terminal.screen.bells, 50);
         terminal.types("\r");
         assert_eq!(terminal.events, [Event::Line("x".repeat(LINE_MAX))]);
     }

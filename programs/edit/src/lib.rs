@@ -1,4 +1,4 @@
-//! The shell's line editor: bytes of a terminal in, VT100 sequences out, and finished lines.
+//! The shell's line editor: bytes of a terminal in, VT100 sequences out, and finished lines; and the words and times in them.
 //!
 //! It owns no terminal and no clock, so host tests type into it and look at the screen that its output makes.
 #![cfg_attr(not(test), no_std)]
@@ -11,6 +11,7 @@ mod history;
 mod keys;
 #[cfg(test)]
 mod screen;
+pub mod time;
 mod words;
 
 pub use editor::{Editor, Event};

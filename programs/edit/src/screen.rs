@@ -5,11 +5,13 @@ pub(crate) struct Screen {
     lines: Vec<Vec<char>>,
     row: usize,
     column: usize,
+    /// How often it rang.
+    pub(crate) bells: usize,
 }
 
 impl Screen {
     pub(crate) fn new() -> Screen {
-        Screen { lines: vec![Vec::new()], row: 0, column: 0 }
+        Screen { lines: vec![Vec::new()], row: 0, column: 0, bells: 0 }
     }
 
     pub(crate) fn take(&mut self, text: &str) {
@@ -17,6 +19,7 @@ impl Screen {
         while let Some(c) = chars.next() {
             match c {
                 '\r' => self.column = 0,
+                '\x07' => self.bells += 1,
                 '\n' => {
                     self.row += 1;
                     self.lines.resize(self.lines.len().max(self.row + 1), Vec::new());

@@ -12,11 +12,12 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow::{Break, Continue};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use programs::kit::MS;
 use programs::proof::{Doing, Outcome, prove};
 use rt::abi::{Op, Sqe};
 use rt::{
-    Command, Factory, ParkSpace, Pending, ProcessSpawner, ThreadControl, Timer, caps, println, ring, syscall,
-    thread,
+    Command, Factory, Fallback, ParkSpace, Pending, ProcessSpawner, SchedulingContext, Spec, ThreadControl,
+    Timer, caps, println, ring, syscall, thread,
 };
 
 rt::main!(run);
@@ -76,6 +77,7 @@ fn run() -> i64 {
     if rt::args::args().next().is_some_and(|arg| arg == "nothing") {
         return 0;
     }
+    println!("These rows are instructions only where the machine counts them: `make bench-kernel` does it.");
     prove("bench", || if rt::boot_info().cpus == 1 { one_cpu() } else { across() })
 }
 
@@ -98,7 +100,7 @@ fn one_cpu() -> Outcome {
     })?;
     nop_batch()?;
     let yielding = Sqe { op: Op::Yield as u8, ..Sqe::default() };
-    switches(yielding)?;
+    switches("context-switch", yielding, None)?;
     ipc("ipc-one-cpu", None)?;
     park_pair()?;
     row("thread-create-join", 10, || {
@@ -122,7 +124,50 @@ fn one_cpu() -> Outcome {
             rt::vm::unmap(at.as_ptr() as u64, 4096).doing("unmap")
         }
     })?;
-    sleeps()
+    sleeps()?;
+    contexts()
+}
+
+/// Budgets: what they add to a switch and to a call, and whether taking one back costs more among many threads.
+fn contexts() -> Outcome {
+    let plenty = Spec::new(900 * MS, 1000 * MS);
+    let any: SchedulingContext = caps::any()?;
+    let own = any.create(&Spec { budget_ns: 400 * MS, ..plenty })?.context()?;
+    own.bind(Fallback::BestEffort)?.ok()?;
+    ipc("ipc-lending", None)?;
+    let other = any.create(&Spec { budget_ns: 400 * MS, ..plenty })?.context()?;
+    switches("context-switch-budget", Sqe { op: Op::Yield as u8, ..Sqe::default() }, Some(other))?;
+    own.unbind()?.ok()?;
+    drop(own);
+    revoke_among("revoke-among-10", 10, &any)?;
+    revoke_among("revoke-among-500", 500, &any)
+}
+
+/// Takes the context of a thread back that waits, beside `count` threads that wait, too.
+fn revoke_among(name: &str, count: usize, any: &SchedulingContext) -> Outcome {
+    static STOP: AtomicU32 = AtomicU32::new(0);
+    STOP.store(0, Ordering::Relaxed);
+    let park = || -> Outcome {
+        let space: ParkSpace = caps::any()?;
+        while STOP.load(Ordering::Relaxed) == 0 {
+            space.park(&STOP, 0, u64::MAX).doing("park")?;
+        }
+        Ok(())
+    };
+    let crowd: Result<Vec<_>, _> =
+        (0..count).map(|_| thread::Builder::new().stack_bytes(8192).spawn(park)).collect();
+    let crowd = crowd.doing("a crowd")?;
+    let bound = crowd[0].handle().ok_or_else(|| programs::proof::Failure::new("no handle"))?;
+    let spec = Spec::new(MS, 100 * MS);
+    row(name, 5, || {
+        let context = any.create(&spec)?.context()?;
+        context.bind_thread(bound, Fallback::BestEffort)?.ok()?;
+        context.revoke()?.ok()?;
+        Ok(())
+    })?;
+    STOP.store(1, Ordering::Release);
+    caps::any::<ParkSpace>()?.unpark(&STOP, count as u32).doing("unpark")?;
+    crowd.into_iter().try_for_each(|thread| thread.join()?)
 }
 
 /// Thirty-two NOPs by one system call; the row is what each costs.
@@ -142,18 +187,21 @@ fn nop_batch() -> Outcome {
     })
 }
 
-/// Two threads that yield to each other: the cost of one switch.
-fn switches(yielding: Sqe) -> Outcome {
+/// Two threads that yield to each other, the other one on a context if there is one: the cost of one switch.
+fn switches(name: &str, yielding: Sqe, context: Option<SchedulingContext>) -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&stop);
     let other = thread::spawn(move || {
+        if let Some(context) = &context {
+            let _ = context.bind(Fallback::BestEffort);
+        }
         while !theirs.load(Ordering::Relaxed) {
             // SAFETY: names no memory.
             unsafe { ring::run(yielding) };
         }
     });
     // A yield of ours is two switches: there and back, each with a system call.
-    part_of("context-switch", 50, 2, || {
+    part_of(name, 50, 2, || {
         // SAFETY: names no memory.
         unsafe { ring::run(yielding) };
         Ok(())
@@ -188,46 +236,36 @@ fn ipc(name: &str, pin: Option<[u8; 2]>) -> Outcome {
     server.join()?.doing("serve")
 }
 
-/// Two threads that park in turn: a round is a wake and a wait on both sides.
+/// Two threads that take turns: each wakes the other and parks until it is its turn again, by one system call.
 fn park_pair() -> Outcome {
     static TURN: AtomicU32 = AtomicU32::new(0);
-    let space: ParkSpace = caps::any()?;
-    let pass = |space: &ParkSpace, mine: u32, next: u32| {
-        while TURN.load(Ordering::Acquire) != mine {
-            let _ = space.park(&TURN, next, u64::MAX);
-        }
-        TURN.store(next, Ordering::Release);
-        space.unpark(&TURN, 1)
-    };
     const STOP: u32 = 9;
+    /// Passes the turn on to `next`, and waits until it is `mine` again, or all is over.
+    fn pass(space: &ParkSpace, mine: u32, next: u32) -> Outcome {
+        TURN.store(next, Ordering::Release);
+        space.unpark_then_park(&TURN, 1, &TURN, next, u64::MAX).doing("park")?;
+        while TURN.load(Ordering::Acquire) == next {
+            space.park(&TURN, next, u64::MAX).doing("park")?;
+        }
+        debug_assert!([mine, STOP].contains(&TURN.load(Ordering::Acquire)));
+        Ok(())
+    }
+    let space: ParkSpace = caps::any()?;
     TURN.store(0, Ordering::Relaxed);
     let other = thread::spawn(move || {
-        let Ok(space) = caps::any::<ParkSpace>() else { return };
-        loop {
-            let turn = TURN.load(Ordering::Acquire);
-            match turn {
-                STOP => return,
-                1 => {
-                    TURN.store(0, Ordering::Release);
-                    let _ = space.unpark(&TURN, 1);
-                }
-                _ => {
-                    let _ = space.park(&TURN, turn, u64::MAX);
-                }
-            }
+        let space: ParkSpace = caps::any()?;
+        while TURN.load(Ordering::Acquire) == 0 {
+            space.park(&TURN, 0, u64::MAX).doing("park")?;
         }
+        while TURN.load(Ordering::Acquire) != STOP {
+            pass(&space, 1, 0)?;
+        }
+        Outcome::Ok(())
     });
-    row("park-unpark", 50, || {
-        pass(&space, 0, 1).doing("unpark")?;
-        Ok(())
-    })?;
-    while TURN.load(Ordering::Acquire) != 0 {
-        let _ = space.park(&TURN, 1, u64::MAX);
-    }
+    row("park-unpark", 50, || pass(&space, 0, 1))?;
     TURN.store(STOP, Ordering::Release);
     space.unpark(&TURN, 1).doing("unpark")?;
-    other.join()?;
-    Ok(())
+    other.join()?
 }
 
 /// A sleep of 1 µs: what the CPU does for it. The idle time in between is not counted: the sleeper is alone, so the rest is idle.

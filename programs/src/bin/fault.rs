@@ -9,7 +9,7 @@ use rt::{args, println, syscall};
 rt::main!(run);
 
 /// Every way to go wrong, with what it does.
-const FAULTS: [(&str, &str, fn()); 11] = [
+const FAULTS: [(&str, &str, fn()); 12] = [
     ("null-read", "reads address 0", null_read),
     ("kernel-read", "reads an address of the kernel", kernel_read),
     ("write-text", "writes to its own code", write_text),
@@ -19,6 +19,7 @@ const FAULTS: [(&str, &str, fn()); 11] = [
     ("divide", "divides by zero", divide),
     ("privileged", "executes HLT", privileged),
     ("stack-overflow", "calls itself without end", stack_overflow),
+    ("suspend-smap", "sets AC, which suspends SMAP, and reads address 0", suspend_smap),
     ("panic", "panics in a thread that the first one waits for", panic_in_thread),
     ("bad-syscall", "makes system calls that do not exist; survives", bad_syscall),
 ];
@@ -89,6 +90,13 @@ fn divide() {
 fn privileged() {
     // SAFETY: none: this must fault.
     unsafe { asm!("hlt", options(nostack)) };
+}
+
+fn suspend_smap() {
+    // SAFETY: AC has no effect on a program, because CR0.AM is off; then none: this must fault.
+    unsafe {
+        asm!("pushfq", "or dword ptr [rsp], 0x40000", "popfq", "mov {0}, [{0}]", inout(reg) 0_u64 => _)
+    };
 }
 
 fn stack_overflow() {

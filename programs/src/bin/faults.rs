@@ -5,6 +5,7 @@
 extern crate alloc;
 
 use alloc::sync::Arc;
+use core::arch::asm;
 use core::ops::ControlFlow::{Break, Continue};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,7 +19,7 @@ use rt::{Endpoint, ExitReason, Factory, caps, println};
 rt::main!(run);
 
 /// Ways to go wrong that must end the process.
-const DEADLY: [&str; 9] = [
+const DEADLY: [&str; 10] = [
     "null-read",
     "kernel-read",
     "write-text",
@@ -28,6 +29,7 @@ const DEADLY: [&str; 9] = [
     "divide",
     "privileged",
     "stack-overflow",
+    "suspend-smap",
 ];
 
 fn run() -> i64 {
@@ -35,7 +37,7 @@ fn run() -> i64 {
         return prove("faults neighbour", neighbour);
     }
     prove("faults", || {
-        println!("faults: pid {}, {} CPUs", rt::boot_info().pid, rt::boot_info().cpus);
+        println!("faults: pid {}, {}", rt::boot_info().pid, programs::text::cpus());
         let endpoint = caps::any::<Factory>()?.endpoint()?;
         let neighbour =
             kit::again(&["neighbour"], &[("served", rt::Client::cap(&endpoint), rights::RECV, 0)])?;
@@ -50,6 +52,16 @@ fn run() -> i64 {
         };
         let spinner = Builder::new().spawn(spin).doing("spawn")?;
         let mut calls = 0;
+        step("what a neighbour loads into segment registers is not seen here", || {
+            for bits in 1..8 {
+                let loaded = endpoint.call(LOAD, [bits, 0]).doing("call the neighbour")?[1];
+                ensure!(loaded == bits, "the neighbour loaded {loaded:#b} instead of {bits:#b}");
+                let found = selectors();
+                ensure!(found == [0; 4], "DS, ES, FS, GS after {bits:#b}: {found:x?}");
+                calls += 1;
+            }
+            Ok(())
+        })?;
         let mut all = || -> Outcome {
             for name in DEADLY {
                 deadly(name)?;
@@ -60,7 +72,7 @@ fn run() -> i64 {
             }
             Ok(())
         };
-        step("each of nine faults ends its process, as faulted, and no other", &mut all)?;
+        step("each of ten faults ends its process, as faulted, and no other", &mut all)?;
         step("system calls that do not exist are no fault (K-10)", || {
             kit::succeeds("bad-syscall", &kit::start("fault", &["bad-syscall"], &[])?)
         })?;
@@ -90,14 +102,47 @@ fn deadly(name: &str) -> Outcome {
     Ok(())
 }
 
-/// Role `neighbour`: counts calls.
+/// A call that makes the neighbour load segment registers.
+const LOAD: u16 = 2;
+/// The selector of user mode's data.
+const USER_DATA: u16 = 0x1b;
+
+/// DS, ES, FS and GS.
+fn selectors() -> [u16; 4] {
+    let (ds, es, fs, gs): (u64, u64, u64, u64);
+    // SAFETY: reads registers.
+    unsafe {
+        asm!("mov {0:e}, ds", "mov {1:e}, es", "mov {2:e}, fs", "mov {3:e}, gs",
+            out(reg) ds, out(reg) es, out(reg) fs, out(reg) gs, options(nomem, nostack, preserves_flags));
+    }
+    [ds, es, fs, gs].map(|selector| selector as u16)
+}
+
+/// Loads DS, ES and GS by the bits of `wanted` (FS is where thread-local data is); answers which are loaded.
+fn load_selectors(wanted: u64) -> u64 {
+    let [ds, es, gs] = [1, 2, 4].map(|bit| if wanted & bit == 0 { 0 } else { u64::from(USER_DATA) });
+    // SAFETY: in 64-bit mode DS and ES mean nothing, and nothing here uses GS.
+    unsafe {
+        asm!("mov ds, {0:e}", "mov es, {1:e}", "mov gs, {2:e}",
+            in(reg) ds, in(reg) es, in(reg) gs, options(nomem, nostack, preserves_flags));
+    }
+    let [ds, es, _, gs] = selectors().map(|selector| u64::from(selector == USER_DATA));
+    ds | es << 1 | gs << 2
+}
+
+/// Role `neighbour`: counts calls, and loads segment registers if asked.
 fn neighbour() -> Outcome {
     let endpoint: Endpoint = caps::get("served")?;
     let mut count = 0;
     endpoint
         .serve(|call| {
             count += 1;
-            if call.method == 0 { Break([count, 0]) } else { Continue([count, call.message.words()[0]]) }
+            let word = call.message.words()[0];
+            match call.method {
+                0 => Break([count, 0]),
+                LOAD => Continue([count, load_selectors(word)]),
+                _ => Continue([count, word]),
+            }
         })
         .doing("serve")
 }

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use programs::ensure;
-use programs::fuzz::{CHILDREN_MAX, STATS_BYTES, Stats, child};
+use programs::fuzz::{CHILDREN_MAX, STATS_BYTES, Stats, child, contexts};
 use programs::machine::{Before, MS, command, nap, warm_up};
 use programs::proof::{Doing, Outcome, prove, step};
 use programs::random::Random;
@@ -26,6 +26,8 @@ use rt::{
 rt::main!(run);
 
 const ENTRIES: u64 = 1_000_000;
+/// Of so many entries one makes a context, at least.
+const CONTEXT_EVERY: u64 = 2_000;
 /// Entries of one process's life, at most.
 const LIFE: u64 = 40_000;
 /// A process without progress for so long is stuck.
@@ -44,15 +46,19 @@ fn run() -> i64 {
             println!("fuzz: {} CPUs, {entries} entries, seed {seed}", rt::boot_info().cpus);
             let mut fuzz = Fuzz::new(seed)?;
             warm_up(200, "fuzz", 32)?;
+            contexts::warm_up()?;
             step("the first entries, for the kernel's tables", || fuzz.until(entries / 8))?;
             let before = Before::take()?;
             let victim = Watch::start()?;
             let start = time::now_ns()?;
-            let first = fuzz.stats.total();
+            let (first, first_context) = (fuzz.stats.total(), contexts::made()?);
             step("random entries, pointers, messages, system calls (K-21)", || fuzz.until(entries))?;
             let (sent, took) = (fuzz.stats.total() - first, (time::now_ns()? - start) / MS);
             println!("    {sent} entries in {took} ms, {} a second", sent * 1000 / took.max(1));
             fuzz.show();
+            let made = contexts::made()? - first_context;
+            println!("    {made} contexts were made");
+            ensure!(made > sent / CONTEXT_EVERY, "the fuzzers made too few contexts to try anything with");
             step("the victim is exact", || victim.goes_on(3))?;
             victim.finish()?;
             step("nothing is lost", || before.check("after the fuzzing"))?;

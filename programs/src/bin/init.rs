@@ -1,7 +1,7 @@
 //! The first process: starts what the boot manifest says, in its order, and powers off when a critical process ends.
 //!
-//! Endpoints and memory objects that grants name are made here, once for each name; sessions too. Everything else that is granted, init
-//! holds itself and passes on. Processes of which none is critical may all end: then init powers off, too.
+//! Endpoints, memory objects and scheduling contexts that grants name are made here, once for each name; sessions too. Everything else
+//! that is granted, init holds itself and passes on. Processes of which none is critical may all end: then init powers off, too.
 #![no_std]
 #![no_main]
 
@@ -12,8 +12,9 @@ use alloc::vec::Vec;
 use image::{Manifest, Process};
 use rt::abi::Interface;
 use rt::{
-    BootManifest, Cap, Child, Client, Command, Endpoint, Error, Exit, Factory, MemoryObject, Pending, Power,
-    ProcessSpawner, Result, UserSession, caps, println,
+    BootManifest, Cap, Child, Client, Command, Endpoint, Error, Exit, Factory, LatencyClass, MemoryObject,
+    OperationResult, Overrun, Pending, Power, ProcessSpawner, Result, SchedulingContext, Spec, UserSession,
+    caps, println,
 };
 
 rt::main!(run);
@@ -46,7 +47,8 @@ fn boot() -> Result<u8> {
         }
     };
     println!("init: {} ({})", manifest.name(), manifest.source());
-    let mut init = Init { manifest, objects: Vec::new(), running: Vec::new() };
+    let share = manifest.processes().next().map(|init| init.share()).unwrap_or_default();
+    let mut init = Init { manifest, objects: Vec::new(), running: Vec::new(), share };
     // The first process is init itself.
     for process in init.manifest.processes().skip(1) {
         while process.after().any(|name| init.is_running(name)) {
@@ -69,6 +71,8 @@ struct Init<'a> {
     /// What was made for grants: kind and name, and the capability with all rights.
     objects: Vec<(Interface, &'a str, Cap)>,
     running: Vec<Running<'a>>,
+    /// What init itself runs with, and so gives to those who say nothing else.
+    share: (u16, LatencyClass),
 }
 
 struct Running<'a> {
@@ -102,6 +106,13 @@ impl<'a> Init<'a> {
                 command.grant(grant.name, &Cap::borrowed(held.cap), grant.rights, grant.badge)
             };
         }
+        if process.share() != self.share {
+            let (weight, class) = process.share();
+            command = command.weight(weight).class(class);
+        }
+        if let Some((budget_ns, period_ns)) = process.template() {
+            command = command.template(Spec::new(budget_ns, period_ns), &caps::any()?);
+        }
         let child = command.spawn(&caps::any::<ProcessSpawner>()?)?;
         let end = child.handle.wait_start()?;
         self.running.push(Running { process: *process, child, end });
@@ -129,10 +140,41 @@ impl<'a> Init<'a> {
                 MemoryObject::into_cap(factory()?.memory_object(bytes)?)
             }
             Interface::UserSession => UserSession::into_cap(factory()?.session(name)?),
+            Interface::SchedulingContext if !name.is_empty() => self.context(name)?,
             _ => return Ok(()),
         };
         self.objects.push((interface, name, cap));
         Ok(())
+    }
+
+    /// Makes a context of the manifest; a refusal says which, because the process that is granted it is named anyway.
+    fn context(&mut self, name: &str) -> Result<Cap> {
+        let asked = self.manifest.contexts().find(|context| context.name == name);
+        let asked = asked.ok_or(Error::NoCapability("scheduling_context"))?;
+        let mut spec = Spec::new(asked.budget_ns, asked.period_ns)
+            .deadline(asked.deadline_ns.unwrap_or(0))
+            .cpus(asked.cpus.iter())
+            .criticality(asked.criticality)
+            .refills(asked.refills.unwrap_or(0));
+        // The kernel keeps the endpoint, not this capability to it.
+        let told;
+        if let Some((endpoint, badge)) = asked.timeout {
+            self.make(Interface::Endpoint, endpoint)?;
+            let made = self.find(Interface::Endpoint, endpoint).ok_or(Error::NoCapability("endpoint"))?;
+            told = Endpoint::of(Cap::borrowed(made.id())).caller(badge)?;
+            spec = spec.fault(&told);
+        } else if asked.overrun == Overrun::Demote {
+            spec = spec.demote();
+        }
+        let made = caps::any::<SchedulingContext>()?.create(&spec).and_then(|outcome| {
+            if outcome.result == OperationResult::ResourceExhausted {
+                println!("init: the CPU that has most left can promise {} ppm", outcome.value.free_ppm);
+            }
+            outcome.context()
+        });
+        made.map(SchedulingContext::into_cap).inspect_err(|_| {
+            println!("init: {}:{}: cannot make context \"{name}\"", self.manifest.source(), asked.line)
+        })
     }
 
     /// Waits until some process ends; the machine's status if it was a critical one.

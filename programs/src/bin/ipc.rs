@@ -35,7 +35,7 @@ fn run() -> i64 {
         _ => {}
     }
     prove("ipc", || {
-        println!("ipc: pid {}, {} CPUs", rt::boot_info().pid, rt::boot_info().cpus);
+        println!("ipc: pid {}, {}", rt::boot_info().pid, programs::text::cpus());
         step("messages of two words and of 0 to 4096 bytes (K-15)", messages)?;
         step(
             "what does not fit is refused, and a call survives its receiver's short buffer (K-15)",
@@ -52,6 +52,7 @@ fn run() -> i64 {
         step("calls of a server thread that ends are Disconnected (K-15)", server_thread_ends)?;
         step("calls of a server process that is killed are Disconnected (K-15)", server_process_ends)?;
         step("an endpoint without a server is closed (K-15)", closed)?;
+        step("endpoints whose servers wait in each other's queues close one after the other (K-15)", chain)?;
         step("too many waiting calls are Overloaded (K-15)", overloaded)?;
         step("revoked capabilities are Revoked, and the owner goes on (K-21)", revocation)?;
         step("revocation reaches what is under way in another process (K-21)", revocation_under_way)?;
@@ -60,6 +61,64 @@ fn run() -> i64 {
         step("tokens are good once, for their receiver (K-15)", tokens)?;
         step("many clients and servers across processes, each answer its own (K-15)", storm)
     })
+}
+
+/// Twice: tables grow at the first time.
+fn chain() -> Outcome {
+    one_chain()?;
+    let before = Usage::settled()?;
+    one_chain()?;
+    before.comes_back("after the chain")
+}
+
+/// In the queue of each endpoint is a call with the only right to serve the next one. The first is given up: all of them close.
+fn one_chain() -> Outcome {
+    /// Calls that a thread has under way.
+    const EACH: usize = 25;
+    const THREADS: usize = 20;
+    let factory: Factory = caps::any()?;
+    let make = || Ok::<_, Failure>(factory.endpoint().doing("make an endpoint")?.into_cap().into_id());
+    let mut first = make()?;
+    let mut threads = Vec::with_capacity(THREADS);
+    for _ in 0..THREADS {
+        // What was the beginning so far is this thread's end.
+        let mut mine = Vec::with_capacity(EACH + 1);
+        for _ in 0..EACH {
+            mine.push(make()?);
+        }
+        mine.push(first);
+        first = mine[0];
+        let made = Arc::new(AtomicBool::new(false));
+        let say = Arc::clone(&made);
+        let calls = move || -> Outcome {
+            let mut pending = Vec::with_capacity(EACH);
+            // From the end of the chain to its beginning: what was moved cannot be called any more.
+            for at in (0..EACH).rev() {
+                let sqe = Sqe {
+                    op: Op::Call as u8,
+                    cap: mine[at].0,
+                    flags: flags::INLINE | flags::MOVE,
+                    xfer: mine[at + 1].0,
+                    ..Sqe::default()
+                };
+                // SAFETY: names no memory.
+                pending.push(unsafe { ring::start(sqe) }.map_err(rt::Error::from).doing("call")?);
+            }
+            say.store(true, Ordering::Release);
+            for token in pending {
+                let status = ring::wait(token).status;
+                ensure!(status == Exception::Disconnected as i32, "a call in the chain ends with {status}");
+            }
+            Ok(())
+        };
+        threads.push(spawn(calls)?);
+        kit::wait_until("a thread has called", || Ok(made.load(Ordering::Acquire)))?;
+    }
+    Cap::owned(first).release().doing("give the first up")?;
+    for thread in threads {
+        thread.join()??;
+    }
+    Ok(())
 }
 
 fn endpoint() -> Outcome<Arc<Endpoint>> {
@@ -556,9 +615,19 @@ fn revocation() -> Outcome {
     let memory = factory.memory_object(4096)?;
     let lent = MemoryObject::of(memory.cap().copy(rights::CALL, 0)?);
     lent.bytes()?;
+    let at = lent.map(None, 0, 4096, false).doing("map lent memory")?;
     memory.cap().revoke().doing("revoke memory")?;
     refused("lent memory", lent.bytes(), TransportError::Revoked)?;
     ensure!(memory.bytes()? == 4096, "the owner's memory");
+    // What was mapped stays, and can be given back without the capability. Access cannot be changed without it.
+    let space = rt::vm::space()?;
+    // SAFETY: nobody uses it.
+    unsafe {
+        refused("lent memory", lent.unmap(at, 4096), TransportError::Revoked)?;
+        let stronger = space.protect(at, 4096, rt::Protection::READ_WRITE);
+        raised("more access to lent memory", stronger, Exception::InvalidArgument)?;
+        space.unmap(at, 4096).doing("unmap revoked memory")?;
+    }
     refused(
         "revoking without the right",
         caps::any::<rt::Console>()?.cap().revoke(),
@@ -649,8 +718,10 @@ fn missing_rights() -> Outcome {
     let spawned = kit::again(&["taker"], &[("served", granting.cap(), rights::RECV, 0)]);
     ensure!(spawned.is_err(), "a child was given more rights than its parent has");
     // Operations of other interfaces.
-    let console = caps::any::<rt::Console>()?.cap().id();
-    refused("a console receives", kit::client::<Endpoint>(console).recv(&mut []), denied)?;
+    let console: rt::Console = caps::any()?;
+    refused("a console receives", kit::client::<Endpoint>(console.cap().id()).recv(&mut []), denied)?;
+    let mute = rt::Console::of(console.cap().copy(0, 0)?);
+    refused("a console without a right writes", mute.write(b"never seen"), denied)?;
     let memory = caps::any::<Factory>()?.memory_object(4096)?;
     let readable = MemoryObject::of(memory.cap().copy(rights::CALL, 0)?);
     let mapped = readable.map(None, 0, 4096, true);

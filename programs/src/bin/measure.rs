@@ -34,7 +34,7 @@ fn run() -> i64 {
         _ => {}
     }
     prove("measure", || {
-        println!("measure: pid {}, {} CPUs", rt::boot_info().pid, rt::boot_info().cpus);
+        println!("measure: pid {}, {}", rt::boot_info().pid, programs::text::cpus());
         step("parked to running again (K-14)", resume)?;
         step("a process that ends while a thread of it is parked (K-14)", exit_while_parked)?;
         step("ten thousand threads", crowd)?;

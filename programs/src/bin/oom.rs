@@ -7,10 +7,13 @@
 
 extern crate alloc;
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::arch::naked_asm;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use programs::ensure;
+use programs::kit;
 use programs::machine::{Before, MS, command};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::victim::Watch;
@@ -33,7 +36,7 @@ fn run() -> i64 {
         Some("wait") => i64::from(time::sleep(3600 * 1000 * MS).is_err()),
         Some("hog") => hog(),
         _ => prove("oom", || {
-            println!("oom: {} CPUs", rt::boot_info().cpus);
+            println!("oom: {}", programs::text::cpus());
             reserve_heap();
             // What makes the kernel's tables and this process's page tables as large as they get comes before the frames are counted.
             let victim = Watch::start_steady()?;
@@ -43,6 +46,7 @@ fn run() -> i64 {
             victim.finish()?;
             maps()?;
             capabilities(false)?;
+            queues()?;
             full(None)?;
             let before = Before::take()?;
             let victim = Watch::start_steady()?;
@@ -51,6 +55,8 @@ fn run() -> i64 {
             step("maps until refused (K-07)", maps).and_then(|()| goes_on())?;
             step("memory objects until refused (K-07)", objects).and_then(|()| goes_on())?;
             step("capabilities until refused (K-21)", || capabilities(true)).and_then(|()| goes_on())?;
+            step("queues of endpoints: back when empty, and paid for until refused (K-07)", queues)
+                .and_then(|()| goes_on())?;
             step("everything refuses while the machine is full", || full(Some(&victim)))
                 .and_then(|()| goes_on())?;
             victim.finish()?;
@@ -174,10 +180,10 @@ fn objects() -> Outcome {
 // ---- threads --------------------------------------------------------------------------------------------------------------
 
 fn threads() -> Outcome {
-    let gate = alloc::sync::Arc::new(sync::Semaphore::new(0));
+    let gate = Arc::new(sync::Semaphore::new(0));
     let mut handles: Vec<JoinHandle<()>> = Vec::with_capacity(2048);
     let refusal = loop {
-        let gate = alloc::sync::Arc::clone(&gate);
+        let gate = Arc::clone(&gate);
         match thread::Builder::new().stack_bytes(PAGE).spawn(move || gate.acquire()) {
             Ok(handle) => handles.push(handle),
             Err(error) => break error,
@@ -271,6 +277,115 @@ fn spawns() -> Outcome {
     let child = command("oom", "afterwards").arg("wait").spawn(&spawner).doing("a process afterwards")?;
     child.handle.kill().doing("kill")?;
     child.wait().doing("wait")?;
+    Ok(())
+}
+
+// ---- queues ---------------------------------------------------------------------------------------------------------------
+
+/// Threads that call, and how many calls each has at one endpoint: together nearly as many as may wait there.
+const CALLERS: usize = 36;
+const CALLS_OF_EACH: usize = 28;
+
+/// What the callers do together, round by round.
+struct Rounds {
+    endpoint: sync::Mutex<Option<Arc<Endpoint>>>,
+    /// Who keeps one of its calls in this round.
+    keeper: AtomicUsize,
+    is_refused: AtomicBool,
+    go: sync::Semaphore,
+    have_called: sync::Semaphore,
+    back: sync::Semaphore,
+    done: sync::Semaphore,
+}
+
+impl Rounds {
+    /// A caller: calls in each round, and withdraws the calls, perhaps but one.
+    fn call(&self, number: usize) -> Outcome {
+        let mut kept = Vec::with_capacity(32);
+        loop {
+            self.go.acquire();
+            let Some(endpoint) = self.endpoint.lock().clone() else { return Ok(()) };
+            let mut calls = Vec::with_capacity(CALLS_OF_EACH);
+            for _ in 0..CALLS_OF_EACH {
+                let mut call = endpoint.call_start(1, [0; 2]).doing("call")?;
+                match call.poll() {
+                    None => calls.push(call),
+                    Some(Err(error)) => {
+                        is_overloaded(&error, "a call")?;
+                        self.is_refused.store(true, Ordering::Relaxed);
+                    }
+                    Some(Ok(_)) => return Err(Failure::new("somebody answered")),
+                }
+            }
+            self.have_called.release();
+            self.back.acquire();
+            if self.keeper.load(Ordering::Relaxed) == number {
+                kept.extend(calls.pop());
+            }
+            drop(calls);
+            self.done.release();
+        }
+    }
+
+    /// One round, at a new endpoint.
+    fn play(&self, keeper: usize) -> Outcome<Arc<Endpoint>> {
+        let endpoint = Arc::new(caps::any::<Factory>()?.endpoint().doing("an endpoint")?);
+        *self.endpoint.lock() = Some(Arc::clone(&endpoint));
+        self.keeper.store(keeper, Ordering::Relaxed);
+        for (begin, end) in [(&self.go, &self.have_called), (&self.back, &self.done)] {
+            (0..CALLERS).for_each(|_| begin.release());
+            for _ in 0..CALLERS {
+                ensure!(end.acquire_timeout(kit::PATIENCE_MS * MS), "a caller has given up");
+            }
+        }
+        Ok(endpoint)
+    }
+}
+
+fn queues() -> Outcome {
+    let rounds = Arc::new(Rounds {
+        endpoint: sync::Mutex::new(None),
+        keeper: AtomicUsize::new(0),
+        is_refused: AtomicBool::new(false),
+        go: sync::Semaphore::new(0),
+        have_called: sync::Semaphore::new(0),
+        back: sync::Semaphore::new(0),
+        done: sync::Semaphore::new(0),
+    });
+    let mut callers = Vec::with_capacity(CALLERS);
+    for number in 0..CALLERS {
+        let rounds = Arc::clone(&rounds);
+        let call = move || rounds.call(number);
+        callers.push(thread::Builder::new().stack_bytes(4 * PAGE).spawn(call).doing("a caller")?);
+    }
+    let mut endpoints = Vec::with_capacity(256);
+    endpoints.push(rounds.play(CALLERS)?);
+    let before = kit::counter("heap_used_bytes")?;
+    for _ in 0..3 {
+        endpoints.push(rounds.play(CALLERS)?);
+    }
+    let more = kit::counter("heap_used_bytes")?.saturating_sub(before);
+    ensure!(more < 4096, "three endpoints where nobody waits any more hold {more} bytes");
+    ensure!(!rounds.is_refused.load(Ordering::Relaxed), "a first thousand calls was refused");
+    // A call that stays holds all of a long queue.
+    let mut long = 0;
+    while !rounds.is_refused.load(Ordering::Relaxed) {
+        ensure!(endpoints.len() < endpoints.capacity(), "{long} long queues and no end");
+        endpoints.push(rounds.play(long % CALLERS)?);
+        long += 1;
+    }
+    let bytes = kit::counter("heap_used_bytes")? - before;
+    println!("    {long} long queues with {} KiB, then calls are Overloaded", bytes / 1024);
+    *rounds.endpoint.lock() = None;
+    (0..CALLERS).for_each(|_| rounds.go.release());
+    for caller in callers {
+        caller.join()??;
+    }
+    let again = endpoints.pop().ok_or_else(|| Failure::new("no endpoint"))?;
+    drop(endpoints);
+    let mut call = again.call_start(1, [0; 2]).doing("a call afterwards")?;
+    let end = call.poll();
+    ensure!(end.is_none(), "a call afterwards ends at once: {end:?}");
     Ok(())
 }
 

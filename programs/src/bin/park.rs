@@ -32,7 +32,7 @@ fn run() -> i64 {
         _ => {}
     }
     prove("park", || {
-        println!("park: pid {}, {} CPUs", rt::boot_info().pid, rt::boot_info().cpus);
+        println!("park: pid {}, {}", rt::boot_info().pid, programs::text::cpus());
         step("another value, no time, or nobody there (K-14)", simple)?;
         step("bad words are refused (K-14)", bad_words)?;
         step("as many are woken as asked for, first come first (K-14)", counts)?;

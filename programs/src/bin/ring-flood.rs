@@ -23,7 +23,7 @@ const ENTRIES: u64 = CQ_ENTRIES as u64;
 
 fn run() -> i64 {
     prove("ring-flood", || {
-        println!("ring-flood: pid {}, {} CPUs", rt::boot_info().pid, rt::boot_info().cpus);
+        println!("ring-flood: pid {}, {}", rt::boot_info().pid, programs::text::cpus());
         step("a batch of 32, completed in order (K-11)", batch)?;
         step("a full completion queue stops consumption and loses nothing (K-11)", full_queue)?;
         step("operations under way keep their place in the queue (K-11)", reserved)?;
@@ -34,6 +34,7 @@ fn run() -> i64 {
         step("quiet entries complete only when they fail (K-11)", quiet)?;
         step("the ring itself cannot be taken away (K-11)", own_page)?;
         step("thirty-two operations of all kinds under way, each completes once (K-11)", mixture)?;
+        step("messages on their way are charged to whoever sent them (K-07)", messages_charged)?;
         step("threads with rings of their own, as fast as they can (K-11, K-12)", hammer)
     })
 }
@@ -428,5 +429,56 @@ fn hammer() -> Outcome {
     let took = time::now_ns()? - before;
     println!("    {total} operations of {count} threads in {} ms", took / MS);
     thread::trim();
+    Ok(())
+}
+
+/// Calls of 4,096 bytes to an endpoint where nobody receives: 256 of them are the process's limit, whoever of its threads sends them. When they
+/// are withdrawn there is room again.
+fn messages_charged() -> Outcome {
+    const EACH: usize = 30;
+    const THREADS: usize = 10;
+    const LIMIT: usize = (1 << 20) / rt::abi::MAX_MESSAGE_BYTES;
+    let endpoint = Arc::new(caps::any::<Factory>()?.endpoint().doing("make an endpoint")?);
+    for round in 0..2 {
+        let (called, go_on) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let mut threads = Vec::new();
+        for _ in 0..THREADS {
+            let (endpoint, called, go_on) = (Arc::clone(&endpoint), Arc::clone(&called), Arc::clone(&go_on));
+            let work = move || -> Outcome<(usize, usize)> {
+                let message = [7; rt::abi::MAX_MESSAGE_BYTES];
+                let mut calls = Vec::new();
+                for _ in 0..EACH {
+                    calls.push(endpoint.call_bytes_start(1, &message, 8).doing("call")?);
+                }
+                called.fetch_add(1, Ordering::AcqRel);
+                while go_on.load(Ordering::Acquire) == 0 {
+                    time::sleep(MS).doing("sleep")?;
+                }
+                let (mut waited, mut refused) = (0, 0);
+                for call in calls {
+                    match call.cancel().err().and_then(|error| error.transport()) {
+                        Some(TransportError::Cancelled) => waited += 1,
+                        Some(TransportError::NoSpace) => refused += 1,
+                        other => return Err(Failure::new(format_args!("a call ended with {other:?}"))),
+                    }
+                }
+                Ok((waited, refused))
+            };
+            threads.push(Builder::new().stack_bytes(64 << 10).spawn(work).doing("spawn")?);
+        }
+        while called.load(Ordering::Acquire) < THREADS as u32 {
+            time::sleep(MS).doing("sleep")?;
+        }
+        go_on.store(1, Ordering::Release);
+        let (mut waited, mut refused) = (0, 0);
+        for thread in threads {
+            let (more_waited, more_refused) = thread.join()??;
+            (waited, refused) = (waited + more_waited, refused + more_refused);
+        }
+        ensure!(
+            (waited, refused) == (LIMIT, THREADS * EACH - LIMIT),
+            "round {round}: {waited} calls waited and {refused} were refused; the limit is {LIMIT}"
+        );
+    }
     Ok(())
 }

@@ -5,13 +5,17 @@
 extern crate alloc;
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::ControlFlow::{Break, Continue};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use programs::ensure;
+use programs::kit::{self, refused};
 use programs::proof::{Doing, Outcome, prove, step};
-use rt::abi::{Op, Sqe, TransportError};
-use rt::{Error, Factory, caps, println, ring, syscall, thread, time};
+use rt::abi::{Op, Sqe, TransportError, rights};
+use rt::{
+    Answer, Client, Console, Endpoint, Error, Factory, Pending, caps, println, ring, syscall, thread, time,
+};
 
 rt::main!(run);
 
@@ -23,22 +27,104 @@ const MS: u64 = 1_000_000;
 const SPIN_LIMIT_NS: u64 = 10_000 * MS;
 /// Round trips of the IPC step.
 const CALLS: u64 = 1000;
+/// Reads of the console that may wait: of one process, and in all.
+const READS: usize = 4;
+const READS_IN_ALL: usize = 64;
 
 fn run() -> i64 {
+    match rt::args::args().next() {
+        Some("reads") => return prove("smoke reads", || reads(&caps::any()?)),
+        Some("crowd") => return prove("smoke crowd", crowd),
+        Some("warden") => return prove("smoke warden", warden),
+        Some("holder") => return prove("smoke holder", holder),
+        _ => {}
+    }
     prove("smoke", || {
-        println!(
-            "smoke: pid {}, thread {}, {} CPUs",
-            rt::boot_info().pid,
-            thread::id(),
-            rt::boot_info().cpus
-        );
+        println!("smoke: pid {}, thread {}, {}", rt::boot_info().pid, thread::id(), programs::text::cpus());
         step("two system calls and no third (K-10)", system_calls)?;
         step("ring entries complete in order (K-11)", ring_nops)?;
         step("the clock runs, sleeps last long enough (K-13)", clock)?;
         step("threads run and are joined (K-08)", threads)?;
         step("a spinning thread is preempted", preemption)?;
-        step("calls between threads (K-15)", calls)
+        step("calls between threads (K-15)", calls)?;
+        step("the console is read by those who may, and nobody takes all places (K-21)", console)
     })
+}
+
+fn console() -> Outcome {
+    let console: Console = caps::any()?;
+    let writes_only = Console::of(console.cap().copy(rights::CALL, 0)?);
+    writes_only.write(b"    written without the right to read\n")?;
+    refused("a read without the right", one_read(&writes_only), TransportError::NotPermitted)?;
+    let reads_only = Console::of(console.cap().copy(rights::RECV, 0)?);
+    refused("a write without the right", reads_only.write(b"never seen"), TransportError::NotPermitted)?;
+    reads(&reads_only)?;
+    // Others have places of their own, whatever this process has.
+    let own: Vec<Pending<usize>> = (0..READS).map_while(|_| console.read_start(1).ok()).collect();
+    kit::succeeds("a child that reads", &kit::again(&["reads"], &[])?)?;
+    ensure!(own.len() == READS, "only {} reads wait", own.len());
+    Ok(())
+}
+
+/// A read of one byte that does not wait for long.
+fn one_read(console: &Console) -> rt::Result<Option<usize>> {
+    console.read_start(1)?.wait_timeout(MS).transpose()
+}
+
+/// As many reads as a process may have wait, one more does not. Also the role `reads`.
+fn reads(console: &Console) -> Outcome {
+    for round in 0..3 {
+        let mut all = Vec::new();
+        for n in 0..READS {
+            let mut read = console.read_start(1).doing("read")?;
+            let end = read.poll();
+            ensure!(end.is_none(), "round {round}: read {n} ends at once: {end:?}");
+            all.push(read);
+        }
+        refused("one read more", one_read(console), TransportError::NoSpace)?;
+        drop(all);
+    }
+    Ok(())
+}
+
+/// Role `crowd`: leaves processes behind whose reads take all places, for the shell to come back to.
+fn crowd() -> Outcome {
+    let door: Endpoint = caps::any::<Factory>()?.endpoint()?;
+    kit::again(&["warden"], &[("door", door.cap(), rights::CALL | rights::GRANT, 0)])?;
+    let call = door.recv(&mut [])?;
+    println!("smoke: {} reads wait", call.message.words()[0]);
+    Ok(door.reply(call.token, Answer::Words([0; 2]))?)
+}
+
+/// Role `warden`: the holders' parent, who ends them after a while.
+fn warden() -> Outcome {
+    let outside: Endpoint = caps::get("door")?;
+    let door: Endpoint = caps::any::<Factory>()?.endpoint()?;
+    let mut holders = Vec::new();
+    for _ in 0..READS_IN_ALL / READS {
+        holders.push(kit::again(&["holder"], &[("door", door.cap(), rights::CALL, 0)])?);
+        let call = door.recv(&mut [])?;
+        door.reply(call.token, Answer::Words([0; 2]))?;
+    }
+    let console: Console = caps::any()?;
+    refused("a read when all places are taken", one_read(&console), TransportError::NoSpace)?;
+    outside.call(0, [READS_IN_ALL as u64, 0])?;
+    time::sleep(300 * MS)?;
+    for holder in holders {
+        holder.handle.kill()?;
+        holder.wait()?;
+    }
+    println!("smoke: the crowd is gone");
+    Ok(())
+}
+
+/// Role `holder`: reads until somebody ends it.
+fn holder() -> Outcome {
+    let console: Console = caps::any()?;
+    let reads: Vec<Pending<usize>> = (0..READS).map_while(|_| console.read_start(1).ok()).collect();
+    ensure!(reads.len() == READS, "only {} reads wait", reads.len());
+    caps::get::<Endpoint>("door")?.call(0, [0; 2])?;
+    Ok(time::sleep(60_000 * MS)?)
 }
 
 fn system_calls() -> Outcome {

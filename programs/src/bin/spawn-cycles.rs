@@ -7,9 +7,11 @@ extern crate alloc;
 
 use programs::ensure;
 use programs::machine::{Before, MS, command, nap, warm_up};
-use programs::proof::{Doing, Outcome, prove, step};
+use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::random::Random;
-use rt::{ExitReason, ProcessSpawner, args, caps, println, thread, time, vm};
+use rt::abi::{CapId, Op, Sqe, TransportError};
+use rt::{Client, ExitReason, ProcessSpawner, SystemInfo, args, caps, println, ring, thread, time, vm};
+use schema::messages_capnp::{process_spawner_spawn_params, virtual_memory_map_params};
 
 rt::main!(run);
 
@@ -33,9 +35,51 @@ fn run() -> i64 {
             let start = time::now_ns()?;
             step("processes come and go (K-08)", || run_cycles(cycles, &mut random))?;
             println!("    {cycles} cycles took {} ms", (time::now_ns()? - start) / MS);
+            step("what could not be told to the caller is not made (K-21)", untold)?;
             step("not a frame is lost (K-07)", || before.check("after the cycles"))
         }),
     }
+}
+
+/// A process or a mapping whose result has nowhere to go: it would be there, and nobody would know its number.
+fn untold() -> Outcome {
+    let mut params = [0; 128];
+    let program = args::program();
+    let more = schema::words::text(program.len());
+    let spawn = |mut params: process_spawner_spawn_params::Builder<'_>| params.set_program(program);
+    let length = schema::encode::<process_spawner_spawn_params::Owned>(&mut params, more, spawn)
+        .map_err(|_| Failure::new("128 bytes are not enough"))?;
+    let spawner: ProcessSpawner = caps::any()?;
+    untold_call(&spawner.cap().id(), &params[..length])?;
+    let map = |mut params: virtual_memory_map_params::Builder<'_>| params.set_bytes(16 << 20);
+    let length = schema::encode::<virtual_memory_map_params::Owned>(&mut params, 0, map)
+        .map_err(|_| Failure::new("128 bytes are not enough"))?;
+    untold_call(&vm::space()?.cap().id(), &params[..length])
+}
+
+/// Method 0 of `cap`, with a result that has no room, and with one that goes to address 8. The frames are counted later.
+fn untold_call(cap: &CapId, params: &[u8]) -> Outcome {
+    for (result_len, want) in [(0, TransportError::TooLong), (64, TransportError::BadAddress)] {
+        let sqe = Sqe {
+            op: Op::Call as u8,
+            cap: cap.0,
+            addr: params.as_ptr() as u64,
+            len: params.len() as u32,
+            result_addr: 8,
+            result_len,
+            ..Sqe::default()
+        };
+        let before = system_processes()?;
+        // SAFETY: the parameters outlive the call, and the kernel cannot write to address 8.
+        let status = unsafe { ring::run(sqe) }.status;
+        ensure!(status == want as i32, "status {status} instead of {want:?}");
+        ensure!(system_processes()? == before, "a process was made all the same");
+    }
+    Ok(())
+}
+
+fn system_processes() -> Outcome<usize> {
+    Ok(caps::any::<SystemInfo>()?.processes().doing("processes")?.len())
 }
 
 /// The ways in which a child ends, and how often of a hundred.

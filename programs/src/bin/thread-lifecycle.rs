@@ -33,7 +33,7 @@ fn run() -> i64 {
         _ => {}
     }
     prove("thread-lifecycle", || {
-        println!("thread-lifecycle: pid {}, {} CPUs", rt::boot_info().pid, rt::boot_info().cpus);
+        println!("thread-lifecycle: pid {}, {}", rt::boot_info().pid, programs::text::cpus());
         step("a thread starts with the registers of the contract (K-06)", start_registers)?;
         step("bad entries, stacks, FS bases and flags are Failed, and make no thread (K-06)", bad_starts)?;
         step("join once, exitCode as often as you like, never oneself (K-08)", joins)?;

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use programs::ensure;
 use programs::proof::{Doing, Failure, Outcome, prove};
-use programs::text::{Bar, Mib, Thousands, permille};
+use programs::text::{Bar, Count, Mib, Thousands, permille};
 use rt::abi::{TransportError, rights};
 use rt::{
     Client, Command, Console, CpuInfo, Endpoint, Error, ExitReason, Factory, Pending, ProcessSpawner,
@@ -32,7 +32,27 @@ const BARS_MAX: usize = 16;
 const ROUNDS: u64 = 20;
 
 /// A step: what it shows, and the doing.
-type Step = (&'static str, fn() -> Outcome);
+type Step = (&'static str, fn(&mut Visitor) -> Outcome);
+
+/// Who looks on.
+struct Visitor {
+    /// A person at a terminal sees pictures move; a log gets the last of them.
+    is_live: bool,
+    /// The key that ends the tour, while nobody has pressed it.
+    key: Option<Pending<usize>>,
+    has_left: bool,
+}
+
+impl Visitor {
+    /// Whether a key was pressed. Steps ask too, between their parts: an emulated machine can be slow.
+    fn leaves(&mut self) -> bool {
+        self.has_left |= matches!(self.key.as_mut().and_then(Pending::poll), Some(Ok(_)));
+        if self.has_left {
+            self.key = None;
+        }
+        self.has_left
+    }
+}
 
 const STEPS: [Step; 6] = [
     (
@@ -73,18 +93,21 @@ fn run() -> i64 {
             return 2;
         }
     }
-    let is_skippable = mode.is_some();
-    let code = if is_skippable { skippable() } else { prove("tour", || play(|| false).map(|_| ())) };
-    println!("Next: type `help` for the commands, or `top` to watch the CPUs.");
-    code
+    if mode.is_some() {
+        return skippable();
+    }
+    prove("tour", || {
+        let mut visitor = Visitor { is_live: false, key: None, has_left: false };
+        play("", &mut visitor).map(|_| ())
+    })
 }
 
 /// The tour until a key is pressed.
 fn skippable() -> i64 {
     let console: Result<Console, Error> = caps::any();
-    let mut key: Option<Pending<usize>> = console.and_then(|console| console.read_start(1)).ok();
-    let is_pressed = || key.as_mut().is_some_and(|key| key.poll().is_some());
-    match play(is_pressed) {
+    let key = console.and_then(|console| console.read_start(1)).ok();
+    let mut visitor = Visitor { is_live: true, key, has_left: false };
+    match play("\nA key skips the rest of it.", &mut visitor) {
         Ok(true) => println!("tour: all of it was true"),
         Ok(false) => println!("tour: skipped"),
         Err(Failure(why)) => {
@@ -92,25 +115,26 @@ fn skippable() -> i64 {
             return 1;
         }
     }
+    println!("Next: type `help` for the commands, or `top` to watch the CPUs.");
     0
 }
 
-/// Plays the steps until `is_over` says so; true if it was all of them.
-fn play(mut is_over: impl FnMut() -> bool) -> Outcome<bool> {
+/// Plays the steps, after a `hint`, until the visitor leaves; true if it was all of them.
+fn play(hint: &str, visitor: &mut Visitor) -> Outcome<bool> {
     let machine = caps::any::<SystemInfo>()?.machine(0)?;
     println!(
-        "\nA tour of {}: {} CPUs, {} MiB of memory, {} ms after boot.",
+        "\nA tour of {}: {}, {} MiB of memory, {} ms after boot.{hint}",
         machine.kernel_version,
-        machine.cpus,
+        Count(machine.cpus.into(), "CPU"),
         Mib(machine.frames),
         machine.uptime_ns / MS
     );
     for (index, (text, show)) in STEPS.iter().enumerate() {
-        if is_over() {
+        println!("\n{}. {text}", index + 1);
+        show(visitor).map_err(|Failure(why)| Failure::new(format_args!("step {}: {why}", index + 1)))?;
+        if visitor.leaves() {
             return Ok(false);
         }
-        println!("\n{}. {text}", index + 1);
-        show().map_err(|Failure(why)| Failure::new(format_args!("step {}: {why}", index + 1)))?;
     }
     println!();
     Ok(true)
@@ -137,7 +161,7 @@ fn turner(is_over: &Arc<AtomicBool>) -> Outcome<thread::JoinHandle<u64>> {
 }
 
 /// A bar for each CPU, and which threads of this process are on it.
-fn draw_cpus(system: &SystemInfo, before: &[CpuInfo], now: &[CpuInfo]) -> Outcome {
+fn draw_cpus(system: &SystemInfo, before: &[CpuInfo], now: &[CpuInfo], is_live: bool) -> Outcome {
     let mut threads = system.threads()?;
     threads.retain(|thread| thread.pid == rt::boot_info().pid && thread.state != ThreadState::Blocked);
     let mut bars: Vec<(u64, &CpuInfo)> =
@@ -153,12 +177,12 @@ fn draw_cpus(system: &SystemInfo, before: &[CpuInfo], now: &[CpuInfo]) -> Outcom
         for thread in threads.iter().filter(|thread| thread.cpu == cpu.id && thread.tid != thread::id()) {
             print!("  thread {}", thread.tid);
         }
-        println!("\x1b[K");
+        println!("{}", if is_live { "\x1b[K" } else { "" });
     }
     Ok(())
 }
 
-fn cpus() -> Outcome {
+fn cpus(visitor: &mut Visitor) -> Outcome {
     let system: SystemInfo = caps::any()?;
     let start = system.cpus()?;
     let (count, busy_count) = (start.len(), start.len().min(BARS_MAX));
@@ -168,24 +192,34 @@ fn cpus() -> Outcome {
     let mut threads = Vec::new();
     let (mut before, mut now) = (start.clone(), start);
     // Pictures without threads, with half of them, with all of them; the last one when they have been spread.
-    for (picture, wanted) in [0, busy_count / 2, busy_count, busy_count].into_iter().enumerate() {
+    let pictures = [0, busy_count / 2, busy_count, busy_count];
+    for (picture, wanted) in pictures.into_iter().enumerate() {
+        if visitor.leaves() {
+            break;
+        }
         while threads.len() < wanted {
             threads.push(turner(&is_over)?);
         }
         before = system.cpus()?;
         time::sleep(200 * MS)?;
         now = system.cpus()?;
-        if picture > 0 {
+        let is_last = picture + 1 == pictures.len();
+        if visitor.is_live && picture > 0 {
             print!("\x1b[{busy_count}A");
         }
-        draw_cpus(&system, &before, &now)?;
+        if visitor.is_live || is_last {
+            draw_cpus(&system, &before, &now, visitor.is_live)?;
+        }
     }
     is_over.store(true, Ordering::Relaxed);
     let mut turns = 0;
     for thread in threads {
         let own = thread.join()?;
-        ensure!(own > 0, "a thread never ran");
+        ensure!(own > 0 || visitor.has_left, "a thread never ran");
         turns += own;
+    }
+    if visitor.has_left {
+        return Ok(());
     }
     if count > BARS_MAX {
         println!("   and {} CPUs more", count - BARS_MAX);
@@ -193,7 +227,8 @@ fn cpus() -> Outcome {
     let shares: Vec<u64> = before.iter().zip(&now).map(|(old, cpu)| busy(old, cpu)).collect();
     let used = shares.iter().filter(|share| **share >= 250).count();
     ensure!(used >= busy_count, "{busy_count} threads kept {used} CPUs busy only: {shares:?} thousandths");
-    println!("   {busy_count} threads made {} thousand turns together; each ran", Thousands(turns / 1000));
+    let threads = Count(busy_count as u64, "thread");
+    println!("   {threads} made {} thousand turns together; each ran", Thousands(turns / 1000));
     Ok(())
 }
 
@@ -209,7 +244,7 @@ fn adder(endpoint: &Arc<Endpoint>) -> Outcome<thread::JoinHandle<rt::Result<()>>
     thread::Builder::new().spawn(serve).doing("start the server")
 }
 
-fn calls() -> Outcome {
+fn calls(visitor: &mut Visitor) -> Outcome {
     const TABLE: u64 = 24;
     let endpoint = Arc::new(caps::any::<Factory>()?.endpoint()?);
     let server = adder(&endpoint)?;
@@ -221,7 +256,10 @@ fn calls() -> Outcome {
             count += 1;
         }
         let took_ns = time::now_ns()? - start;
-        if took_ns - shown_ns >= 50 * MS {
+        if visitor.leaves() {
+            break;
+        }
+        if visitor.is_live && took_ns - shown_ns >= 50 * MS {
             shown_ns = took_ns;
             let at = took_ns / (50 * MS) * 5 % (2 * TABLE);
             let at = at.min(2 * TABLE - at) as usize;
@@ -239,11 +277,12 @@ fn calls() -> Outcome {
     }
     endpoint.call(2, [0; 2])?;
     server.join()??;
-    println!("\n   {} calls, each answered rightly", Thousands(count));
+    let next_line = if visitor.is_live { "\n" } else { "" };
+    println!("{next_line}   {} calls, each answered rightly", Thousands(count));
     Ok(())
 }
 
-fn timers() -> Outcome {
+fn timers(visitor: &mut Visitor) -> Outcome {
     let timer: Timer = caps::any()?;
     let mut sleeps = Vec::new();
     for wanted_ms in [300, 50, 400, 150, 250, 100, 350, 200] {
@@ -252,6 +291,9 @@ fn timers() -> Outcome {
     }
     sleeps.sort_by_key(|(wanted_ms, ..)| *wanted_ms);
     for (wanted_ms, start, sleep) in sleeps {
+        if visitor.leaves() {
+            break;
+        }
         sleep.wait()?;
         let took_ns = timer.now_ns()? - start;
         ensure!(took_ns >= wanted_ms * MS, "a sleep of {wanted_ms} ms was over after {took_ns} ns");
@@ -285,7 +327,7 @@ fn count() -> i64 {
     i64::from(counting.is_err() || served.is_err())
 }
 
-fn fault() -> Outcome {
+fn fault(_: &mut Visitor) -> Outcome {
     let spawner: ProcessSpawner = caps::any()?;
     let endpoint = caps::any::<Factory>()?.endpoint()?;
     let ask = endpoint.caller(1)?;
@@ -319,7 +361,7 @@ fn fault() -> Outcome {
     Ok(())
 }
 
-fn revoke() -> Outcome {
+fn revoke(_: &mut Visitor) -> Outcome {
     let endpoint = Arc::new(caps::any::<Factory>()?.endpoint()?);
     let server = adder(&endpoint)?;
     let guest = endpoint.caller(7)?;
@@ -346,7 +388,7 @@ fn one_process(spawner: &ProcessSpawner, system: &SystemInfo, timer: &Timer) -> 
     Ok(during)
 }
 
-fn frames() -> Outcome {
+fn frames(visitor: &mut Visitor) -> Outcome {
     let (spawner, system, timer): (ProcessSpawner, SystemInfo, Timer) =
         (caps::any()?, caps::any()?, caps::any()?);
     thread::trim();
@@ -361,6 +403,10 @@ fn frames() -> Outcome {
     for _ in 0..ROUNDS {
         lowest = lowest.min(one_process(&spawner, &system, &timer)?);
         print!("#");
+        if visitor.leaves() {
+            println!();
+            return Ok(());
+        }
     }
     println!(" {ROUNDS} processes");
     // The last thread's stack is freed by whoever runs next where it ran.

@@ -111,6 +111,9 @@ fn prepare() -> Outcome<World> {
         world.know(object.into_cap().into_id(), Interface::MemoryObject);
     }
     world.know(factory.session("fuzz").doing("a session")?.into_cap().into_id(), Interface::UserSession);
+    for context in super::contexts::prepare()? {
+        world.know(context, Interface::SchedulingContext);
+    }
     // An endpoint whose server is gone, and a capability that was revoked.
     let server = factory.endpoint().doing("an endpoint")?;
     world.dead_end = server.caller(3).doing("a copy")?.into_cap().into_id().0;

@@ -7,6 +7,7 @@ use rt::abi::{
 use schema::messages_capnp as m;
 use schema::traits::{FromPointerBuilder, HasStructSize, Owned};
 
+use super::contexts;
 use crate::random::Random;
 
 /// Pages that may be written; behind them one that is not mapped.
@@ -28,7 +29,7 @@ pub const KNOWN_MAX: usize = 48;
 /// Capabilities that came with completions.
 const RECENT_MAX: usize = 32;
 /// Words of the longest template.
-const TEMPLATE_WORDS: usize = 32;
+pub(super) const TEMPLATE_WORDS: usize = 32;
 const TEMPLATES_MAX: usize = 32;
 
 /// A message that is right.
@@ -83,13 +84,9 @@ impl World {
         T: Owned,
         for<'b> T::Builder<'b>: HasStructSize + FromPointerBuilder<'b>,
     {
-        let mut bytes = [0; TEMPLATE_WORDS * 8];
-        let Ok(len) = schema::encode::<T>(&mut bytes, more, fill) else { return };
         let mut words = [0; TEMPLATE_WORDS];
-        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = chunk.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
-        }
-        let template = Template { interface, method, words, len: len / 8 };
+        let len = encoded::<T>(&mut words, more, fill);
+        let template = Template { interface, method, words, len };
         if let Some(slot) = self.templates.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(template);
         }
@@ -132,7 +129,7 @@ impl World {
             });
         }
         self.add::<m::system_info_info_params::Owned>(I::SystemInfo, 0, 0, |_| {});
-        for method in 1..=4 {
+        for method in 1..=5 {
             self.add::<m::list_params::Owned>(I::SystemInfo, method, 0, |mut p| p.set_start(0));
         }
         self.add::<m::list_params::Owned>(I::ProcessSpawner, 1, 0, |mut p| p.set_start(1));
@@ -142,13 +139,41 @@ impl World {
             });
         }
         self.add::<m::factory_create_session_params::Owned>(I::Factory, 2, 2, |mut p| p.set_name("fuzz"));
+        self.add::<m::scheduling_policy_set_weight_params::Owned>(I::SchedulingPolicy, 0, 0, |mut p| {
+            p.set_weight(64);
+        });
+        self.add::<m::scheduling_policy_set_latency_class_params::Owned>(
+            I::SchedulingPolicy,
+            1,
+            0,
+            |mut p| {
+                p.set_class(1);
+            },
+        );
         self.add::<m::boot_manifest_read_params::Owned>(I::BootManifest, 0, 0, |mut p| p.set_offset(8));
     }
 }
 
+/// Writes a message into `words`; its length in words, 0 if it does not fit.
+pub(super) fn encoded<T>(
+    words: &mut [u64; TEMPLATE_WORDS],
+    more: usize,
+    fill: impl FnOnce(T::Builder<'_>),
+) -> usize
+where
+    T: Owned,
+    for<'b> T::Builder<'b>: HasStructSize + FromPointerBuilder<'b>,
+{
+    let mut bytes = [0; TEMPLATE_WORDS * 8];
+    let Ok(len) = schema::encode::<T>(&mut bytes, more, fill) else { return 0 };
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = chunk.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
+    }
+    len / 8
+}
+
 /// The message of a spawn, which is made less often than the others.
 fn spawn_message(words: &mut [u64; TEMPLATE_WORDS]) -> usize {
-    let mut bytes = [0; TEMPLATE_WORDS * 8];
     let fill = |mut p: m::process_spawner_spawn_params::Builder<'_>| {
         p.set_program("fuzz");
         p.set_args(b"leaf\0");
@@ -157,14 +182,7 @@ fn spawn_message(words: &mut [u64; TEMPLATE_WORDS]) -> usize {
         grant.set_cap(Interface::ThreadControl as u32);
         grant.set_rights(rights::CALL);
     };
-    let more = 1 + 1 + 1 + 2 + 8 + 4;
-    let Ok(len) = schema::encode::<m::process_spawner_spawn_params::Owned>(&mut bytes, more, fill) else {
-        return 0;
-    };
-    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = chunk.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
-    }
-    len / 8
+    encoded::<m::process_spawner_spawn_params::Owned>(words, 1 + 1 + 1 + 2 + 8 + 4, fill)
 }
 
 /// Makes the entries of one thread.
@@ -431,6 +449,9 @@ impl<'a> Generator<'a> {
         if self.chance(300) {
             sqe.cap = self.cap(Interface::ProcessSpawner);
             self.message_len = spawn_message(&mut self.message);
+        } else if self.chance(10) {
+            self.context_method(&mut sqe);
+            return sqe;
         } else if self.chance(3) {
             self.plain_method(&mut sqe);
             return sqe;
@@ -486,20 +507,47 @@ impl<'a> Generator<'a> {
             (Interface::UserSession, 0),
             (Interface::UserSession, 1),
             (Interface::Factory, 0),
+            (Interface::SchedulingPolicy, 2),
             (Interface::Console, 0),
         ];
-        let (interface, method) = self.random.one_of(&all);
+        let (interface, method) =
+            if self.chance(4) { self.random.one_of(&contexts::PLAIN) } else { self.random.one_of(&all) };
         sqe.method = method;
         sqe.cap = match interface {
             // Handles are what others gave.
             Interface::ThreadHandle | Interface::ProcessHandle => {
                 self.recent[self.random.below(RECENT_MAX as u64) as usize]
             }
+            Interface::SchedulingContext => self.context(),
             _ => self.cap(interface),
         };
         if interface == Interface::ProcessHandle && self.chance(4) {
             sqe.method = 1;
         }
+    }
+
+    /// A context: one that was there at the start, or one that may have been made since.
+    fn context(&mut self) -> u32 {
+        if self.chance(2) {
+            self.cap(Interface::SchedulingContext)
+        } else {
+            self.recent[self.random.below(RECENT_MAX as u64) as usize]
+        }
+    }
+
+    /// A method of a context that takes a message.
+    fn context_method(&mut self, sqe: &mut Sqe) {
+        sqe.cap = self.context();
+        let endpoint = self.cap(Interface::Endpoint);
+        let thread = self.recent[self.random.below(RECENT_MAX as u64) as usize];
+        (sqe.method, self.message_len) =
+            contexts::message(&mut self.random, &mut self.message, endpoint, thread);
+        // Spoilt, a binding is mostly one that stops the thread whenever it has no context: seldom enough to get on.
+        let seldom = if contexts::is_binding(sqe.method) { 100 } else { 4 };
+        if self.chance(seldom) {
+            self.spoil_message();
+        }
+        (sqe.addr, sqe.len) = (self.page, 8 * self.message_len as u32);
     }
 
     /// Changes words of the message; now and then the pointers in it.

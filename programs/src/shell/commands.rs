@@ -26,14 +26,14 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "help",
         usage: "[command]",
         summary: "list the commands, or explain one",
-        more: "Left Right Home End Ctrl-A Ctrl-E   move\n\
-               Backspace Delete                    rub out a character\n\
-               Ctrl-W Ctrl-U Ctrl-K                rub out a word, all to the left, to the right\n\
-               Up Down                             recall lines\n\
-               Tab                                 completes commands and programs, or lists them\n\
-               Ctrl-L                              clears the screen\n\
-               Ctrl-C                              gives a line up, or kills what runs\n\
-               Ctrl-D                              on an empty line: logs out",
+        more: "Left Right Home End Ctrl-A Ctrl-E  move\n\
+               Backspace Delete                   rub out a character\n\
+               Ctrl-W Ctrl-U Ctrl-K               rub out a word, all to the left, the right\n\
+               Up Down                            recall lines\n\
+               Tab                                completes commands and programs, lists them\n\
+               Ctrl-L                             clears the screen\n\
+               Ctrl-C                             gives a line up, or kills what runs\n\
+               Ctrl-D                             on an empty line: logs out",
         run: help,
     },
     Command {
@@ -41,26 +41,49 @@ pub(super) const COMMANDS: &[Command] = &[
         usage: "[-t]",
         summary: "list processes; -t: threads",
         more: "KiB is memory that the process is charged for, SES the number of its session.\n\
-               With -t: the CPU that a thread is on or was last, its weight and class, how\n\
-               often it was switched away from, and how often it moved to another CPU.",
+               With -t: the CPU that a thread is on or was last, its weight, its budget if it\n\
+               has one and its class if not, how long it ran, how long it could have run and\n\
+               had to wait, how often it was switched away from, and how often it moved to\n\
+               another CPU.",
         run: look::ps,
     },
     Command {
         name: "top",
         usage: "[-p] [times]",
         summary: "watch CPUs and threads; -p: processes",
-        more: "Refreshes once a second until a key is pressed, or so many times.",
+        more: "Refreshes once a second until a key is pressed, or so many times.\n\
+               %CPU is time on a CPU since the last picture, %WAIT time that the thread could\n\
+               have run and waited for one. A CPU's busy, interrupt and idle time add up.\n\
+               A thread with a budget shows that instead of its class.",
         run: top::top,
     },
     Command {
         name: "run",
-        usage: "[--name N] [--input] program [arguments] [&]",
+        usage: "[options] program [arguments] [&]",
         summary: "run a program; with & in the background",
         more: "The program gets every capability of this shell but `power` and `session`.\n\
                The shell waits for its end, and Ctrl-C kills it; with & the shell goes on.\n\
-               --name N   calls the process N\n\
-               --input    lets the program read the console, Ctrl-C included",
+               --weight W  its share: from 1 to 1024; without it 64\n\
+               --class C   interactive (short turns, soon), normal, batch (long turns,\n\
+               \x20           late) or ipcserver; without it normal\n\
+               --budget B/P  each of its threads may run for B in every P, before all others:\n\
+               \x20             2ms/10ms; units are s, ms, us and ns\n\
+               --overrun O   what happens to a thread that has used that up: throttle (it\n\
+               \x20             waits for more) or demote (it goes on like others); without it\n\
+               \x20             throttle\n\
+               --name N    calls the process N\n\
+               --input     lets the program read the console, Ctrl-C included; without it\n\
+               \x20           it can only write there",
         run: Shell::run,
+    },
+    Command {
+        name: "ctx",
+        usage: "",
+        summary: "list scheduling contexts: who has which CPU time",
+        more: "THREAD is the process and thread that a context is bound to, CPU the one that\n\
+               promised the time, LEFT what is usable now. DEPLETED counts how often the budget\n\
+               was used up, LENT TO the process and thread that have it during a call.",
+        run: look::contexts,
     },
     Command {
         name: "jobs",
@@ -77,7 +100,14 @@ pub(super) const COMMANDS: &[Command] = &[
                that it started, and no others.",
         run: Shell::kill,
     },
-    Command { name: "programs", usage: "", summary: "list what can be run", more: "", run: programs },
+    Command {
+        name: "programs",
+        usage: "",
+        summary: "list what can be run",
+        more: "The first lines are for people; the others are tests, which end with their\n\
+               verdict, and programs that these start.",
+        run: programs,
+    },
     Command {
         name: "mem",
         usage: "",
@@ -137,33 +167,53 @@ pub(super) fn none(arguments: &[String]) -> Outcome {
 }
 
 fn help(_: &mut Shell, arguments: &[String]) -> Outcome {
-    let Some(name) = arguments.first() else {
-        for command in COMMANDS {
-            println!("  {:9} {}", command.name, command.summary);
+    let name = match arguments {
+        [] => {
+            for command in COMMANDS {
+                println!("  {:9} {}", command.name, command.summary);
+            }
+            println!("`help command` says more; `help help` lists the keys.");
+            return Ok(());
         }
-        println!("`help command` says more; `help help` lists the keys.");
-        return Ok(());
+        [name] => name,
+        [first, ..] => return Err(Failure::new(format_args!("explains one at a time; try `help {first}`"))),
     };
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
         return Err(Failure::new(format_args!("there is no command `{name}`; `help` lists them")));
     };
-    println!("{} {}\n{}", command.name, command.usage, command.summary);
+    let blank = if command.usage.is_empty() { "" } else { " " };
+    println!("{}{blank}{}\n{}", command.name, command.usage, command.summary);
     if !command.more.is_empty() {
         println!("{}", command.more);
     }
     Ok(())
 }
 
+/// Programs that people like to run, and what for.
+const FOR_PEOPLE: [(&str, &str); 6] = [
+    ("hello [words]", "says what it was told"),
+    ("spin [threads] [seconds]", "keeps CPUs busy: `run spin 2 &`, then `top`"),
+    ("tour", "the tour again"),
+    ("fault [kind]", "does something forbidden, and is ended"),
+    ("measure", "what system calls, switches and calls cost here"),
+    ("shell", "a shell in the shell: `run --input shell`"),
+];
+
 fn programs(shell: &mut Shell, arguments: &[String]) -> Outcome {
     none(arguments)?;
+    for (name, text) in FOR_PEOPLE {
+        println!("  {name:25} {text}");
+    }
+    println!("Tests, and programs that these start:");
+    let is_for_people = |name: &str| FOR_PEOPLE.iter().any(|(line, _)| line.split(' ').next() == Some(name));
     let mut column = 0;
-    for name in &shell.programs {
+    for name in shell.programs.iter().filter(|name| !is_for_people(name)) {
         let wide = name.chars().count() + 2;
-        if column + wide >= 80 {
+        if column + wide > 80 {
             println!();
             column = 0;
         }
-        print!("{name}  ");
+        print!("{}{name}", if column == 0 { "" } else { "  " });
         column += wide;
     }
     println!();
@@ -189,22 +239,9 @@ fn clear(_: &mut Shell, arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Nanoseconds of a decimal number of seconds.
-fn nanoseconds(text: &str) -> Option<u64> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if text == "." || text.is_empty() || !is_number(whole) || !is_number(part) || part.len() > 9 {
-        return None;
-    }
-    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    let places = part.bytes().chain(core::iter::repeat(b'0')).take(9);
-    let part = places.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
-    whole.checked_mul(1_000_000_000)?.checked_add(part)
-}
-
 fn sleep(shell: &mut Shell, arguments: &[String]) -> Outcome {
     let [text] = arguments else { return Err(Failure::new("how long? `sleep 2` waits two seconds")) };
-    let ns = nanoseconds(text);
+    let ns = edit::time::seconds(text);
     let ns =
         ns.ok_or_else(|| Failure::new(format_args!("`{text}` is no number of seconds; try `sleep 0.5`")))?;
     let start = time::now_ns()?;
@@ -231,8 +268,11 @@ fn logout(shell: &mut Shell, arguments: &[String]) -> Outcome {
         return Ok(());
     };
     let name = session.info()?.name;
-    session.logout()?;
+    let taken = session.logout()?.stale_marked;
     println!("{name} has logged out");
+    if taken > 0 {
+        println!("scheduling contexts taken back: {taken}");
+    }
     Ok(())
 }
 

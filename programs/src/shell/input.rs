@@ -2,12 +2,16 @@
 
 use alloc::collections::VecDeque;
 
-use rt::{Console, Pending, Result, caps};
+use rt::abi::TransportError;
+use rt::{Console, Error, Pending, Result, Timer, caps};
 
 /// Bytes that one read brings at most.
 const READ_BYTES: usize = 64;
 /// Bytes that were typed and not yet used; more are dropped.
 const AHEAD_MAX: usize = 1024;
+
+/// How long to wait when too many others read the console.
+const RETRY_NS: u64 = 20_000_000;
 
 /// Ctrl-C.
 const INTERRUPT: u8 = 3;
@@ -16,13 +20,15 @@ const INTERRUPT: u8 = 3;
 pub(super) struct Input {
     console: Console,
     pending: Option<Pending<usize>>,
+    /// There was no place for the read: it is tried again when this is over.
+    retry: Option<Pending<()>>,
     ahead: VecDeque<u8>,
 }
 
 impl Input {
     /// Of the console that was granted.
     pub(super) fn new() -> Result<Input> {
-        Ok(Input { console: caps::any()?, pending: None, ahead: VecDeque::new() })
+        Ok(Input { console: caps::any()?, pending: None, retry: None, ahead: VecDeque::new() })
     }
 
     /// Writes to the same console.
@@ -34,13 +40,17 @@ impl Input {
     pub(super) fn listen(&mut self) -> Result<bool> {
         let mut has_more = false;
         loop {
+            if let Some(retry) = &mut self.retry {
+                let Some(result) = retry.poll() else { return Ok(has_more) };
+                self.retry = None;
+                result?;
+            }
             if self.pending.is_none() {
                 self.pending = Some(self.console.read_start(READ_BYTES)?);
             }
             let Some(pending) = &mut self.pending else { return Ok(has_more) };
             let Some(result) = pending.poll() else { return Ok(has_more) };
-            self.take(result)?;
-            has_more = true;
+            has_more |= self.take(result)?;
         }
     }
 
@@ -49,14 +59,21 @@ impl Input {
         if self.listen()? {
             return Ok(true);
         }
+        if let Some(retry) = &mut self.retry {
+            // Nothing can be typed before that is over.
+            if retry.wait_timeout(timeout_ns).is_some() {
+                self.retry = None;
+            }
+            return self.listen();
+        }
         let Some(pending) = &mut self.pending else { return Ok(false) };
         let Some(result) = pending.wait_timeout(timeout_ns) else { return Ok(false) };
-        self.take(result)?;
-        Ok(true)
+        self.take(result)
     }
 
     /// Listens no more, so that another process can read; what arrived meanwhile is kept.
     pub(super) fn pause(&mut self) {
+        self.retry = None;
         let Some(pending) = &mut self.pending else { return };
         // Cancelled is what was asked for; any other failure shows up at the next read.
         if let Ok(count) = pending.cancel_mut() {
@@ -84,12 +101,16 @@ impl Input {
         self.ahead.clear();
     }
 
-    /// Takes the bytes of the read that has ended.
-    fn take(&mut self, result: Result<usize>) -> Result<()> {
-        let Some(pending) = self.pending.take() else { return Ok(()) };
+    /// Takes the bytes of the read that has ended; false if there was no place for it.
+    fn take(&mut self, result: Result<usize>) -> Result<bool> {
+        let Some(pending) = self.pending.take() else { return Ok(false) };
+        if result.as_ref().err().and_then(Error::transport) == Some(TransportError::NoSpace) {
+            self.retry = Some(caps::any::<Timer>()?.sleep_start(RETRY_NS)?);
+            return Ok(false);
+        }
         let count = result?;
         let room = AHEAD_MAX - self.ahead.len();
         self.ahead.extend(pending.results().iter().take(count.min(room)));
-        Ok(())
+        Ok(true)
     }
 }

@@ -4,8 +4,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use rt::abi::Interface;
-use rt::{Child, Command, Exit, Pending, ProcessSpawner, SystemInfo, caps, println};
+use rt::abi::{CapSetEntry, Interface, WEIGHT_DEFAULT, WEIGHT_MAX, WEIGHT_MIN, rights};
+use rt::{
+    Cap, Child, Command, Exit, LatencyClass, Overrun, Pending, ProcessSpawner, SchedulingContext,
+    SchedulingPolicy, Spec, SystemInfo, caps, println,
+};
 
 use super::commands::none;
 use super::{Outcome, Shell};
@@ -82,6 +85,41 @@ struct Request<'a> {
     arguments: Vec<&'a str>,
     has_input: bool,
     is_background: bool,
+    weight: u16,
+    class: LatencyClass,
+    /// Weight or class was asked for.
+    has_share: bool,
+    /// Budget and period in ns.
+    budget: Option<(u64, u64)>,
+    overrun: Option<Overrun>,
+}
+
+/// What a weight or a class is good for, said with what is wrong.
+fn weight(word: &str) -> Result<u16, Failure> {
+    let weight = word.parse().ok().filter(|weight| (WEIGHT_MIN..=WEIGHT_MAX).contains(weight));
+    weight.ok_or_else(|| {
+        Failure::new(format_args!(
+            "weight `{word}` is not from {WEIGHT_MIN} to {WEIGHT_MAX}; {WEIGHT_DEFAULT} is usual, 128 runs twice as much"
+        ))
+    })
+}
+
+fn class(word: &str) -> Result<LatencyClass, Failure> {
+    LatencyClass::from_name(word).ok_or_else(|| {
+        Failure::new(format_args!("there is no class `{word}`; interactive, normal, batch or ipcserver"))
+    })
+}
+
+fn budget(word: &str) -> Result<(u64, u64), Failure> {
+    edit::time::budget(word).map_err(|why| Failure::new(format_args!("budget `{word}` {why}; try 2ms/10ms")))
+}
+
+fn overrun(word: &str) -> Result<Overrun, Failure> {
+    match Overrun::from_name(word) {
+        Some(Overrun::Fault) => Err(Failure::new("a fault needs somebody to tell; throttle or demote")),
+        Some(overrun) => Ok(overrun),
+        None => Err(Failure::new(format_args!("there is no overrun `{word}`; throttle or demote"))),
+    }
 }
 
 impl Request<'_> {
@@ -97,31 +135,91 @@ impl Request<'_> {
                 words.pop();
             }
         }
-        let (mut name, mut has_input) = ("", false);
+        let mut asked = Request {
+            program: "",
+            name: "",
+            arguments: Vec::new(),
+            has_input: false,
+            is_background,
+            weight: WEIGHT_DEFAULT,
+            class: LatencyClass::Normal,
+            has_share: false,
+            budget: None,
+            overrun: None,
+        };
         let mut rest = words.as_slice();
         loop {
             rest = match rest {
                 ["--input", rest @ ..] => {
-                    has_input = true;
+                    asked.has_input = true;
                     rest
                 }
                 ["--name", wanted, rest @ ..] => {
-                    name = wanted;
+                    asked.name = wanted;
                     rest
                 }
+                ["--weight", wanted, rest @ ..] => {
+                    (asked.weight, asked.has_share) = (weight(wanted)?, true);
+                    rest
+                }
+                ["--class", wanted, rest @ ..] => {
+                    (asked.class, asked.has_share) = (class(wanted)?, true);
+                    rest
+                }
+                ["--budget", wanted, rest @ ..] => {
+                    asked.budget = Some(budget(wanted)?);
+                    rest
+                }
+                ["--overrun", wanted, rest @ ..] => {
+                    asked.overrun = Some(overrun(wanted)?);
+                    rest
+                }
+                ["--weight"] => return Err(Failure::new("--weight wants a number: `run --weight 128 prog`")),
+                ["--class"] => return Err(Failure::new("--class wants a word: `run --class batch prog`")),
+                ["--budget"] => {
+                    return Err(Failure::new("--budget wants times: `run --budget 2ms/10ms prog`"));
+                }
+                ["--overrun"] => return Err(Failure::new("--overrun wants a word: throttle or demote")),
                 ["--name"] => return Err(Failure::new("--name wants a name: `run --name counter prog`")),
                 [option, ..] if option.starts_with('-') => {
                     let why = format_args!("there is no option `{option}`; `help run` lists them");
                     return Err(Failure::new(why));
                 }
                 [program, arguments @ ..] => {
-                    let arguments = arguments.to_vec();
-                    return Ok(Request { program, name, arguments, has_input, is_background });
+                    return Ok(Request { program, arguments: arguments.to_vec(), ..asked });
                 }
                 [] => return Err(Failure::new("which program? `programs` lists them")),
             }
         }
     }
+}
+
+impl Request<'_> {
+    /// What each thread of the program is to have.
+    fn template(&self) -> Result<Option<Spec>, Failure> {
+        let Some((budget_ns, period_ns)) = self.budget else {
+            ensure!(
+                self.overrun.is_none(),
+                "--overrun is for a budget: `--budget 2ms/10ms --overrun demote`"
+            );
+            return Ok(None);
+        };
+        let spec = Spec::new(budget_ns, period_ns);
+        Ok(Some(if self.overrun == Some(Overrun::Demote) { spec.demote() } else { spec }))
+    }
+}
+
+/// Grants what a program gets: all but the power switch and the session, and the console for reading only with `has_input`.
+fn grant(mut command: Command<'_>, has_input: bool) -> Command<'_> {
+    let is_console = |entry: &CapSetEntry| entry.interface == Interface::Console as u16;
+    if !has_input {
+        for entry in caps::granted().iter().filter(|entry| is_console(entry)) {
+            let console = Cap::borrowed(entry.cap);
+            command = command.grant(caps::name_of(entry), &console, entry.rights & !rights::RECV, 0);
+        }
+    }
+    let kept = [Interface::Power as u16, Interface::UserSession as u16];
+    command.grant_all(|entry| kept.contains(&entry.interface) || !has_input && is_console(entry))
 }
 
 impl Shell {
@@ -144,8 +242,26 @@ impl Shell {
         for argument in &request.arguments {
             command = command.arg(argument);
         }
-        let kept = [Interface::Power as u16, Interface::UserSession as u16];
-        let child = command.grant_all(|entry| kept.contains(&entry.interface)).spawn(&spawner)?;
+        // This shell is interactive; what it starts is not, unless somebody says so.
+        if caps::any::<SchedulingPolicy>().is_ok() {
+            command = command.weight(request.weight).class(request.class);
+        } else {
+            ensure!(
+                !request.has_share,
+                "this shell holds no `scheduling_policy`, so what it runs has its own weight and class: \
+                 leave --weight and --class out, or grant it in the manifest"
+            );
+        }
+        if let Some(spec) = request.template()? {
+            let Ok(context) = caps::any::<SchedulingContext>() else {
+                return Err(Failure::new(
+                    "this shell holds no `scheduling_context`, so it has no time to give: \
+                     leave --budget out, or grant it in the manifest",
+                ));
+            };
+            command = command.template(spec, &context);
+        }
+        let child = grant(command, request.has_input).spawn(&spawner)?;
         let end = child.handle.wait_start().doing("it runs, but cannot be waited for")?;
         let name = if request.name.is_empty() { request.program } else { request.name };
         if request.is_background {
@@ -199,7 +315,9 @@ impl Shell {
 
     /// The command `kill`.
     pub(super) fn kill(&mut self, arguments: &[String]) -> Outcome {
-        let [text] = arguments else { return Err(Failure::new("whom? `kill pid`; `jobs` lists yours")) };
+        let [text] = arguments else {
+            return Err(Failure::new("which one? `kill pid` or `kill %job`; `jobs` lists yours"));
+        };
         let Ok(number) = text.strip_prefix('%').unwrap_or(text).parse::<u32>() else {
             return Err(Failure::new(format_args!("`{text}` is no pid; `jobs` lists yours")));
         };

@@ -3,15 +3,17 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use edit::time::Short;
 use rt::abi::{Interface, rights};
 use rt::{
-    ProcessHandle, ProcessInfo, ProcessState, Result, SystemInfo, ThreadState, caps as capabilities, println,
+    ContextListing, ProcessHandle, ProcessInfo, ProcessState, Result, Spec, SystemInfo, ThreadInfo,
+    ThreadState, caps as capabilities, println,
 };
 
 use super::commands::none;
 use super::{Outcome, Shell};
 use crate::proof::Failure;
-use crate::text::{Bar, Mib, Percent, Seconds, cut, permille};
+use crate::text::{Bar, Count, Mib, Percent, Seconds, cut, permille};
 
 /// The kernel, to be asked.
 pub(super) fn system() -> Result<SystemInfo> {
@@ -24,8 +26,22 @@ pub(super) fn name_of(processes: &[ProcessInfo], pid: u32) -> &str {
 }
 
 /// The name of a scheduling class.
-pub(super) fn class_name(class: u16) -> &'static str {
-    image::Class::from_raw(class.into()).map_or("?", image::Class::name)
+fn class_name(class: u16) -> &'static str {
+    rt::LatencyClass::from_raw(class.into()).map_or("?", rt::LatencyClass::name)
+}
+
+/// How a thread is scheduled: the budget that it runs on, or its class if it has none.
+pub(super) fn share_name(contexts: &[ContextListing], thread: &ThreadInfo) -> String {
+    let mine = |listing: &&ContextListing| listing.holder() == Some((thread.pid, thread.tid));
+    match contexts.iter().find(mine) {
+        Some(listing) => budget_name(&listing.info.spec),
+        None => class_name(thread.class).into(),
+    }
+}
+
+/// `2ms/10ms`.
+fn budget_name(spec: &Spec) -> String {
+    alloc::format!("{}/{}", Short(spec.budget_ns), Short(spec.period_ns))
 }
 
 /// The word for a state.
@@ -49,12 +65,19 @@ pub(super) fn ps(_: &mut Shell, arguments: &[String]) -> Outcome {
     }
 }
 
+/// The kernel charges a thread for its time when something happens on its CPU, at the latest when it is asked for the CPUs.
+fn charge(system: &SystemInfo) -> Result<()> {
+    system.cpus().map(drop)
+}
+
 fn processes() -> Outcome {
+    let system = system()?;
+    charge(&system)?;
     println!(
         "{:>5} {:>6} {:24} {:8} {:>4} {:>9} {:>8} {:>4} {:>3}",
         "PID", "PARENT", "NAME", "STATE", "THR", "CPU-s", "KiB", "CAPS", "SES"
     );
-    for process in system()?.processes()? {
+    for process in system.processes()? {
         let state = match process.state {
             ProcessState::Starting => "starting",
             ProcessState::Running => "running",
@@ -78,24 +101,69 @@ fn processes() -> Outcome {
 
 fn threads() -> Outcome {
     let system = system()?;
+    charge(&system)?;
     let processes = system.processes()?;
+    let contexts = system.contexts()?;
     println!(
-        "{:>5} {:>5} {:14} {:8} {:>3} {:>5} {:11} {:>8} {:>7} {:>4}",
-        "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS", "CPU-s", "SWITCH", "MOVE"
+        "{:>4} {:>4} {:12} {:7} {:>3} {:>4} {:11} {:>7} {:>7} {:>6} {:>4}",
+        "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS/BDGT", "CPU-s", "WAIT-s", "SWITCH", "MOVE"
     );
     for thread in system.threads()? {
         println!(
-            "{:5} {:5} {:14} {:8} {:3} {:5} {:11} {:8} {:7} {:4}",
+            "{:4} {:4} {:12} {:7} {:3} {:4} {:11} {:7} {:7} {:6} {:4}",
             thread.pid,
             thread.tid,
-            cut(name_of(&processes, thread.pid), 14),
+            cut(name_of(&processes, thread.pid), 12),
             state_name(thread.state),
             thread.cpu,
             thread.weight,
-            class_name(thread.class),
+            share_name(&contexts, &thread),
             Seconds(thread.runtime_ns),
+            Seconds(thread.runnable_ns),
             thread.switches,
             thread.migrations
+        );
+    }
+    Ok(())
+}
+
+/// The command `ctx`.
+pub(super) fn contexts(_: &mut Shell, arguments: &[String]) -> Outcome {
+    none(arguments)?;
+    let system = system()?;
+    charge(&system)?;
+    let mut contexts = system.contexts()?;
+    // Without a budget it is the right to create some, or what is left of one that was revoked.
+    contexts.retain(|listing| listing.info.spec.budget_ns > 0);
+    if contexts.is_empty() {
+        println!("nobody has CPU time of their own; `run --budget 2ms/10ms program` gives some");
+        return Ok(());
+    }
+    let processes = system.processes()?;
+    println!(
+        "{:6} {:12} {:10} {:8} {:>3} {:>8} {:>8} {:>8} LENT TO",
+        "ID.GEN", "THREAD", "BUDGET", "OVERRUN", "CPU", "USED-s", "LEFT", "DEPLETED"
+    );
+    for ContextListing { info, bound, lent_to } in contexts {
+        let number = |thread: Option<(u32, u32)>| match thread {
+            Some((pid, tid)) => alloc::format!("{pid}.{tid}"),
+            None => String::from("-"),
+        };
+        let mut thread = number(bound);
+        if let Some((pid, _)) = bound {
+            thread = alloc::format!("{thread} {}", name_of(&processes, pid));
+        }
+        println!(
+            "{:6} {:12} {:10} {:8} {:3} {:8} {:>8} {:8} {}",
+            alloc::format!("{}.{}", info.id, info.generation),
+            cut(&thread, 12),
+            budget_name(&info.spec),
+            info.spec.overrun.name(),
+            info.home,
+            Seconds(info.consumed_ns),
+            alloc::format!("{}", Short(info.remaining_ns)),
+            info.depletions,
+            number(lent_to)
         );
     }
     Ok(())
@@ -127,7 +195,7 @@ pub(super) fn mem(_: &mut Shell, arguments: &[String]) -> Outcome {
 /// The command `caps`.
 pub(super) fn caps(_: &mut Shell, arguments: &[String]) -> Outcome {
     none(arguments)?;
-    println!("{:24} {:14} {:>9}  MAY", "NAME", "INTERFACE", "NUMBER");
+    println!("{:24} {:17} {:>9}  MAY", "NAME", "INTERFACE", "NUMBER");
     for entry in capabilities::granted() {
         let interface = Interface::from_raw(entry.interface).map_or("?", Interface::name);
         let all = [
@@ -140,7 +208,7 @@ pub(super) fn caps(_: &mut Shell, arguments: &[String]) -> Outcome {
         let held: Vec<&str> =
             all.iter().filter(|(right, _)| entry.rights & right != 0).map(|(_, name)| *name).collect();
         println!(
-            "{:24} {interface:14} {:>5}:{:<3}  {}",
+            "{:24} {interface:17} {:>5}:{:<3}  {}",
             capabilities::name_of(entry),
             entry.cap.index(),
             entry.cap.generation(),
@@ -198,13 +266,12 @@ pub(super) fn uptime(_: &mut Shell, arguments: &[String]) -> Outcome {
     none(arguments)?;
     let machine = system()?.machine(0)?;
     println!(
-        "up {} s: {} on {} CPUs, clock {}, timer {}, ring ABI {}",
+        "up {} s: {} on {}, policy {}",
         Seconds(machine.uptime_ns),
         machine.kernel_version,
-        machine.cpus,
-        machine.clock,
-        machine.timer,
-        machine.ring_abi_version
+        Count(machine.cpus.into(), "CPU"),
+        machine.policy
     );
+    println!("clock {}, timer {}, ring ABI {}", machine.clock, machine.timer, machine.ring_abi_version);
     Ok(())
 }

@@ -126,7 +126,9 @@ impl Shell {
         };
         let Some((name, arguments)) = words.split_first() else { return };
         let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
-            if self.programs.binary_search(name).is_ok() {
+            if ["exit", "quit"].contains(&name.as_str()) {
+                println!("`logout` ends the shell, `poweroff` the machine");
+            } else if self.programs.binary_search(name).is_ok() {
                 println!("{name} is a program: type `run {}`", line.trim());
             } else {
                 println!("there is no command `{name}`: `help` lists them, `programs` what can be run");
@@ -157,6 +159,14 @@ fn candidates(left: &str, programs: &[String]) -> Vec<String> {
     let commands = || COMMANDS.iter().map(|command| command.name).filter(|name| is_wanted(name));
     match words.as_slice() {
         [] | ["help"] => commands().map(String::from).collect(),
+        ["run", .., "--class"] => {
+            let classes = rt::LatencyClass::ALL.into_iter().map(rt::LatencyClass::name);
+            classes.filter(|name| is_wanted(name)).map(String::from).collect()
+        }
+        ["run", .., "--overrun"] => {
+            let known = ["throttle", "demote"].into_iter();
+            known.filter(|name| is_wanted(name)).map(String::from).collect()
+        }
         ["run", rest @ ..] if is_program_next(rest) => {
             programs.iter().filter(|name| is_wanted(name)).cloned().collect()
         }
@@ -168,7 +178,10 @@ fn candidates(left: &str, programs: &[String]) -> Vec<String> {
 fn is_program_next(words: &[&str]) -> bool {
     match words {
         [] => true,
-        ["--input", rest @ ..] | ["--name", _, rest @ ..] => is_program_next(rest),
+        ["--input", rest @ ..]
+        | ["--name" | "--weight" | "--class" | "--budget" | "--overrun", _, rest @ ..] => {
+            is_program_next(rest)
+        }
         _ => false,
     }
 }

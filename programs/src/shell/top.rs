@@ -5,9 +5,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use rt::{CpuInfo, Machine, ProcessInfo, ThreadInfo, print};
+use rt::{ContextListing, CpuInfo, Machine, ProcessInfo, ThreadInfo, print};
 
-use super::look::{class_name, name_of, state_name, system};
+use super::look::{name_of, share_name, state_name, system};
 use super::{Outcome, Shell};
 use crate::proof::Failure;
 use crate::text::{Bar, Mib, Percent, Seconds, cut, permille};
@@ -30,6 +30,7 @@ struct Sample {
     cpus: Vec<CpuInfo>,
     processes: Vec<ProcessInfo>,
     threads: Vec<ThreadInfo>,
+    contexts: Vec<ContextListing>,
 }
 
 impl Sample {
@@ -37,7 +38,13 @@ impl Sample {
         let system = system()?;
         let cpus = system.cpus()?;
         let machine = system.machine(0)?;
-        Ok(Sample { machine, cpus, threads: system.threads()?, processes: system.processes()? })
+        Ok(Sample {
+            machine,
+            cpus,
+            threads: system.threads()?,
+            processes: system.processes()?,
+            contexts: system.contexts()?,
+        })
     }
 }
 
@@ -46,9 +53,10 @@ pub(super) fn top(shell: &mut Shell, arguments: &[String]) -> Outcome {
     let (mut by_process, mut times) = (false, u64::MAX);
     for word in arguments {
         match word.parse() {
+            Ok(0) => return Err(Failure::new("0 pictures are none; `top 5` shows five")),
             Ok(number) => times = number,
             Err(_) if word == "-p" => by_process = true,
-            Err(_) => {
+            _ => {
                 return Err(Failure::new(format_args!("does not know `{word}`; `top`, `top -p`, `top 5`")));
             }
         }
@@ -91,10 +99,17 @@ fn draw(before: &Sample, now: &Sample, by_process: bool) -> Vec<String> {
     )));
     draw_cpus(before, now, &mut lines);
     lines.push(String::new());
-    if by_process {
-        draw_processes(before, now, took_ns, &mut lines)
+    let room = (LINES - 2).saturating_sub(lines.len());
+    let count = if by_process {
+        draw_processes(before, now, took_ns, &mut lines);
+        now.processes.len()
     } else {
-        draw_threads(before, now, took_ns, &mut lines)
+        draw_threads(before, now, took_ns, &mut lines);
+        now.threads.len()
+    };
+    if count > room {
+        lines.truncate(LINES - 2);
+        lines.push(format(format_args!("and {} more", count + 1 - room)));
     }
     lines
 }
@@ -116,18 +131,21 @@ fn draw_cpus(before: &Sample, now: &Sample, lines: &mut Vec<String>) {
         let mut cell = format(format_args!("{:3} ", cpu.id));
         // What one CPU has of a line decides what is said of it.
         let wide = match columns {
-            1 => 40,
+            1 => 24,
             2.. => width.saturating_sub(4 + 6),
             0 => 0,
         };
         if wide >= 4 {
             let _ = write!(cell, "{} ", Bar { permille: share, width: wide - 1 });
         }
-        let _ = write!(cell, "{:>3}%", (share + 5) / 10);
         if columns == 1 {
-            let idle = 100_u64.saturating_sub((share + 5) / 10);
+            let interrupts = permille(cpu.interrupt_ns.saturating_sub(old.interrupt_ns), busy + idle);
             let switches = cpu.switches.saturating_sub(old.switches);
-            let _ = write!(cell, " busy {idle:3}% idle {switches:6} switches");
+            let (busy, idle) = (Percent(share.saturating_sub(interrupts)), Percent(1000 - share));
+            let interrupts = Percent(interrupts);
+            let _ = write!(cell, "{busy:5}% busy {idle:5}% idle {interrupts:5}% intr {switches:6} switches");
+        } else {
+            let _ = write!(cell, "{:>3}%", (share + 5) / 10);
         }
         cells.push(cell);
     }
@@ -152,26 +170,31 @@ fn draw_threads(before: &Sample, now: &Sample, took_ns: u64, lines: &mut Vec<Str
         .map(|thread| {
             let old = old.get(&key(thread));
             let ran_ns = thread.runtime_ns.saturating_sub(old.map_or(0, |old| old.runtime_ns));
+            let waited_ns = thread.runnable_ns.saturating_sub(old.map_or(0, |old| old.runnable_ns));
             let switches = thread.switches.saturating_sub(old.map_or(0, |old| old.switches));
-            (permille(ran_ns, took_ns), switches, thread)
+            // Threads are asked one after the other, a little after the clock.
+            let share = |part_ns: u64| permille(part_ns.min(took_ns), took_ns);
+            (share(ran_ns), share(waited_ns), switches, thread)
         })
         .collect();
-    rows.sort_by_key(|(share, switches, thread)| (u64::MAX - share, u64::MAX - switches, key(thread)));
+    rows.sort_by_key(|(share, _, switches, thread)| (u64::MAX - share, u64::MAX - switches, key(thread)));
     lines.push(format(format_args!(
-        "{:>5} {:>5} {:15} {:8} {:>3} {:>6} {:>6} {:11} {:>7} {:>4}",
-        "PID", "TID", "NAME", "STATE", "CPU", "%CPU", "WEIGHT", "CLASS", "SWITCH", "MOVE"
+        "{:>4} {:>4} {:10} {:7} {:>3} {:>4} {:11} {:>5} {:>5} {:>7} {:>5} {:>3}",
+        "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS/BDGT", "%CPU", "%WAIT", "CPU-s", "SWTCH", "MOV"
     )));
-    for (share, switches, thread) in rows.iter().take(LINES) {
+    for (share, waited, switches, thread) in rows.iter().take(LINES) {
         lines.push(format(format_args!(
-            "{:5} {:5} {:15} {:8} {:3} {:6} {:6} {:11} {switches:7} {:4}",
+            "{:4} {:4} {:10} {:7} {:3} {:4} {:11} {:5} {:5} {:7} {switches:5} {:3}",
             thread.pid,
             thread.tid,
-            cut(name_of(&now.processes, thread.pid), 15),
+            cut(name_of(&now.processes, thread.pid), 10),
             state_name(thread.state),
             thread.cpu,
-            Percent(*share),
             thread.weight,
-            class_name(thread.class),
+            share_name(&now.contexts, thread),
+            Percent(*share),
+            Percent(*waited),
+            Seconds(thread.runtime_ns),
             thread.migrations
         )));
     }

@@ -1,6 +1,6 @@
 //! Calls of kernel objects: parameters and results are messages of the schema.
 
-use abi::{CapId, Op, Sqe, TransportError};
+use abi::{CapId, Cqe, Op, Sqe, TransportError};
 use capnp::traits::{FromPointerBuilder, HasStructSize, Owned};
 
 use crate::caps::{Cap, entry};
@@ -20,7 +20,13 @@ pub(crate) struct Results<'a> {
     cap: CapId,
 }
 
-impl Results<'_> {
+impl<'a> Results<'a> {
+    /// Of a completion that is a success, whose message is in `room`.
+    pub(crate) fn of(cqe: &Cqe, room: &'a [u8]) -> Results<'a> {
+        let len = (cqe.value as usize).min(room.len());
+        Results { bytes: &room[..len], words: cqe.w, cap: CapId(cqe.cap) }
+    }
+
     /// The capability that came along.
     pub(crate) fn cap(&self) -> Result<Cap> {
         if self.cap == CapId::NONE { Err(Error::BadReply) } else { Ok(Cap::owned(self.cap)) }
@@ -49,8 +55,7 @@ pub(crate) fn call<'a>(
     if cqe.status != 0 {
         return Err(Error::of(&cqe, room));
     }
-    let len = (cqe.value as usize).min(room.len());
-    Ok(Results { bytes: &room[..len], words: cqe.w, cap: CapId(cqe.cap) })
+    Ok(Results::of(&cqe, room))
 }
 
 /// Room for the parameters of a method without texts and lists.

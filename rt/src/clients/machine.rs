@@ -4,13 +4,12 @@ use alloc_crate::string::String;
 use alloc_crate::vec::Vec;
 
 use schema::messages_capnp::{
-    OperationResult, boot_manifest_read_params, boot_manifest_read_results,
-    factory_create_memory_object_params, factory_create_session_params, power_off_params,
-    user_session_info_results, user_session_logout_results,
+    boot_manifest_read_params, boot_manifest_read_results, factory_create_memory_object_params,
+    factory_create_session_params, power_off_params, user_session_info_results, user_session_logout_results,
 };
 
 use super::call::{RESULTS_BYTES, call, invoke, invoke_with, read};
-use super::{Endpoint, MemoryObject};
+use super::{Endpoint, MemoryObject, Outcome};
 use crate::error::{Error, Result};
 use crate::tls;
 
@@ -99,6 +98,15 @@ pub struct SessionInfo {
     pub is_live: bool,
 }
 
+/// What became of the CPU time of a session that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Logout {
+    /// Contexts that are stale from now on.
+    pub stale_marked: u32,
+    /// Contexts that its threads have on loan: they go back with the answer.
+    pub donation_inflight_skipped: u32,
+}
+
 impl UserSession {
     /// Who it is.
     pub fn info(&self) -> Result<SessionInfo> {
@@ -110,13 +118,17 @@ impl UserSession {
         })
     }
 
-    /// Ends the session: what was given to it is taken back.
-    pub fn logout(&self) -> Result<()> {
+    /// Ends the session: what was given to it is taken back. A second time: [`super::OperationResult::AlreadyRevoked`].
+    pub fn logout(&self) -> Result<Logout> {
         let mut room = [0; RESULTS_BYTES];
         let results = invoke(self.0.id(), 1, &mut room)?;
-        let result = read::<_, user_session_logout_results::Owned>(results.bytes, |results| {
-            results.get_result().ok()
+        let outcome = read::<_, user_session_logout_results::Owned>(results.bytes, |results| {
+            let value = Logout {
+                stale_marked: results.get_stale_marked(),
+                donation_inflight_skipped: results.get_donation_inflight_skipped(),
+            };
+            Some(Outcome { result: results.get_result().ok()?, value })
         })?;
-        if result == OperationResult::Ok { Ok(()) } else { Err(Error::Operation(result)) }
+        outcome.ok()
     }
 }

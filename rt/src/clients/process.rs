@@ -3,7 +3,7 @@
 use alloc_crate::string::{String, ToString};
 use alloc_crate::vec::Vec;
 
-use abi::{CapId, Interface, Op, Sqe, TransportError, rights};
+use abi::{CapId, Interface, LatencyClass, Op, Sqe, TransportError, rights};
 use schema::messages_capnp::{
     ExitReason, ProcessState, grant, list_params, process_handle_exit_code_results,
     process_handle_info_results, process_info, process_spawner_programs_results,
@@ -12,6 +12,7 @@ use schema::messages_capnp::{
 use schema::words;
 
 use super::call::{RESULTS_BYTES, call, invoke, invoke_with, read};
+use super::{SchedulingContext, Spec};
 use crate::caps::{Cap, entry};
 use crate::error::{Error, Result};
 use crate::pending::Pending;
@@ -27,6 +28,10 @@ pub struct Command<'a> {
     name: &'a str,
     args: Vec<u8>,
     grants: Vec<Grant<'a>>,
+    weight: u32,
+    class: u16,
+    policy: Option<CapId>,
+    template: Option<(Spec, CapId)>,
 }
 
 #[derive(Debug)]
@@ -40,7 +45,16 @@ struct Grant<'a> {
 impl<'a> Command<'a> {
     /// Runs `program` of the boot image, without arguments and without any capability.
     pub fn new(program: &'a str) -> Command<'a> {
-        Command { program, name: "", args: Vec::new(), grants: Vec::new() }
+        Command {
+            program,
+            name: "",
+            args: Vec::new(),
+            grants: Vec::new(),
+            weight: abi::WEIGHT_INHERIT,
+            class: abi::CLASS_INHERIT,
+            policy: None,
+            template: None,
+        }
     }
 
     /// Calls the process something else than the program.
@@ -53,6 +67,40 @@ impl<'a> Command<'a> {
     pub fn arg(mut self, arg: &str) -> Command<'a> {
         self.args.extend(arg.bytes().take_while(|&byte| byte != 0));
         self.args.push(0);
+        self
+    }
+
+    /// The weight of its first thread, from 1 to 1024, instead of the calling thread's. Needs a [`super::SchedulingPolicy`].
+    pub fn weight(mut self, weight: u16) -> Command<'a> {
+        self.weight = weight.into();
+        self
+    }
+
+    /// The latency class of its first thread instead of the calling thread's. Needs a [`super::SchedulingPolicy`].
+    pub fn class(self, class: LatencyClass) -> Command<'a> {
+        self.class_raw(class as u16)
+    }
+
+    /// As [`Command::class`], with any number that a message can hold.
+    pub fn class_raw(mut self, class: u16) -> Command<'a> {
+        self.class = class;
+        self
+    }
+
+    /// Weight and class are chosen with this SchedulingPolicy rather than with the first that this process was granted.
+    pub fn policy(mut self, policy: &Cap) -> Command<'a> {
+        self.policy = Some(policy.id());
+        self
+    }
+
+    /// Each of its threads gets a context of its own with this specification, or is not made. Needs a context that may create.
+    pub fn template(self, spec: Spec, context: &SchedulingContext) -> Command<'a> {
+        self.template_raw(spec, context.0.id())
+    }
+
+    /// As [`Command::template`], with any number that a message can hold.
+    pub fn template_raw(mut self, spec: Spec, context: CapId) -> Command<'a> {
+        self.template = Some((spec, context));
         self
     }
 
@@ -102,7 +150,8 @@ impl<'a> Command<'a> {
         let texts =
             words::text(self.program.len()) + words::text(self.name.len()) + words::data(self.args.len());
         let grants: usize = self.grants.iter().map(|grant| words::text(grant.name.len())).sum();
-        let more = texts + words::structures::<grant::Owned>(self.grants.len()) + grants;
+        let template = self.template.map_or(0, |(spec, _)| spec.words());
+        let more = texts + words::structures::<grant::Owned>(self.grants.len()) + grants + template;
         let mut params = alloc_crate::vec![0; abi::MAX_MESSAGE_BYTES];
         let len = schema::encode::<process_spawner_spawn_params::Owned>(&mut params, more, |params| {
             self.fill(params)
@@ -121,6 +170,17 @@ impl<'a> Command<'a> {
         params.set_program(self.program);
         params.set_name(self.name);
         params.set_args(&self.args);
+        params.set_weight(self.weight);
+        params.set_class(self.class);
+        if self.weight != abi::WEIGHT_INHERIT || self.class != abi::CLASS_INHERIT {
+            let granted =
+                || crate::caps::any::<super::SchedulingPolicy>().map_or(CapId::NONE, |any| any.0.id());
+            params.set_policy(self.policy.unwrap_or_else(granted).0);
+        }
+        if let Some((spec, context)) = self.template {
+            params.set_context(context.0);
+            spec.fill(params.reborrow().init_template());
+        }
         let mut list = params.init_grants(self.grants.len() as u32);
         for (index, grant) in self.grants.iter().enumerate() {
             let mut entry = list.reborrow().get(index as u32);

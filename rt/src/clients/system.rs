@@ -5,13 +5,13 @@ use alloc_crate::vec::Vec;
 
 use capnp::traits::Owned;
 use schema::messages_capnp::{
-    ThreadState, list_params, system_info_counters_results, system_info_cpus_results,
-    system_info_info_params, system_info_info_results, system_info_processes_results,
-    system_info_threads_results,
+    ThreadState, list_params, system_info_contexts_results, system_info_counters_results,
+    system_info_cpus_results, system_info_info_params, system_info_info_results,
+    system_info_processes_results, system_info_threads_results,
 };
 
-use super::ProcessInfo;
 use super::call::{invoke_with, read};
+use super::{ContextListing, ProcessInfo};
 use crate::error::{Error, Result};
 
 super::client!(SystemInfo, "What machine and kernel this is.");
@@ -47,6 +47,8 @@ pub struct Machine {
     pub timer: String,
     /// What counts time.
     pub clock: String,
+    /// Who runs next: `wfq` or `eevdf`.
+    pub policy: String,
 }
 
 /// A thread as it is now.
@@ -78,6 +80,8 @@ pub struct ThreadInfo {
     pub preemptions: u64,
     /// How often it moved to another CPU.
     pub migrations: u64,
+    /// How long it waited for a CPU.
+    pub runnable_ns: u64,
 }
 
 /// A CPU as it is now.
@@ -136,6 +140,7 @@ impl SystemInfo {
                 bytes_per_ring: info.get_bytes_per_ring(),
                 timer: info.get_timer().ok()?.to_str().ok()?.into(),
                 clock: info.get_clock().ok()?.to_str().ok()?.into(),
+                policy: info.get_policy().ok()?.to_str().ok()?.into(),
             })
         })
     }
@@ -175,6 +180,7 @@ impl SystemInfo {
                     switches: info.get_switches(),
                     preemptions: info.get_preemptions(),
                     migrations: info.get_migrations(),
+                    runnable_ns: info.get_runnable_ns(),
                 });
             }
             Some(results.get_more())
@@ -207,6 +213,16 @@ impl SystemInfo {
             for info in results.get_counters().ok()? {
                 let name = info.get_name().ok()?.to_str().ok()?.into();
                 list.push(Counter { name, value: info.get_value() });
+            }
+            Some(results.get_more())
+        })
+    }
+
+    /// Every context, and who has it.
+    pub fn contexts(&self) -> Result<Vec<ContextListing>> {
+        self.list::<_, system_info_contexts_results::Owned>(5, |results, list| {
+            for listing in results.get_contexts().ok()? {
+                list.push(ContextListing::of(listing)?);
             }
             Some(results.get_more())
         })

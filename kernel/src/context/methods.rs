@@ -1,0 +1,653 @@
+//! SchedulingContext's methods: Cap'n Proto in, an operation result out (S-01, S-02).
+
+use super::loan;
+use super::notify::{self, Cell, Watch};
+use super::{CreateError, Ctx, Handle, Record, Told, create, end, give, handle, look, seize};
+use crate::arch::percpu;
+use crate::methods::{Context, Outcome, Refusal};
+use crate::object::{Cap, Object, Waitable};
+use crate::ops::Reply;
+use crate::process::MakeError;
+use crate::ring::Completion;
+use crate::sched;
+use crate::thread::{self, Thread};
+use ::sched::{ContextInfo, CpuMask, Overrun, Spec};
+use abi::{CapId, Exception, TransportError, rights};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use kcore::generation::ThreadRef;
+use schema::messages_capnp as m;
+use schema::words;
+
+use m::{DispatchEffect, OperationResult as R};
+
+/// Calls a method of the context that `handle` names; `held` is the generation that the capability remembers.
+pub fn call(c: &Context<'_>, handle: &Arc<Handle>, held: u64, params: &[u8]) -> Outcome {
+    let needed = match c.sqe.method {
+        1..=4 | 10 => rights::WRITE,
+        5 => rights::REVOKE,
+        _ => rights::CALL,
+    };
+    if c.rights & needed == 0 {
+        return Err(TransportError::NotPermitted.into());
+    }
+    match c.sqe.method {
+        0 => info(c, handle, held),
+        1 => create_another(c, handle, held, params),
+        2 => bind_caller(c, handle, held, params),
+        3 => unbind(c, handle, held),
+        4 => reconfigure(c, handle, held, params),
+        5 => revoke(c, handle, held),
+        6 => drain(c, handle, held),
+        7 => watch(c, handle, held),
+        8 => consumed(c, handle, held),
+        9 => yield_to(c, handle, held),
+        _ => bind_thread(c, handle, held, params),
+    }
+}
+
+/// What a capability of generation `held` is told before anything else.
+fn standing(record: &Record, held: u64) -> R {
+    if record.generation != held && !cfg!(feature = "planted-stale-context") {
+        R::StaleGeneration
+    } else if record.revoked {
+        R::Revoked
+    } else {
+        R::Ok
+    }
+}
+
+fn effect(record: &Record) -> DispatchEffect {
+    if record.owner == ThreadRef::NONE || record.revoked {
+        DispatchEffect::InfoOnlyNoDispatchChange
+    } else {
+        DispatchEffect::BudgetEnforced
+    }
+}
+
+/// The answer of most methods.
+fn say(c: &Context<'_>, (result, effect): (R, DispatchEffect)) -> Outcome {
+    c.reply::<m::scheduling_context_result::Owned>(0, |mut r| {
+        r.set_result(result);
+        r.set_dispatch_effect(effect);
+    })
+}
+
+/// As [`say`], with nothing done.
+fn refuse(c: &Context<'_>, ctx: &'static Ctx, result: R) -> Outcome {
+    let effect = effect(&ctx.record.lock());
+    say(c, (result, effect))
+}
+
+// ---- looking --------------------------------------------------------------------------------------------------------------
+
+/// What is told of a context, copied out of the record.
+pub struct View {
+    result: R,
+    id: u64,
+    generation: u64,
+    depth: usize,
+    effect: DispatchEffect,
+    told_ns: u64,
+    owner: ThreadRef,
+    holder: ThreadRef,
+    /// Nothing, if there is no time in it.
+    time: Option<ContextInfo>,
+}
+
+fn view(ctx: &'static Ctx, id: u64, held: Option<u64>) -> View {
+    look(ctx, id, |record, time| {
+        let result = standing(record, held.unwrap_or(record.generation));
+        View {
+            result,
+            id: record.id,
+            generation: record.generation,
+            depth: record.depth(),
+            effect: if result == R::Ok { effect(record) } else { DispatchEffect::InfoOnlyNoDispatchChange },
+            told_ns: record.told_ns,
+            owner: record.owner,
+            holder: record.holder,
+            time: time.filter(|_| result == R::Ok).copied(),
+        }
+    })
+}
+
+/// Words of a listed context's info beyond its own structure.
+const MASK_BYTES: usize = ::sched::MAX_CPUS / 8;
+
+fn info_words() -> usize {
+    words::structure::<m::scheduling_context_info::Owned>()
+        + words::structure::<m::scheduling_context_spec::Owned>()
+        + words::data(MASK_BYTES)
+}
+
+fn fill_info(mut r: m::scheduling_context_info::Builder<'_>, view: &View) {
+    r.set_context_id(view.id);
+    r.set_generation(view.generation);
+    r.set_lent_depth(view.depth as u32);
+    r.set_dispatch_effect(view.effect);
+    let Some(time) = &view.time else { return };
+    r.set_home(time.home.index() as u32);
+    r.set_remaining_ns(time.available_ns);
+    r.set_next_refill_ns(time.ready_at_ns);
+    r.set_consumed_ns(time.consumed_ns);
+    r.set_depletions(time.depletions);
+    r.set_overrun_max_ns(time.overrun_max_ns);
+    let mut spec = r.init_spec();
+    spec.set_budget_ns(time.spec.budget_ns);
+    spec.set_period_ns(time.spec.period_ns);
+    spec.set_relative_deadline_ns(time.spec.relative_deadline_ns);
+    spec.set_overrun_policy(match time.spec.overrun {
+        Overrun::Throttle => m::OverrunPolicy::Throttle,
+        Overrun::Fault => m::OverrunPolicy::Fault,
+        Overrun::Demote => m::OverrunPolicy::Demote,
+    });
+    spec.set_criticality(time.spec.criticality);
+    spec.set_max_refills(time.spec.max_refills);
+    let mut bytes = [0; MASK_BYTES];
+    let used = time.spec.cpu_mask.to_bytes(&mut bytes);
+    spec.set_cpu_mask(&bytes[..used]);
+}
+
+fn info(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+    let view = view(handle.ctx, handle.id, Some(held));
+    c.reply_long::<m::scheduling_context_info_results::Owned>(info_words(), |mut r| {
+        r.set_result(view.result);
+        fill_info(r.init_info(), &view);
+    })
+}
+
+fn consumed(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+    let view = view(handle.ctx, handle.id, Some(held));
+    let total_ns = view.time.map_or(0, |time| time.consumed_ns);
+    if view.time.is_some() {
+        let mut record = handle.ctx.record.lock();
+        if record.id == handle.id {
+            record.told_ns = total_ns;
+        }
+    }
+    c.reply::<m::scheduling_context_consumed_results::Owned>(0, |mut r| {
+        r.set_result(view.result);
+        r.set_total_ns(total_ns);
+        r.set_since_last_ns(total_ns.saturating_sub(view.told_ns));
+    })
+}
+
+// ---- making ---------------------------------------------------------------------------------------------------------------
+
+/// A specification as it came, checked as far as it can be without a CPU. An `Err` is the answer to the caller.
+pub fn spec_of(
+    c: &Context<'_>,
+    r: &m::scheduling_context_spec::Reader<'_>,
+) -> Result<(Spec, Option<Told>), Outcome> {
+    let wrong = |why: &'static str| Err(Refusal::Exception(Exception::InvalidArgument, why));
+    let mask = match r.get_cpu_mask() {
+        Ok(bytes) => CpuMask::from_bytes(bytes),
+        Err(error) => return Err(Err(error.into())),
+    };
+    let Ok(cpu_mask) = mask else { return Err(wrong("the CPU mask is not canonical")) };
+    let overrun = match r.get_overrun_policy() {
+        Ok(m::OverrunPolicy::Throttle) => Overrun::Throttle,
+        Ok(m::OverrunPolicy::Fault) => Overrun::Fault,
+        Ok(m::OverrunPolicy::Demote) => Overrun::Demote,
+        Err(_) => return Err(wrong("the overrun policy is not 0 throttle, 1 fault or 2 demote")),
+    };
+    let timeout = match (overrun, r.get_timeout_endpoint()) {
+        (Overrun::Fault, 0) => return Err(wrong("a context that faults names a timeout endpoint")),
+        (Overrun::Fault, raw) => Some(timeout_endpoint(c, raw).map_err(&wrong)?),
+        (_, 0) => None,
+        _ => return Err(wrong("only a context that faults names a timeout endpoint")),
+    };
+    let mut spec = Spec::new(r.get_budget_ns(), r.get_period_ns());
+    spec.cpu_mask = cpu_mask;
+    spec.overrun = overrun;
+    spec.criticality = r.get_criticality();
+    if r.get_relative_deadline_ns() != 0 {
+        spec.relative_deadline_ns = r.get_relative_deadline_ns();
+    }
+    if r.get_max_refills() != 0 {
+        spec.max_refills = r.get_max_refills();
+    }
+    match spec.validate() {
+        Ok(()) => Ok((spec, timeout)),
+        Err(error) => Err(c.refuse(Exception::InvalidArgument, format_args!("{error}"))),
+    }
+}
+
+fn timeout_endpoint(c: &Context<'_>, raw: u32) -> Result<Told, &'static str> {
+    let caps = c.process.caps.lock();
+    let cap = caps.get(CapId(raw)).ok_or("the timeout endpoint does not exist")?;
+    let endpoint =
+        cap.endpoint(rights::CALL).ok_or("the timeout endpoint is no endpoint that may be called")?;
+    let found = (endpoint.clone(), cap.badge);
+    drop(caps);
+    // Room for the message now: when it is sent, nothing may be allocated.
+    if found.0.reserve_fault() { Ok(found) } else { Err("the timeout endpoint has no room for faults") }
+}
+
+/// Is `raw` a context of the caller's that may create others?
+pub fn may_create(c: &Context<'_>, raw: u32) -> Result<(), (Exception, &'static str)> {
+    let caps = c.process.caps.lock();
+    let cap =
+        caps.get(CapId(raw)).ok_or((Exception::Failed, "a template needs the caller's SchedulingContext"))?;
+    let Ok(Object::SchedulingContext(handle)) = cap.object() else {
+        return Err((Exception::InvalidArgument, "the capability for the template is no SchedulingContext"));
+    };
+    if cap.rights & rights::WRITE == 0 {
+        return Err((Exception::Failed, "the SchedulingContext may not create"));
+    }
+    match standing(&handle.ctx.record.lock(), cap.epoch()) {
+        R::Ok => Ok(()),
+        _ => Err((Exception::Disconnected, "the SchedulingContext is stale or was revoked")),
+    }
+}
+
+/// What a refused creation means to the caller.
+pub fn refused(c: &Context<'_>, error: CreateError) -> Outcome {
+    match error {
+        CreateError::Spec(error) => c.refuse(Exception::InvalidArgument, format_args!("{error}")),
+        CreateError::NoCpu => Err((Exception::InvalidArgument, "no CPU of the mask is online").into()),
+        CreateError::Full(free_ppm) => {
+            let why = format_args!("no CPU has so much time left; {free_ppm} ppm of one are free");
+            c.refuse(Exception::Overloaded, why)
+        }
+        CreateError::Memory => Err((Exception::Overloaded, "no memory or record for a context").into()),
+    }
+}
+
+fn create_another(c: &Context<'_>, held_by: &Handle, held: u64, params: &[u8]) -> Outcome {
+    let answer = |result: R, id: u64, free_ppm: u64| {
+        c.reply::<m::scheduling_context_create_results::Owned>(0, |mut r| {
+            r.set_result(result);
+            r.set_context_id(id);
+            r.set_generation(u64::from(id != 0));
+            r.set_free_ppm(free_ppm);
+        })
+    };
+    let message = schema::decode(params)?;
+    let p = message.root::<m::scheduling_context_create_params::Reader<'_>>()?.get_spec()?;
+    let result = standing(&held_by.ctx.record.lock(), held);
+    if result != R::Ok {
+        return answer(result, 0, 0);
+    }
+    let (spec, timeout) = match spec_of(c, &p) {
+        Ok(good) => good,
+        Err(answer) => return answer,
+    };
+    // The result and the slot first: nothing is made that could not be given.
+    c.expects::<m::scheduling_context_create_results::Owned>()?;
+    let slot = c.process.caps.lock().reserve().map_err(|_| MakeError::Caps)?;
+    let made =
+        create(spec, timeout, &c.process.session).and_then(|ctx| handle(ctx).ok_or(CreateError::Memory));
+    match made {
+        Ok(new) => {
+            let id = new.id;
+            let cap = Cap::new(Object::SchedulingContext(new), rights::ALL & !rights::RECV, 0);
+            let cap = c.process.caps.lock().commit(slot, cap);
+            match answer(R::Ok, id, 0)? {
+                Reply::Now(completion) => Ok(Completion { cap: cap.0, ..completion }.into()),
+                other => Ok(other),
+            }
+        }
+        Err(error) => {
+            c.process.caps.lock().abort(slot);
+            match error {
+                CreateError::Full(free_ppm) => answer(R::ResourceExhausted, 0, free_ppm),
+                error => refused(c, error),
+            }
+        }
+    }
+}
+
+// ---- binding --------------------------------------------------------------------------------------------------------------
+
+/// Reserves the context for `thread`, which has none: from here on it is its owner. The box stays where it is.
+fn claim(handle: &Handle, held: u64, who: &'static Thread, reference: &ThreadRef, context_only: bool) -> R {
+    let mut record = handle.ctx.record.lock();
+    let result = standing(&record, held);
+    if result != R::Ok {
+        return result;
+    }
+    if record.is_root {
+        return R::InvalidSpec;
+    }
+    if !record.is_idle() {
+        return R::AlreadyBound;
+    }
+    let Some(home) = ::sched::CpuId::new(record.cpu) else { return R::NoCommonCpu };
+    let wait = who.wait.lock();
+    if !who.is(reference) {
+        return R::DeadThread;
+    }
+    if who.context().is_some() {
+        return R::AlreadyBound;
+    }
+    let may_run = wait.parked.as_ref().is_none_or(|parked| parked.could_run_on(home));
+    if !may_run || !sched::may_run_on(who, home) {
+        return R::NoCommonCpu;
+    }
+    record.owner = *reference;
+    record.context_only = context_only;
+    who.set_context(Some(handle.ctx), false);
+    drop(wait);
+    R::Ok
+}
+
+fn bind_params(params: &[u8]) -> Result<(bool, u32), Refusal> {
+    let message = schema::decode(params)?;
+    let p = message.root::<m::scheduling_context_bind_params::Reader<'_>>()?;
+    Ok((p.get_context_only(), p.get_thread()))
+}
+
+fn bind_caller(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
+    let (context_only, other) = bind_params(params)?;
+    if other != 0 {
+        return Err((Exception::InvalidArgument, "bindCallerThread takes no thread; bindThread does").into());
+    }
+    c.expects::<m::scheduling_context_result::Owned>()?;
+    bind(c, handle, held, c.thread, c.thread.reference(), context_only)
+}
+
+fn bind_thread(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
+    let (context_only, raw) = bind_params(params)?;
+    let target = {
+        let caps = c.process.caps.lock();
+        let cap =
+            caps.get(CapId(raw)).ok_or((Exception::InvalidArgument, "the thread handle does not exist"))?;
+        match cap.object() {
+            Ok(Object::ThreadHandle(exit)) => exit.clone(),
+            _ => return Err((Exception::InvalidArgument, "the capability is no thread handle").into()),
+        }
+    };
+    c.expects::<m::scheduling_context_result::Owned>()?;
+    let who = target.target();
+    let Some(thread) = thread::get(who.tid).filter(|thread| thread.is(&who)) else {
+        return refuse(c, handle.ctx, R::DeadThread);
+    };
+    bind(c, handle, held, thread, who, context_only)
+}
+
+fn bind(
+    c: &Context<'_>,
+    handle: &Handle,
+    held: u64,
+    thread: &'static Thread,
+    who: ThreadRef,
+    context_only: bool,
+) -> Outcome {
+    let result = claim(handle, held, thread, &who, context_only);
+    if result != R::Ok {
+        return refuse(c, handle.ctx, result);
+    }
+    let mut record = handle.ctx.record.lock();
+    // Somebody may have revoked it since.
+    let mut is_to_wake = false;
+    if record.owner == who
+        && let Some(time) = record.kept.take()
+    {
+        is_to_wake = give(&mut record, time, who);
+    }
+    let answer = (standing(&record, held), effect(&record));
+    drop(record);
+    if is_to_wake {
+        sched::wake(&who, false);
+    }
+    say(c, answer)
+}
+
+fn unbind(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+    c.expects::<m::scheduling_context_result::Owned>()?;
+    let result = {
+        let record = handle.ctx.record.lock();
+        match standing(&record, held) {
+            R::Ok if record.owner == ThreadRef::NONE => R::NotBound,
+            R::Ok if record.depth() > 0 => R::Lent,
+            other => other,
+        }
+    };
+    if result != R::Ok {
+        return refuse(c, handle.ctx, result);
+    }
+    let still =
+        |record: &Record| record.generation == held && record.owner != ThreadRef::NONE && record.depth() == 0;
+    let Some((mut record, time)) = seize(handle.ctx, still) else {
+        // Lent, unbound or revoked at this very moment.
+        return refuse(c, handle.ctx, R::Lent);
+    };
+    let owner = record.owner;
+    if let Some(owner) = thread::get(owner.tid).filter(|thread| thread.is(&owner)) {
+        owner.set_context(None, false);
+    }
+    record.owner = ThreadRef::NONE;
+    record.holder = ThreadRef::NONE;
+    record.kept = Some(time);
+    let answer = (R::Ok, effect(&record));
+    drop(record);
+    say(c, answer)
+}
+
+fn reconfigure(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
+    let message = schema::decode(params)?;
+    let p = message.root::<m::scheduling_context_reconfigure_params::Reader<'_>>()?.get_spec()?;
+    c.expects::<m::scheduling_context_result::Owned>()?;
+    let result = {
+        let record = handle.ctx.record.lock();
+        match standing(&record, held) {
+            R::Ok if record.is_root => R::InvalidSpec,
+            R::Ok if record.depth() > 0 => R::Lent,
+            other => other,
+        }
+    };
+    if result != R::Ok {
+        return refuse(c, handle.ctx, result);
+    }
+    let (spec, timeout) = match spec_of(c, &p) {
+        Ok(good) => good,
+        Err(answer) => return answer,
+    };
+    let home = handle.ctx.record.lock().cpu;
+    if !::sched::CpuId::new(home).is_some_and(|home| spec.cpu_mask.contains(home)) {
+        return refuse(c, handle.ctx, R::NoCommonCpu);
+    }
+    let still = |record: &Record| record.generation == held && record.depth() == 0;
+    let Some((mut record, time)) = seize(handle.ctx, still) else {
+        return refuse(c, handle.ctx, R::Lent);
+    };
+    let (time, result) = sched::readmit(record.cpu, time, spec);
+    let mut before = timeout;
+    if result {
+        core::mem::swap(&mut record.timeout, &mut before);
+    }
+    let holder = record.holder;
+    let mut is_to_wake = false;
+    if holder == ThreadRef::NONE {
+        record.kept = Some(time);
+    } else {
+        is_to_wake = give(&mut record, time, holder);
+    }
+    let answer = (if result { R::Ok } else { R::ResourceExhausted }, effect(&record));
+    drop(record);
+    // The endpoint that is not used any more may end here, without a lock.
+    drop(before);
+    if is_to_wake {
+        sched::wake(&holder, false);
+    }
+    say(c, answer)
+}
+
+fn revoke(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+    c.expects::<m::scheduling_context_result::Owned>()?;
+    let result = standing(&handle.ctx.record.lock(), held);
+    let ended = result == R::Ok && end(handle.ctx, |record| record.generation == held);
+    if !ended {
+        let result = if result == R::Ok { R::StaleGeneration } else { result };
+        return refuse(c, handle.ctx, result);
+    }
+    // This capability moves on with it.
+    let mut caps = c.process.caps.lock();
+    if let Some(cap) = caps.get_mut(CapId(c.sqe.cap)) {
+        cap.follow(handle, held + 1);
+    }
+    drop(caps);
+    say(c, (R::Ok, DispatchEffect::InfoOnlyNoDispatchChange))
+}
+
+// ---- watching -------------------------------------------------------------------------------------------------------------
+
+fn drain(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+    let result = standing(&handle.ctx.record.lock(), held);
+    let (identity, news): (_, [Option<Cell>; 3]) = if result == R::StaleGeneration {
+        ((0, 0), [None; 3])
+    } else {
+        let (identity, cells) = notify::drain(handle.ctx);
+        (identity, cells.map(|cell| Some(cell).filter(|cell| cell.coalesced > 0)))
+    };
+    let count = news.iter().flatten().count() as u32;
+    let more = 1 + count as usize * words::structure::<m::notification::Owned>();
+    c.reply_long::<m::scheduling_context_notifications_results::Owned>(more, |mut r| {
+        r.set_result(result);
+        let mut cells = r.init_cells(count);
+        for (at, cell) in news.iter().flatten().enumerate() {
+            let mut n = cells.reborrow().get(at as u32);
+            n.set_kind(cell.kind);
+            n.set_context_id(identity.0);
+            n.set_generation(identity.1);
+            n.set_sequence(cell.sequence);
+            n.set_coalesced(cell.coalesced);
+            n.set_holder_pid(cell.holder.pid);
+            n.set_holder_tid(cell.holder.tid);
+            n.set_remaining_ns(cell.remaining_ns);
+            n.set_next_ns(cell.next_ns);
+            n.set_donated(cell.donated);
+        }
+    })
+}
+
+fn watch(c: &Context<'_>, handle: &Arc<Handle>, held: u64) -> Outcome {
+    if standing(&handle.ctx.record.lock(), held) == R::StaleGeneration {
+        return Err((Exception::Disconnected, "the context is stale").into());
+    }
+    match notify::watch(handle.ctx, || c.register(Waitable::Watch(handle.clone()))) {
+        Watch::News => Ok(Completion::OK.into()),
+        Watch::Sleeps => Ok(Reply::Later),
+        Watch::Taken => Err((Exception::Overloaded, "somebody waits for this context already").into()),
+        Watch::NoRoom => Err(TransportError::NoSpace.into()),
+    }
+}
+
+fn yield_to(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+    c.expects::<m::scheduling_context_result::Owned>()?;
+    let (result, holder) = {
+        let record = handle.ctx.record.lock();
+        (standing(&record, held), record.holder)
+    };
+    let result = match result {
+        R::Ok if holder == ThreadRef::NONE => R::NotBound,
+        R::Ok if holder == c.thread.reference() => R::NotReady,
+        R::Ok => {
+            if sched::yield_to(&holder) {
+                R::Ok
+            } else {
+                R::NotReady
+            }
+        }
+        other => other,
+    };
+    refuse(c, handle.ctx, result)
+}
+
+// ---- listing --------------------------------------------------------------------------------------------------------------
+
+/// SystemInfo.contexts.
+pub fn list(c: &Context<'_>, start: usize) -> Outcome {
+    let entry_words = words::structure::<m::context_listing::Owned>() + info_words();
+    let limit = (c.room() / 8).saturating_sub(words::message::<m::system_info_contexts_results::Owned>() + 2)
+        / entry_words;
+    let mut views = alloc::vec::Vec::new();
+    views.try_reserve_exact(limit + 1).map_err(|_| TransportError::NoSpace)?;
+    let mut index = 0;
+    let mut skipped = 0;
+    while let Some(ctx) = super::at(index) {
+        index += 1;
+        let id = {
+            let record = ctx.record.lock();
+            if !record.has_time() {
+                continue;
+            }
+            record.id
+        };
+        if skipped < start {
+            skipped += 1;
+            continue;
+        }
+        if views.len() > limit {
+            break;
+        }
+        views.push(view(ctx, id, None));
+    }
+    let more = views.len() > limit;
+    views.truncate(limit);
+    let words = 1 + views.len() * entry_words;
+    c.reply_long::<m::system_info_contexts_results::Owned>(words, |mut r| {
+        r.set_more(more);
+        let mut list = r.init_contexts(views.len() as u32);
+        for (at, view) in views.iter().enumerate() {
+            let mut entry = list.reborrow().get(at as u32);
+            entry.set_pid(view.owner.pid);
+            entry.set_tid(view.owner.tid);
+            if view.depth > 0 {
+                entry.set_lent_to_pid(view.holder.pid);
+                entry.set_lent_to_tid(view.holder.tid);
+            }
+            fill_info(entry.init_info(), view);
+        }
+    })
+}
+
+// ---- faults ---------------------------------------------------------------------------------------------------------------
+
+/// What the handler of a timeout says: the thread goes on without the context, at its weight.
+const GO_ON_WITHOUT: u64 = 1;
+
+/// A thread was stopped because its budget is spent: its timeout endpoint is told. On another thread's stack, without locks.
+pub fn fault(thread: &'static Thread) {
+    let who = thread.reference();
+    let Some(ctx) = thread.context() else { return resume(thread, &who) };
+    let record = ctx.record.lock();
+    let endpoint = record.timeout.clone();
+    let donated = record.owner != who;
+    let id = record.id;
+    notify::note_timeout(ctx, &record, &who);
+    drop(record);
+    notify::tell(ctx);
+    let told = endpoint.is_some_and(|(endpoint, badge)| {
+        endpoint.fault(&who, badge, [id, u64::from(who.tid) | u64::from(donated) << 32])
+    });
+    percpu::this().counters.timeout_faults.bump();
+    if !told {
+        resume(thread, &who);
+    }
+}
+
+/// The handler of a timeout has answered, or nobody ever will.
+pub fn fault_answered(who: &ThreadRef, completion: &Completion) {
+    let Some(thread) = thread::get(who.tid).filter(|thread| thread.is(who)) else { return };
+    let without = completion.status == 0 && completion.w[0] == GO_ON_WITHOUT;
+    if without && let Some(ctx) = thread.context() {
+        loan::leave(ctx, who);
+        if let Some((mut record, time)) = seize(ctx, |record| record.holder == *who && record.owner == *who) {
+            thread.set_context(None, false);
+            record.owner = ThreadRef::NONE;
+            record.holder = ThreadRef::NONE;
+            record.kept = Some(time);
+        }
+    }
+    resume(thread, who);
+}
+
+/// Lets a stopped thread go on, with what budget it has.
+fn resume(thread: &'static Thread, who: &ThreadRef) {
+    if thread.stopped.swap(false, Ordering::AcqRel) {
+        sched::wake(who, false);
+    }
+}

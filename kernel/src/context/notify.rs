@@ -1,0 +1,177 @@
+//! What observers of a context are told (S-08): fixed cells, counters that stop at their end, one observer that may sleep.
+//!
+//! The dispatcher writes cells while it holds its CPU's lock, and tells the observer after the switch. Nothing here allocates.
+
+use super::{Ctx, Record};
+use crate::lock::Guard;
+use crate::ring::{self, Completion, Waiter};
+use crate::thread::{self, Thread};
+use ::sched::{ContextInfo, Noted};
+use core::sync::atomic::Ordering;
+use kcore::generation::ThreadRef;
+use schema::messages_capnp::NotificationKind;
+
+/// Events of one kind.
+#[derive(Clone, Copy)]
+pub struct Cell {
+    /// Which.
+    pub kind: NotificationKind,
+    /// How many ever.
+    pub sequence: u64,
+    /// How many since the last drain.
+    pub coalesced: u64,
+    /// Who ran on it last.
+    pub holder: ThreadRef,
+    /// Usable then.
+    pub remaining_ns: u64,
+    /// The next refill, or the deadline that passed.
+    pub next_ns: u64,
+    /// The holder had it on loan.
+    pub donated: bool,
+}
+
+impl Cell {
+    const fn empty(kind: NotificationKind) -> Cell {
+        Cell {
+            kind,
+            sequence: 0,
+            coalesced: 0,
+            holder: ThreadRef::NONE,
+            remaining_ns: 0,
+            next_ns: 0,
+            donated: false,
+        }
+    }
+
+    fn count(&mut self) {
+        self.sequence = self.sequence.saturating_add(1);
+        self.coalesced = self.coalesced.saturating_add(1);
+    }
+}
+
+/// The cells of one context.
+pub struct Cells {
+    /// Number and generation of the context.
+    pub identity: (u64, u64),
+    all: [Cell; 3],
+    observer: Option<Waiter>,
+}
+
+impl Cells {
+    /// Nothing happened.
+    pub const EMPTY: Cells = Cells {
+        identity: (0, 0),
+        all: [
+            Cell::empty(NotificationKind::BudgetDepleted),
+            Cell::empty(NotificationKind::DeadlineOrTimeout),
+            Cell::empty(NotificationKind::ExplicitRevoke),
+        ],
+        observer: None,
+    };
+
+    fn has_news(&self) -> bool {
+        self.all.iter().any(|cell| cell.coalesced > 0)
+    }
+}
+
+/// `thread` left its CPU, and the core noted something about its context, which has `left` if it is queued. The CPU's lock is held.
+pub fn note(thread: &'static Thread, noted: &Noted, left: Option<&ContextInfo>) -> Option<&'static Ctx> {
+    let ctx = thread.context()?;
+    let mut cells = ctx.cells.lock();
+    let holder = thread.reference();
+    // Without the record's lock, which may not be taken here: a chain that changes at this moment may be told either way.
+    let kinds = [(noted.has(Noted::DEPLETED), 0), (noted.has(Noted::LATE), 1)];
+    for (_, kind) in kinds.iter().filter(|(happened, _)| *happened) {
+        let cell = &mut cells.all[*kind];
+        cell.count();
+        cell.holder = holder;
+        cell.remaining_ns = left.map_or(0, |left| left.available_ns);
+        cell.next_ns = left.map_or(0, |left| left.ready_at_ns);
+        cell.donated = thread.borrows.load(Ordering::Relaxed);
+    }
+    Some(ctx)
+}
+
+/// A timeout fault is about to be reported.
+pub fn note_timeout(ctx: &'static Ctx, record: &Record, holder: &ThreadRef) {
+    let mut cells = ctx.cells.lock();
+    let cell = &mut cells.all[1];
+    cell.count();
+    cell.holder = *holder;
+    cell.remaining_ns = 0;
+    cell.donated = record.owner != *holder;
+}
+
+/// The context's life ends.
+pub fn revoked(ctx: &'static Ctx, record: &Record) {
+    let mut cells = ctx.cells.lock();
+    cells.identity = (record.id, record.generation);
+    cells.all[2].count();
+}
+
+/// The observer, if one sleeps and there is something to tell it. Without a lock held.
+pub fn tell(ctx: &'static Ctx) {
+    let observer = {
+        let mut cells = ctx.cells.lock();
+        if cells.has_news() { cells.observer.take() } else { None }
+    };
+    if let Some(observer) = observer {
+        ring::complete(&observer, &Completion::OK, false);
+    }
+}
+
+/// Everything since the last time.
+pub fn drain(ctx: &'static Ctx) -> ((u64, u64), [Cell; 3]) {
+    let mut cells = ctx.cells.lock();
+    let told = (cells.identity, cells.all);
+    cells.all.iter_mut().for_each(|cell| cell.coalesced = 0);
+    told
+}
+
+/// What came of a wish to sleep until something happens.
+pub enum Watch {
+    /// Something has.
+    News,
+    /// The observer sleeps.
+    Sleeps,
+    /// Another one does already.
+    Taken,
+    /// It has no operation to spare.
+    NoRoom,
+}
+
+/// Registers the observer. `register` accepts its operation, which takes its ring's lock: before that the cells' lock, a leaf, is given up.
+pub fn watch(ctx: &'static Ctx, register: impl FnOnce() -> Option<Waiter>) -> Watch {
+    let look = |cells: &Guard<'_, Cells>| {
+        if cells.has_news() {
+            Some(Watch::News)
+        } else {
+            cells
+                .observer
+                .is_some_and(|w| thread::get(w.thread.tid).is_some_and(|t| t.is(&w.thread)))
+                .then_some(Watch::Taken)
+        }
+    };
+    if let Some(answer) = look(&ctx.cells.lock()) {
+        return answer;
+    }
+    let Some(waiter) = register() else { return Watch::NoRoom };
+    let mut cells = ctx.cells.lock();
+    let Some(answer) = look(&cells) else {
+        cells.observer = Some(waiter);
+        return Watch::Sleeps;
+    };
+    drop(cells);
+    let completion = match answer {
+        Watch::News => Completion::OK,
+        _ => Completion::error(abi::TransportError::NoSpace),
+    };
+    ring::complete(&waiter, &completion, false);
+    Watch::Sleeps
+}
+
+/// Takes an observer back.
+pub fn withdraw(ctx: &'static Ctx, waiter: &Waiter) -> bool {
+    let mut cells = ctx.cells.lock();
+    cells.observer.take_if(|w| w.thread == waiter.thread && w.op == waiter.op).is_some()
+}

@@ -1,0 +1,119 @@
+//! What the scheduler counts for good (T-01). Each CPU counts for itself, in lines of its own: a count is a load and a store.
+
+use crate::arch::percpu;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that one CPU changes and others read.
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    const fn new() -> Counter {
+        Counter(AtomicU64::new(0))
+    }
+
+    /// One more. Only on the CPU that it belongs to, or under the lock that its comment names.
+    #[inline(always)]
+    pub fn bump(&self) {
+        self.0.store(self.get() + 1, Ordering::Relaxed);
+    }
+
+    /// At least `value`.
+    #[inline(always)]
+    pub fn raise(&self, value: u64) {
+        if value > self.get() {
+            self.0.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The number.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $how:ident,)*) => {
+        /// The counters of one CPU.
+        #[repr(align(64))]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        impl Counters {
+            /// All 0.
+            pub const fn new() -> Counters {
+                Counters { $($name: Counter::new(),)* }
+            }
+        }
+
+        /// How many there are.
+        pub const COUNT: usize = [$(stringify!($name)),*].len();
+
+        /// All of them, over all CPUs: name and value.
+        pub fn all() -> [(&'static str, u64); COUNT] {
+            [$((stringify!($name), over_all!($how, $name))),*]
+        }
+    };
+}
+
+macro_rules! over_all {
+    (sum, $name:ident) => {
+        percpu::all().map(|cpu| cpu.counters.$name.get()).sum::<u64>()
+    };
+    (max, $name:ident) => {
+        percpu::all().map(|cpu| cpu.counters.$name.get()).max().unwrap_or(0)
+    };
+}
+
+counters! {
+    /// From one context to another, the idle loop included.
+    switches: sum,
+    /// Threads that an idle CPU took from others.
+    steals: sum,
+    /// Threads that a busy CPU took because clocks were apart.
+    balance_moves: sum,
+    /// Wake-ups that went where the thread ran last.
+    wakes_stayed: sum,
+    /// Wake-ups that went to another CPU, which was idle.
+    wakes_to_idle: sum,
+    /// Wake-ups that went to another CPU, which was busy; new threads too.
+    wakes_to_loaded: sum,
+    /// Wake-ups for which no CPU was found.
+    wakes_failed: sum,
+    /// Interrupts sent to other CPUs.
+    ipis_sent: sum,
+    /// The most threads that waited on one CPU. Under that CPU's lock.
+    queue_depth_max: max,
+    /// Threads that ran in the place of one that waited for them.
+    handoffs_taken: sum,
+    /// Threads that were to do so and were queued instead.
+    handoffs_flushed: sum,
+    /// Times that other CPUs had to forget translations.
+    tlb_shootdowns: sum,
+    /// Exits after which no queue named the thread.
+    exits_checked: sum,
+    /// Locks that other CPUs use too, taken between the decision to leave a thread and the next one's first step. Must stay 0. Counted by
+    /// builds with debug assertions, like lock ranks.
+    shared_locks_in_dispatch: sum,
+    /// Contexts that were lent along a call.
+    loans: sum,
+    /// The most calls that one was lent along at a time.
+    loan_depth_max: max,
+    /// Threads that were stopped because their budget was spent, and reported.
+    timeout_faults: sum,
+    /// Times that a budget ran dry.
+    budgets_exhausted: sum,
+    /// Times that a deadline passed before its budget was used.
+    deadlines_missed: sum,
+    /// Contexts that a CPU took on, and that no CPU did.
+    contexts_admitted: sum,
+    /// See `contexts_admitted`.
+    contexts_denied: sum,
+    /// Other CPUs' queue locks, taken for a wake-up.
+    queue_locks_by_wakes: sum,
+    /// Other CPUs' queue locks, taken to steal.
+    queue_locks_by_steals: sum,
+    /// Other CPUs' queue locks, taken to balance.
+    queue_locks_by_balance: sum,
+}

@@ -1,0 +1,128 @@
+//! How late a short sleeper runs beside hogs of its own weight, and how exact a share of 2 to 1 is, on one CPU under icount, where a tick is a
+//! nanosecond.
+//!
+//! Printed as `bench <row> <number>`, by the names that `bench/linux` has; `capos linux` reads them.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use programs::ensure;
+use programs::proof::{Doing, Outcome, prove};
+use programs::ticks;
+use rt::{SchedulingPolicy, Timer, caps, println, thread};
+
+rt::main!(run);
+
+/// Sleeps of which the delays are taken.
+const SLEEPS: usize = 1000;
+/// How long each is.
+const SLEEP_NS: u64 = 1_000_000;
+/// Windows of the share, and how long each is: 5 s in all.
+const WINDOWS: usize = 50;
+const WINDOW_NS: u64 = 100_000_000;
+/// Weights of the two who share.
+const WEIGHTS: [u16; 2] = [128, 64];
+/// The weight of who looks: it must not wait for those that it looks at.
+const WATCHER: u16 = 1024;
+
+fn run() -> i64 {
+    prove("bench-fair", || {
+        ensure!(rt::boot_info().cpus == 1, "hogs on other CPUs are no hogs");
+        [1, 4].into_iter().try_for_each(delays)?;
+        shares()
+    })
+}
+
+/// Threads that only count.
+struct Hogs {
+    stop: Arc<AtomicBool>,
+    counts: Arc<Vec<AtomicU64>>,
+    threads: Vec<thread::JoinHandle<Outcome>>,
+}
+
+impl Hogs {
+    /// One for each weight; those without have that of the thread that starts them.
+    fn start(weights: &[Option<u16>]) -> Hogs {
+        let stop = Arc::new(AtomicBool::new(false));
+        let counts: Arc<Vec<AtomicU64>> = Arc::new(weights.iter().map(|_| AtomicU64::new(0)).collect());
+        let start = |(at, weight): (usize, &Option<u16>)| {
+            let (stop, counts, weight) = (Arc::clone(&stop), Arc::clone(&counts), *weight);
+            thread::spawn(move || {
+                if let Some(weight) = weight {
+                    caps::any::<SchedulingPolicy>()?.set_weight(weight).doing("set the weight")?;
+                }
+                while !stop.load(Ordering::Relaxed) {
+                    counts[at].store(counts[at].load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                }
+                Ok(())
+            })
+        };
+        let threads = weights.iter().enumerate().map(start).collect();
+        Hogs { stop, counts, threads }
+    }
+
+    fn count(&self, at: usize) -> u64 {
+        self.counts[at].load(Ordering::Relaxed)
+    }
+
+    fn stop(self) -> Outcome {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().try_for_each(|hog| hog.join()?)
+    }
+}
+
+/// The difference between a share in thousandths of a percent and two thirds.
+fn error_of(heavy: u64, light: u64) -> u64 {
+    (heavy * 100_000 / (heavy + light).max(1)).abs_diff(66_667)
+}
+
+/// Two hogs of weights 2 and 1 for 5 s: the error of the share over all, and in the worst window of 100 ms.
+fn shares() -> Outcome {
+    let timer: Timer = caps::any()?;
+    caps::any::<SchedulingPolicy>()?.set_weight(WATCHER).doing("set the weight")?;
+    let hogs = Hogs::start(&WEIGHTS.map(Some));
+    let look = || [hogs.count(0), hogs.count(1)];
+    timer.sleep(2 * WINDOW_NS).doing("sleep")?;
+    let first = look();
+    let (mut before, mut worst) = (first, 0);
+    for _ in 0..WINDOWS {
+        timer.sleep(WINDOW_NS).doing("sleep")?;
+        let now = look();
+        worst = worst.max(error_of(now[0] - before[0], now[1] - before[1]));
+        before = now;
+    }
+    println!("bench share-2to1-error-mpp {}", error_of(before[0] - first[0], before[1] - first[1]));
+    println!("bench share-2to1-worst-100ms-mpp {worst}");
+    hogs.stop()
+}
+
+/// A sleeper that sleeps 1 ms again and again beside `hogs`: from its deadline until it runs. The deadline is 1 ms after the clock was read,
+/// just before the call, so that the way into the kernel counts too.
+fn delays(hogs: usize) -> Outcome {
+    let group = Hogs::start(&alloc::vec![None; hogs]);
+    let timer: Timer = caps::any()?;
+    let mut delays = Vec::with_capacity(SLEEPS);
+    for _ in 0..SLEEPS {
+        let deadline = ticks::now() + SLEEP_NS;
+        timer.sleep(SLEEP_NS).doing("sleep")?;
+        delays.push(ticks::now().saturating_sub(deadline));
+    }
+    ensure!((0..hogs).all(|at| group.count(at) > 0), "a hog never ran");
+    group.stop()?;
+    delays.sort_unstable();
+    let (first, last) = (delays[0], delays[SLEEPS - 1]);
+    for (percent, at) in [(50, SLEEPS / 2), (99, SLEEPS * 99 / 100)] {
+        let number = delays[at];
+        if hogs == 1 {
+            println!("bench hog-delay-p{percent}-ns {number} (spread {first} to {last})");
+        } else {
+            println!("bench {hogs}-hogs-delay-p{percent}-ns {number} (spread {first} to {last})");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Scheduling contexts: made, bound, charged, throttled, lent along calls and back, taken back and watched (S-01 to S-08).
+//!
+//! Every `name=value` line is derived from values that were asserted; `capos` fails the run if one of them is missing.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use programs::contexts::{self, burn, context, lives, loans, new_context, watch};
+use programs::kit::{MS, raised};
+use programs::proof::{Doing, Outcome, prove, step};
+use programs::ticks::{self, Scale};
+use programs::{ensure, markers};
+use rt::abi::{Exception, Overrun};
+use rt::{
+    CpuMask, DispatchEffect, Fallback, NotificationKind, OperationResult as R, SchedulingContext, Spec, caps,
+    time,
+};
+
+rt::main!(run);
+
+/// What must have been printed; each is derived from values that were asserted.
+const MARKERS: [&str; 34] = [
+    "context_identity",
+    "context_revoke",
+    "context_release",
+    "context_refusals",
+    "dispatch_effect",
+    "throttled_window_ns",
+    "replenished",
+    "notification_coalescing",
+    "deadline_notification",
+    "revoke_notification",
+    "stale_notification",
+    "endpoint_donated_notification",
+    "overrun_throttle",
+    "overrun_demote",
+    "overrun_fault",
+    "endpoint_donation",
+    "endpoint_return",
+    "endpoint_donation_server",
+    "endpoint_donation_after",
+    "endpoint_exception_return",
+    "endpoint_exception_return_after",
+    "endpoint_invalid_return",
+    "endpoint_invalid_return_after",
+    "endpoint_nested",
+    "endpoint_nested_after",
+    "endpoint_depth_rejected",
+    "endpoint_cycle_rejected",
+    "endpoint_donor_block",
+    "endpoint_donor_block_elapsed_ns",
+    "endpoint_donor_block_after",
+    "endpoint_donor_fast",
+    "endpoint_donor_fast_elapsed_ns",
+    "endpoint_donor_fast_after",
+    "endpoint_hosted",
+];
+
+fn run() -> i64 {
+    if rt::args::args().any(|arg| arg == "template") {
+        return prove("scheduling-context child", lives::in_template);
+    }
+    prove("scheduling-context", || {
+        let scale = Scale::measure()?;
+        step("identities, generations, refusals (S-01, S-02)", identities)?;
+        step("a budget is enforced and comes back (S-03)", || budget(scale))?;
+        step("what happens at the end of a budget (S-05)", || watch::overruns(scale))?;
+        step("who is told (S-08)", || watch::notifications(scale))?;
+        step("a loan is charged and returned (S-06)", || loans::plain(scale))?;
+        step("whatever the answer is (S-06)", || loans::other_answers(scale))?;
+        step("the lender waits (S-06)", || loans::lender_waits(scale))?;
+        step("a call that waited lends too (S-06)", || loans::queued(scale))?;
+        step("the next call is not on the last one's account (S-06)", || {
+            loans::next_call_returns_the_loan(scale)
+        })?;
+        step("loans nest, up to a depth and not in circles (S-07)", || loans::nested(scale))?;
+        step("no circles (S-07)", || loans::circle(scale))?;
+        step("a server elsewhere is met on a CPU of both (S-07)", || loans::hosted(scale))?;
+        step("other threads are bound (S-02)", || lives::bind_others(scale))?;
+        step("a change keeps what was used (S-02)", || lives::reconfigure(scale))?;
+        step("giving way (S-02)", || lives::yield_to(scale))?;
+        step("masks (S-04)", || lives::masks(scale))?;
+        step("templates (S-02)", lives::template)?;
+        contexts::all_printed(&MARKERS)
+    })
+}
+
+fn identities() -> Outcome {
+    let alpha: SchedulingContext = caps::get("alpha").doing("alpha")?;
+    let beta: SchedulingContext = caps::get("beta").doing("beta")?;
+    let (a, b) = (alpha.info()?.ok()?, beta.info()?.ok()?);
+    ensure!(a.id != b.id && a.id != 0, "two contexts with number {}", a.id);
+    ensure!(a.effect == DispatchEffect::InfoOnlyNoDispatchChange, "nobody runs on it: {:?}", a.effect);
+    let made = alpha.create(&Spec::new(2 * MS, 20 * MS))?.context()?;
+    let info = made.info()?.ok()?;
+    ensure!(info.id != a.id && info.id != b.id, "a new context with an old number");
+    ensure!(info.remaining_ns == 2 * MS && info.spec.period_ns == 20 * MS, "another specification: {info:?}");
+    // Bind, bind again, unbind, bind.
+    ensure!(made.bind(Fallback::BestEffort)?.ok()? == DispatchEffect::BudgetEnforced, "not enforced");
+    ensure!(made.bind(Fallback::BestEffort)?.result == R::AlreadyBound, "bound twice");
+    ensure!(alpha.bind(Fallback::BestEffort)?.result == R::AlreadyBound, "two contexts for one thread");
+    made.unbind()?.ok()?;
+    ensure!(made.unbind()?.result == R::NotBound, "unbound twice");
+    made.bind(Fallback::BestEffort)?.ok()?;
+    // Revoked by one capability, stale for the other.
+    let copy: SchedulingContext = contexts::copy(&made)?;
+    made.revoke()?.ok()?;
+    ensure!(made.info()?.result == R::Revoked, "the one that revoked is told so");
+    let stale = copy.info()?;
+    ensure!(
+        stale.result == R::StaleGeneration && stale.value.remaining_ns == 0,
+        "a stale context with budget"
+    );
+    ensure!(stale.value.effect == DispatchEffect::InfoOnlyNoDispatchChange, "a stale context is enforced");
+    ensure!(copy.bind(Fallback::BestEffort)?.result == R::StaleGeneration, "a stale context is bound");
+    ensure!(copy.create(&Spec::new(MS, 10 * MS))?.result == R::StaleGeneration, "a stale context creates");
+    ensure!(copy.revoke()?.result == R::StaleGeneration, "a stale context revokes");
+    ensure!(made.revoke()?.result == R::Revoked, "revoked twice");
+    // Released: the thread is free again.
+    let other = new_context(&Spec::new(2 * MS, 20 * MS))?;
+    other.bind(Fallback::BestEffort)?.ok()?;
+    drop(other);
+    let other = new_context(&Spec::new(2 * MS, 20 * MS))?;
+    other.bind(Fallback::BestEffort)?.ok().doing("bind after a release")?;
+    other.unbind()?.ok()?;
+    markers!("context_identity=ok context_revoke=ok context_release=ok");
+    refusals()
+}
+
+fn refusals() -> Outcome {
+    let any = context()?;
+    let good = Spec::new(2 * MS, 20 * MS);
+    let bad = [
+        ("no budget", Spec { budget_ns: 0, ..good }),
+        ("a budget too small", Spec { budget_ns: 1, ..good }),
+        ("a budget above the period", Spec { budget_ns: 30 * MS, ..good }),
+        ("a period too long", Spec { period_ns: u64::MAX, ..good }),
+        ("a deadline below the budget", good.deadline(MS)),
+        ("a deadline above the period", good.deadline(21 * MS)),
+        ("no CPU", good.mask(CpuMask::of([]))),
+        ("a mask that ends with 0", good.mask(CpuMask::raw(&[1, 0]))),
+        ("a mask that is too long", good.mask(CpuMask::raw(&[1; 64]))),
+        ("a CPU that is not there", good.cpus([63])),
+        ("a criticality too high", Spec { criticality: 8, ..good }),
+        ("too few refills", Spec { refills: 1, ..good }),
+        ("too many refills", Spec { refills: 9, ..good }),
+        ("a fault without an endpoint", Spec { overrun: Overrun::Fault, ..good }),
+    ];
+    for (what, spec) in bad {
+        raised(what, any.create(&spec), Exception::InvalidArgument)?;
+    }
+    let greedy = any.create(&Spec::new(96 * MS, 100 * MS))?;
+    ensure!(
+        greedy.result == R::ResourceExhausted && greedy.value.free_ppm > 0,
+        "95 % is the most: {greedy:?}"
+    );
+    markers!("context_refusals=ok");
+    Ok(())
+}
+
+fn budget(scale: Scale) -> Outcome {
+    let own = new_context(&Spec::new(4 * MS, 40 * MS))?;
+    own.bind(Fallback::BestEffort)?.ok()?;
+    let before = own.info()?.ok()?;
+    burn(2 * MS, scale);
+    let after = own.info()?.ok()?;
+    ensure!(after.remaining_ns + MS < before.remaining_ns, "not charged: {before:?} {after:?}");
+    markers!("dispatch_effect=budgetEnforced charged_ns={}", before.remaining_ns - after.remaining_ns);
+    // Three budgets of work take at least two more periods.
+    let start = time::now_ns()?;
+    burn(12 * MS, scale);
+    let took = time::now_ns()? - start;
+    let end = own.info()?.ok()?;
+    ensure!(took > 80 * MS, "12 ms of work on 4 ms in 40 ms took {took} ns: not throttled");
+    ensure!(end.depletions >= 2, "ran dry {} times", end.depletions);
+    // By counted instructions, a nanosecond each, the end of a budget is exact; by time the host may be away.
+    ensure!(!ticks::is_counted() || end.overrun_max_ns <= 5_000, "overdrawn by {} ns", end.overrun_max_ns);
+    markers!(
+        "throttled_window_ns={took} depletions={} overrun_max_ns={}",
+        end.depletions,
+        end.overrun_max_ns
+    );
+    time::sleep(45 * MS)?;
+    let full = own.info()?.ok()?;
+    ensure!(full.remaining_ns > 2 * MS, "not replenished after a period: {full:?}");
+    markers!("replenished=ok");
+    let news = own.drain()?.ok()?;
+    let dry = news.get(NotificationKind::BudgetDepleted);
+    ensure!(dry.is_some_and(|cell| cell.coalesced >= 2 && !cell.is_donated), "not noted: {news:?}");
+    ensure!(own.drain()?.ok()?.is_empty(), "drained twice");
+    markers!("notification_coalescing=ok");
+    own.unbind()?.ok()?;
+    Ok(())
+}

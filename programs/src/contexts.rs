@@ -1,0 +1,141 @@
+//! What the proofs of scheduling contexts share: contexts, work that takes so long, servers that have no time of their own.
+
+pub mod lives;
+pub mod loans;
+pub mod mcs;
+pub mod play;
+pub mod script;
+pub mod watch;
+
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use rt::sync::Mutex;
+use rt::thread::{Builder, JoinHandle};
+use rt::{
+    Answer, Client, Endpoint, Factory, Incoming, SchedulingContext, Spec, ThreadControl, caps, println,
+    thread,
+};
+
+use crate::fair;
+use crate::kit;
+use crate::proof::{Doing, Failure, Outcome};
+use crate::ticks::Scale;
+
+/// Ends a server of [`Lend`], or of a scenario.
+const STOP: u16 = 0xff;
+
+/// Names of markers that were printed.
+static PRINTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Prints a line of markers, `name=value`, and remembers their names.
+pub fn print_markers(line: core::fmt::Arguments<'_>) {
+    let line = alloc::format!("{line}");
+    println!("{line}");
+    let names = line.split_whitespace().filter_map(|word| word.split_once('='));
+    PRINTED.lock().extend(names.map(|(name, _)| name.to_owned()));
+}
+
+/// [`print_markers`] of a formatted line.
+#[macro_export]
+macro_rules! markers {
+    ($($line:tt)*) => { $crate::contexts::print_markers(::core::format_args!($($line)*)) };
+}
+
+/// Fails unless each of `names` was printed.
+pub fn all_printed(names: &[&str]) -> Outcome {
+    let printed = PRINTED.lock();
+    let missing = names.iter().find(|name| !printed.iter().any(|one| one == *name));
+    missing.map_or(Ok(()), |name| Err(Failure::new(format_args!("the marker {name} is missing"))))
+}
+
+/// A context that may create.
+pub fn context() -> Outcome<SchedulingContext> {
+    caps::any().doing("scheduling_context")
+}
+
+/// A new one.
+pub fn new_context(spec: &Spec) -> Outcome<SchedulingContext> {
+    context()?.create(spec)?.context().doing("create a context")
+}
+
+/// Another capability to the same context.
+pub fn copy(context: &SchedulingContext) -> Outcome<SchedulingContext> {
+    let all = rt::abi::rights::ALL & !rt::abi::rights::RECV;
+    Ok(SchedulingContext::of(context.cap().copy(all, 0).doing("copy")?))
+}
+
+/// Computes for this much CPU time.
+pub fn burn(ns: u64, scale: Scale) {
+    fair::compute(ns, scale);
+}
+
+/// A server in a thread of its own, without a context, and the endpoint to call it by.
+pub struct Lend {
+    /// Where to call it.
+    pub endpoint: Arc<Endpoint>,
+    /// It.
+    pub server: JoinHandle<Outcome>,
+    /// Its thread.
+    pub tid: u32,
+}
+
+impl Lend {
+    /// Starts one that answers what `serve` says, and waits until it waits.
+    pub fn start(serve: impl FnMut(&Incoming) -> Answer<'static> + Send + 'static) -> Outcome<Lend> {
+        Lend::start_on(None, serve)
+    }
+
+    /// The same, on this CPU only.
+    pub fn start_on(
+        cpu: Option<u8>,
+        serve: impl FnMut(&Incoming) -> Answer<'static> + Send + 'static,
+    ) -> Outcome<Lend> {
+        let endpoint = Arc::new(caps::any::<Factory>()?.endpoint().doing("make an endpoint")?);
+        let theirs = Arc::clone(&endpoint);
+        let mut serve = serve;
+        let tid = Arc::new(AtomicU32::new(0));
+        let told = Arc::clone(&tid);
+        let server = Builder::new()
+            .spawn(move || {
+                if let Some(cpu) = cpu {
+                    caps::any::<ThreadControl>()?.set_affinity(&[1 << cpu])?;
+                }
+                told.store(thread::id(), Ordering::Relaxed);
+                let mut call = theirs.recv(&mut [])?;
+                while call.method != STOP {
+                    let answer = serve(&call);
+                    call = theirs.reply_recv(call.token, answer, &mut [])?;
+                }
+                theirs.reply(call.token, Answer::Words([0; 2]))?;
+                Ok(())
+            })
+            .doing("start a server")?;
+        kit::wait_until("a server starts", || Ok(tid.load(Ordering::Relaxed) != 0))?;
+        let tid = tid.load(Ordering::Relaxed);
+        kit::wait_blocked(tid)?;
+        Ok(Lend { endpoint, server, tid })
+    }
+
+    /// Ends it.
+    pub fn stop(self) -> Outcome {
+        self.endpoint.call(STOP, [0; 2]).doing("stop a server")?;
+        self.server.join().doing("join a server")?
+    }
+}
+
+/// The CPU that the calling thread runs on.
+pub fn cpu_now() -> Outcome<u32> {
+    let threads = kit::system()?.threads().doing("threads")?;
+    let (pid, tid) = (rt::boot_info().pid, thread::id());
+    let mine = threads.iter().find(|listed| (listed.pid, listed.tid) == (pid, tid));
+    mine.map(|listed| listed.cpu).ok_or_else(|| Failure::new("the calling thread is not listed"))
+}
+
+/// The same by the CPU's own word, without a system call: in this emulator they are numbered alike.
+pub fn own_cpu() -> u32 {
+    core::arch::x86_64::__cpuid(1).ebx >> 24
+}

@@ -1,0 +1,47 @@
+//! The CPU's own clock, read without a system call: for programs that watch what happens to themselves.
+
+use crate::proof::{Doing, Outcome};
+use crate::{ensure, workload};
+use rt::time;
+
+/// A clock reading; all CPUs have the same.
+pub fn now() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// How ticks and nanoseconds go together.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    ticks: u64,
+    ns: u64,
+}
+
+impl Scale {
+    /// Measures it, over a few milliseconds of sleep.
+    pub fn measure() -> Outcome<Scale> {
+        let (ns, ticks) = (time::now_ns().doing("now")?, now());
+        time::sleep(5_000_000).doing("sleep")?;
+        let scale = Scale { ns: time::now_ns().doing("now")? - ns, ticks: now() - ticks };
+        ensure!(scale.ticks > 0 && scale.ns > 0, "the clock stands still: {scale:?}");
+        Ok(scale)
+    }
+
+    /// Ticks as nanoseconds.
+    pub fn to_ns(self, ticks: u64) -> u64 {
+        (u128::from(ticks) * u128::from(self.ns) / u128::from(self.ticks)) as u64
+    }
+}
+
+/// Whether the machine counts instructions instead of time: then the same loop takes exactly the same, to the tick, again and again.
+pub fn is_counted() -> bool {
+    let mut samples = [0u64; 15];
+    for sample in &mut samples {
+        let before = now();
+        core::hint::black_box(workload::spin(20_000, before));
+        *sample = now() - before;
+    }
+    samples.sort_unstable();
+    let median = samples[samples.len() / 2];
+    samples.iter().filter(|sample| **sample == median).count() > samples.len() / 2
+}
