@@ -2,13 +2,9 @@
 //! served, and a select over any number of them. A wait blocks the task and not its worker, ends when the task is
 //! cancelled, and costs one channel operation however long it is.
 //!
-//! Invariants:
-//! 1. Everything of a channel is under its lock. Whoever waits has a node in one of the two lists; the node lies in the
-//!    waiter's frame and is out of the list before the frame ends.
-//! 2. Whoever serves a waiter takes the node out, moves the message, copies the waiter out of the node, and only then marks
-//!    the node: from that moment the frame may be gone. It wakes the waiter last.
-//! 3. Of a select's nodes one is served at most: serving one begins with winning `choice`.
-//! 4. Messages wait only if no receiver does; receivers wait only if no message and no sender does.
+//! Invariants, with those of `waiters.rs`: everything of a channel is under its lock; whoever waits has a node in one of the
+//! two lists, and whoever serves it moves the message before it marks the node. Messages wait only if no receiver does;
+//! receivers wait only if no message and no sender does.
 
 use crate::alloc::Quiet;
 use crate::cx::{Cx, ensure_stack, ensure_stack_here};
@@ -17,133 +13,16 @@ use crate::lock::SpinLock;
 use crate::runtime::Shared;
 use crate::task::Wait;
 use crate::waiter::{Parker, Waiter, Wakeup};
+use crate::waiters::{CLOSED, List, Node, OPEN, SERVED, WAITING};
 use crate::worker::{Worker, current_worker};
-use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 use std::panic::Location;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-const WAITING: u8 = 0;
-const SERVED: u8 = 1;
-const CLOSED: u8 = 2;
-
-/// No arm of a select is chosen yet.
-const OPEN: usize = usize::MAX;
-
-/// One who waits at one channel (invariant 1).
-struct Node<T> {
-    waiter: Waiter,
-    state: AtomicU8,
-    message: UnsafeCell<Option<T>>,
-    before: Cell<*const Node<T>>,
-    after: Cell<*const Node<T>>,
-    listed: Cell<bool>,
-    /// The select that it belongs to, and its arm there.
-    choice: *const AtomicUsize,
-    arm: usize,
-}
-
-impl<T> Node<T> {
-    fn new(waiter: Waiter, message: Option<T>, choice: *const AtomicUsize, arm: usize) -> Node<T> {
-        Node {
-            waiter,
-            state: AtomicU8::new(WAITING),
-            message: UnsafeCell::new(message),
-            before: Cell::new(ptr::null()),
-            after: Cell::new(ptr::null()),
-            listed: Cell::new(false),
-            choice,
-            arm,
-        }
-    }
-
-    /// Invariant 3: may the caller serve it?
-    fn win(&self) -> bool {
-        // SAFETY: the select's frame is there as long as the node is listed, and the caller holds the lock.
-        match unsafe { self.choice.as_ref() } {
-            None => true,
-            Some(choice) => {
-                choice.compare_exchange(OPEN, self.arm, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            }
-        }
-    }
-
-    /// Invariant 2.
-    #[inline]
-    fn mark(&self, state: u8, mine: *const Shared) -> Wakeup {
-        let waiter = Wakeup::new(self.waiter, mine);
-        self.state.store(state, Ordering::Release);
-        waiter
-    }
-}
-
-/// Waiters, the first first.
-struct List<T> {
-    first: *const Node<T>,
-    last: *const Node<T>,
-}
-
-impl<T> List<T> {
-    const fn new() -> List<T> {
-        List { first: ptr::null(), last: ptr::null() }
-    }
-
-    /// # Safety
-    /// The node stays where it is until it is out of the list; the caller holds the channel's lock.
-    unsafe fn push(&mut self, node: &Node<T>) {
-        node.before.set(self.last);
-        node.after.set(ptr::null());
-        node.listed.set(true);
-        // SAFETY: invariant 1.
-        match unsafe { self.last.as_ref() } {
-            Some(last) => last.after.set(node),
-            None => self.first = node,
-        }
-        self.last = node;
-    }
-
-    /// # Safety
-    /// The node is in this list, and the caller holds the channel's lock.
-    unsafe fn remove(&mut self, node: &Node<T>) {
-        let (before, after) = (node.before.get(), node.after.get());
-        // SAFETY: invariant 1.
-        unsafe {
-            match before.as_ref() {
-                Some(before) => before.after.set(after),
-                None => self.first = after,
-            }
-            match after.as_ref() {
-                Some(after) => after.before.set(before),
-                None => self.last = before,
-            }
-        }
-        node.listed.set(false);
-    }
-
-    /// Takes the first waiter that may be served.
-    ///
-    /// # Safety
-    /// The caller holds the channel's lock, and keeps it until it has marked the node.
-    unsafe fn pop<'a>(&mut self) -> Option<&'a Node<T>>
-    where
-        T: 'a,
-    {
-        loop {
-            // SAFETY: invariant 1: the node is there until it is marked.
-            let node = unsafe { self.first.as_ref() }?;
-            // SAFETY: it is the first of this list.
-            unsafe { self.remove(node) };
-            if node.win() {
-                return Some(node);
-            }
-        }
-    }
-}
 
 struct State<T> {
     messages: VecDeque<T>,
@@ -274,6 +153,13 @@ pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         receivers: AtomicUsize::new(1),
     });
     (Sender { channel: channel.clone() }, Receiver { channel })
+}
+
+/// A channel for any number of messages: a send never waits. What bounds it is the senders' budget of channel operations, and
+/// memory; a channel with a capacity pushes back.
+#[must_use]
+pub fn unbounded<T: Send>() -> (Sender<T>, Receiver<T>) {
+    channel(usize::MAX)
 }
 
 /// Why a message was not sent; it comes back.
@@ -450,6 +336,33 @@ impl<T: Send> Sender<T> {
         }
     }
 
+    /// Sends, and waits so long at most: then the error is [`SendError::Full`].
+    #[track_caller]
+    pub fn send_timeout(&self, cx: &Cx, message: T, timeout: Duration) -> Result<(), SendError<T>> {
+        let mut arm = self.arm(message);
+        let end = cx.select(&mut [&mut arm], Some(timeout));
+        match (end, arm.into_result()) {
+            (Err(Cancelled), Err(SendError::Full(message))) => Err(SendError::Cancelled(message)),
+            (_, result) => result,
+        }
+    }
+
+    /// Sends if that needs no wait, charged to nobody; else the message is dropped. For what happens once.
+    pub(crate) fn post(&self, message: T) {
+        let mut message = Some(message);
+        let here = current_worker();
+        let mine = here.map_or(ptr::null(), |worker| worker.shared);
+        let attempt = self.channel.state.lock().send(&mut message, mine);
+        if let Attempt::Done(waiter) = attempt {
+            wake(waiter, here);
+        }
+    }
+
+    /// Does nobody receive any more?
+    pub(crate) fn is_closed(&self) -> bool {
+        self.channel.state.lock().closed
+    }
+
     /// An arm of a [`Cx::select`] that sends `message`.
     pub fn arm(&self, message: T) -> SendArm<'_, T> {
         SendArm { sender: self, node: None, message: Some(message), closed: false }
@@ -498,6 +411,16 @@ impl<T: Send> Receiver<T> {
         mut sleep: impl FnMut() -> Result<(), Cancelled>,
     ) -> Result<T, RecvError> {
         charge(cx, at).map_err(|Cancelled| RecvError::Cancelled)?;
+        self.recv_free(cx, &mut sleep)
+    }
+
+    /// The same, charged to nobody. The caller looked for room on the stack.
+    #[inline]
+    pub(crate) fn recv_free(
+        &self,
+        cx: &Cx,
+        mut sleep: impl FnMut() -> Result<(), Cancelled>,
+    ) -> Result<T, RecvError> {
         let mut state = self.channel.state.lock();
         match state.receive(cx.shared()) {
             Attempt::Taken(message, waiter) => {
@@ -575,6 +498,18 @@ impl<T: Send> Receiver<T> {
         }
     }
 
+    /// Takes no more messages, whoever holds it: those that are there are dropped, who waits to send gets its own back.
+    pub(crate) fn shut(&self) {
+        self.channel.close();
+        let messages = std::mem::take(&mut self.channel.state.lock().messages);
+        drop(messages);
+    }
+
+    /// Takes messages again.
+    pub(crate) fn reopen(&self) {
+        self.channel.state.lock().closed = false;
+    }
+
     /// An arm of a [`Cx::select`] that receives.
     #[must_use]
     pub fn arm(&self) -> RecvArm<'_, T> {
@@ -584,7 +519,7 @@ impl<T: Send> Receiver<T> {
 
 /// One operation, and one of the channel's.
 #[inline]
-fn charge(cx: &Cx, at: &'static Location<'static>) -> Result<(), Cancelled> {
+pub(crate) fn charge(cx: &Cx, at: &'static Location<'static>) -> Result<(), Cancelled> {
     ensure_stack(cx.task);
     cx.charge_channel(at)?;
     cx.check()

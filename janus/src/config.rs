@@ -2,6 +2,7 @@
 
 use crate::budget::Budget;
 use crate::error::RuntimeError;
+use crate::io::Backend;
 use crate::monitor::Hog;
 use crate::nursery::Recharge;
 use crate::stack::StackClass;
@@ -91,6 +92,8 @@ pub struct Config {
     pub(crate) trace_events: usize,
     pub(crate) trusting: bool,
     pub(crate) plain_guards: bool,
+    pub(crate) backend: Backend,
+    pub(crate) blocking_threads: usize,
     pub(crate) on_hog: Option<OnHog>,
 }
 
@@ -134,6 +137,8 @@ impl Config {
             trace_events: 0,
             trusting: false,
             plain_guards: false,
+            backend: Backend::Auto,
+            blocking_threads: 16,
             on_hog: None,
         }
     }
@@ -229,6 +234,21 @@ impl Config {
     #[must_use]
     pub fn on_hog(mut self, call: impl Fn(&Hog) + Send + Sync + 'static) -> Config {
         self.on_hog = Some(Arc::new(call));
+        self
+    }
+
+    /// By which of the kernel's interfaces tasks do I/O.
+    #[must_use]
+    pub fn io_backend(mut self, backend: Backend) -> Config {
+        self.backend = backend;
+        self
+    }
+
+    /// How many threads at most run calls that can only block ([`io::unblock`](crate::io::unblock), name resolution, opening
+    /// files); at least 1. They are started when they are needed, and end when they are not.
+    #[must_use]
+    pub fn blocking_threads(mut self, threads: usize) -> Config {
+        self.blocking_threads = threads.clamp(1, 512);
         self
     }
 

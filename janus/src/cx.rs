@@ -183,6 +183,14 @@ impl Cx {
         if fuel < 0 { self.refuel(count, Location::caller()) } else { Ok(()) }
     }
 
+    /// Operations that this task has drawn from its budget and not spent: so many it may run before its quantum is over. For
+    /// code that counts by itself, as a guest does, and tells by [`charge_ops`](Cx::charge_ops).
+    #[inline]
+    #[must_use]
+    pub fn ops_in_hand(&self) -> u64 {
+        self.task.fuel.get().max(0) as u64
+    }
+
     /// For loops: counts iterations in a register and charges them [`Profile::yield_interval`] at a time.
     ///
     /// ```
@@ -216,7 +224,14 @@ impl Cx {
     /// are spent stop the task until it is recharged; memory and spawns are an error instead.
     #[track_caller]
     pub fn charge(&self, operation: Operation) -> Result<(), ChargeError> {
-        let at = Location::caller();
+        self.charge_at(operation, Location::caller())
+    }
+
+    pub(crate) fn charge_at(
+        &self,
+        operation: Operation,
+        at: &'static Location<'static>,
+    ) -> Result<(), ChargeError> {
         let cost = operation.cost();
         if cost.memory > 0 && !self.draw_memory(cost.memory) {
             return Err(ChargeError::MemoryBudgetExhausted);

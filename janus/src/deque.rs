@@ -19,7 +19,7 @@
 use core::cell::Cell;
 use core::ptr::{NonNull, null_mut};
 
-use crate::sync::{AtomicPtr, AtomicU64, Ordering, fence};
+use crate::atomics::{AtomicPtr, AtomicU64, Ordering, fence};
 
 /// What an attempt to steal brought.
 pub(crate) enum Steal<T> {

@@ -31,7 +31,7 @@
 //!    looking at the queues again (`end_search`, `prepare_park`, 4.). Hence a notifier that read `parked == 0`, no bit, or
 //!    `searching > 0` is seen: its work is found by a worker that goes to sleep later, or that was the last to search.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::atomics::{AtomicU64, Ordering, fence};
 
 /// One in the count of searchers, the low half of `counts`.
 const SEARCHING: u64 = 1;

@@ -5,7 +5,7 @@
 //!    detach after the end).
 //! 2. A joiner that registered is told by `finish`, and by nobody else.
 
-use crate::sync::{AtomicUsize, Ordering};
+use crate::atomics::{AtomicUsize, Ordering};
 
 const OPEN: usize = 0;
 const DONE: usize = 1;

@@ -115,6 +115,35 @@
 //! assert_eq!(got, 42);
 //! ```
 //!
+//! # Locks
+//! [`sync`] has a mutex, a condition, a semaphore, a once and a barrier for tasks, first come first served.
+//!
+//! # I/O
+//! [`net`], [`fs`] and [`process`] are `std`'s with a [`Cx`]: TCP, UDP and Unix sockets, files, child processes; [`io`] has pipes,
+//! and says what they have in common. They block the task and not its worker, by io_uring, or by epoll where that is
+//! refused ([`Config::io_backend`]); each call costs one of `syscalls`, and ends when the task is cancelled.
+//! ```
+//! # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
+//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! let heard = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<[u8; 4]> {
+//!     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+//!     let address = listener.local_addr()?;
+//!     drop(nursery.spawn(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"ping")));
+//!     let (stream, _peer) = listener.accept(cx)?;
+//!     let mut heard = [0; 4];
+//!     stream.read_exact(cx, &mut heard)?;
+//!     Ok(heard)
+//! })).unwrap().unwrap().unwrap();
+//! assert_eq!(&heard, b"ping");
+//! ```
+//!
+//! # Functions that check by themselves
+//! [`budgeted`] is an attribute: it inserts checks and charges into an ordinary function, so that an endless loop in it
+//! starves nobody, spends its budget and can be cancelled.
+//!
+//! # Actors and supervisors
+//! [`cluster`] has actors with mailboxes, and supervisors that restart and recharge them.
+//!
 //! # The same run again
 //! With [`Config::seed`] the workers are virtual, time is virtual, and the seed decides who runs when. Same input,
 //! seed, worker count and budgets: same order. [`Runtime::order`] is a hash of it. Trying seeds finds races;
@@ -133,7 +162,7 @@
 //! assert_eq!(order(7), order(7));
 //! assert_ne!(order(7), order(8));
 //! ```
-//! What comes from outside (real time, threads, files, addresses in memory) is input: keep it out, or keep it the same.
+//! What comes from outside (real time, threads, addresses in memory) is input: keep it out, or keep it the same. I/O is refused.
 //!
 //! # Looking in
 //! [`Runtime::dump`] says who is there, in which state, waiting for what and where in the source. [`Runtime::stats`]
@@ -160,9 +189,9 @@
 //! # What it is not
 //! - Not preemptive: a task gives way where it checks or waits. The watchdog finds those that do not; it does not stop
 //!   them.
-//! - Not an I/O library: a blocking system call blocks its worker until the watchdog notices. There is no file or
-//!   network I/O that parks the task yet.
-//! - Not a sandbox: budgets bind code that checks, or that a compiler makes check. Native code that does not can take
+//! - Not a cure for blocking calls: one that is not of [`net`], [`fs`], [`process`] or [`io`] blocks its worker until the
+//!   watchdog notices. [`io::unblock`] runs it on a thread of its own.
+//! - Not a sandbox: budgets bind code that checks, or that [`budgeted`] makes check. Native code that does not can take
 //!   all the CPU of its worker, and any memory that the process has.
 //! - Not portable: Linux on x86-64.
 
@@ -173,10 +202,12 @@ compile_error!(
 
 mod account;
 mod alloc;
+mod atomics;
 mod blocks;
 pub mod budget;
 mod caps;
 mod chan;
+pub mod cluster;
 mod common;
 mod config;
 pub mod context;
@@ -185,16 +216,22 @@ mod deque;
 mod det;
 mod error;
 mod events;
+pub mod fs;
 mod idle;
+pub mod io;
 mod job;
 mod join;
 mod lock;
 mod monitor;
+pub mod net;
 mod nursery;
 mod observe;
 mod overflow;
 mod overflow_hooks;
 mod panics;
+#[doc(hidden)]
+pub mod points;
+pub mod process;
 #[doc(hidden)]
 pub mod raw;
 mod ring;
@@ -204,21 +241,63 @@ mod search;
 mod stack;
 mod state;
 mod stats;
-mod sync;
+pub mod sync;
+
 mod task;
 mod timers;
 mod unwind;
 mod waiter;
+mod waiters;
 mod wake;
 mod worker;
 
 pub use alloc::Charged;
+/// Inserts yield checks and charges into an ordinary function, where a compiler would [SCHED:4.1.1].
+///
+/// ```
+/// use janus::{Budget, Config, Cx, NurseryError, Resource, Runtime, TaskError, budgeted};
+///
+/// /// Ends for 1, 2 and 4; for 3 nobody knows a reason why it should not run for ever.
+/// #[budgeted]
+/// fn puzzle(cx: &Cx, mut number: u64) -> u64 {
+///     while number != 1 {
+///         number = if number % 2 == 0 { number / 2 } else { number };
+///     }
+///     number
+/// }
+///
+/// let runtime = Runtime::new(Config::new().workers(1)).unwrap();
+/// let budget = Budget { ops: 10_000, ..Budget::ZERO };
+/// let solve = |number| runtime.run(|cx| cx.nursery(|nursery| {
+///     nursery.task().budget(budget).spawn(move |cx| puzzle(cx, number)).unwrap().join(cx)
+/// })).unwrap();
+/// assert_eq!(solve(4).unwrap().unwrap(), 1);
+/// assert!(matches!(solve(3), Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Ops)))));
+/// ```
+/// The function is given its task's `&Cx` as a parameter, or says where it is: `#[budgeted(cx = self.cx)]`.
+///
+/// | where | what is inserted | charged |
+/// |---|---|---|
+/// | the function, and each closure in it, begins | a check | its own call: 1 operation |
+/// | each round of a `loop`, `while` or `for` | a tick of a [`Ticker`] | 1 operation, every [`Config::yield_interval`] rounds at once |
+/// | before a statement | a check for the calls in it | 1 operation a call |
+/// | after `Box::new`, `with_capacity`, `vec!`, `format!`, `to_string` and the like | a check | 1 operation; bytes are [`Charged`]'s |
+/// | calls that are given the `&Cx`, methods of the `Cx`, spawns | nothing | they charge themselves: a channel operation once, `yield_now` nothing |
+///
+/// A check that finds the budget spent stops the task until it is recharged. One that finds it cancelled (or spent for
+/// good) ends the function: by `?` if it visibly returns a `Result`, whose error then needs `From<Cancelled>`; otherwise
+/// by unwinding, without a message, to the end of the task. `#[budgeted(unwind)]` and `#[budgeted(propagate)]` choose.
+///
+/// What it does not see: functions without the attribute, loops that a macro makes, overloaded operators. What it refuses:
+/// `async`, `const`, `extern "C"` (but not `"C-unwind"`), loops in `unsafe` blocks and in the arguments of macros.
+/// `docs/janus-macro.md` says why.
+pub use janus_macros::budgeted;
 /// The vocabulary of [`Runtime::trace`], with exporters for Perfetto and Chrome.
 pub use trace;
 
 pub use budget::{Budget, Operation, Resource};
 pub use caps::{CapBudget, CapSpawn};
-pub use chan::{Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, channel};
+pub use chan::{Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, channel, unbounded};
 pub use config::{Config, MAX_WORKERS, Profile, QUANTUM, Strategy};
 pub use cx::{ChargeError, Cx, Held, TaskId, Ticker};
 pub use error::{Cancelled, RechargeError, RuntimeError, SpawnError, TaskError};

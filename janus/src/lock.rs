@@ -2,7 +2,7 @@
 //!
 //! It is not fair: see `contended`.
 
-use crate::sync::{AtomicBool, Ordering, spin_loop};
+use crate::atomics::{AtomicBool, Ordering, spin_loop};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 

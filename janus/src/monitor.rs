@@ -166,7 +166,7 @@ fn call_spare(shared: &Arc<Shared>, index: usize) -> Option<usize> {
     spare.retired.store(false, Ordering::Release);
     shared.set_active(1);
     if known {
-        shared.unpark(spare);
+        spare.unpark();
     } else if shared.start_thread(index).is_err() {
         spare.retired.store(true, Ordering::Release);
         shared.set_active(-1);
@@ -182,7 +182,7 @@ fn relieve(shared: &Shared, index: usize) -> bool {
         let spare = &shared.workers[index];
         spare.retired.store(true, Ordering::Release);
         shared.set_active(-1);
-        shared.unpark(spare);
+        spare.unpark();
     }
     moves
 }

@@ -527,6 +527,10 @@ impl Nursery {
         }
         sleep();
         self.starve(here, None, 1);
+        if exhausted && self.supervisors.load(Ordering::Acquire) > 0 {
+            // Who opened it may be the one who recharges.
+            self.parent.wake(here);
+        }
         self.leave(here);
     }
 
@@ -550,8 +554,8 @@ impl Nursery {
             listed += 1;
             match child.word.state() {
                 TaskState::BudgetExhausted => exhausted += 1,
-                // Who waits for a time goes on by itself.
-                TaskState::Blocked if child.waits_for.load(Ordering::Relaxed) != Wait::Sleep as u8 => {}
+                // Who waits for a time, or for the kernel, goes on by itself.
+                TaskState::Blocked if !Wait::is_outside(child.waits_for.load(Ordering::Relaxed)) => {}
                 _ => return,
             }
         }

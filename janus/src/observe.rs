@@ -153,7 +153,7 @@ impl Runtime {
     pub fn panic_worker(&self, index: usize) {
         let worker = &self.shared.workers[index];
         worker.panic_wanted.store(true, Ordering::Release);
-        self.shared.unpark(worker);
+        worker.unpark();
     }
 }
 

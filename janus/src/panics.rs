@@ -1,13 +1,13 @@
 //! Panics of tasks: caught, mapped to an outcome, and reported without overflowing the task's small stack.
 
 use crate::alloc::Quiet;
-use crate::error::TaskError;
+use crate::error::{Cancelled, TaskError};
 use crate::stack::Reserve;
 use crate::stats::Counters;
 use crate::task::{Outcome, TaskRef};
 use crate::worker::current_worker;
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
@@ -43,11 +43,26 @@ pub(crate) fn contain(drops: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(drops)).map_err(std::mem::forget);
 }
 
-/// The outcome of a task that panicked.
+/// Ends the running task, which was cancelled, from a function that cannot pass that on: no panic, so no message, but the
+/// same way out, destructors and all.
+pub(crate) fn unwind_cancelled(task: TaskRef) -> ! {
+    // What the unwinder allocates is nobody's.
+    let _quiet = Quiet::new();
+    // SAFETY: the running task has a stack, and we stand on it. Without the reserve it may overflow: that is survived too.
+    if let Some(stack) = unsafe { &*task.stack.get() } {
+        let _ = stack.open_reserve(Reserve::Upper);
+    }
+    resume_unwind(Box::new(Cancelled))
+}
+
+/// The outcome of a task that panicked, or unwound because it was cancelled.
 #[cold]
 pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
-    // SAFETY: whoever resumed the task wrote it.
-    Counters::add(unsafe { &(*task.worker.get()).counters.panics });
+    let cancelled = payload.is::<Cancelled>();
+    if !cancelled {
+        // SAFETY: whoever resumed the task wrote it.
+        Counters::add(unsafe { &(*task.worker.get()).counters.panics });
+    }
     // SAFETY: the task is ours. We are far above the reserve again.
     if let Some(stack) = unsafe { &mut *task.stack.get() }
         && !task.overflowed.load(Ordering::Acquire)
@@ -55,6 +70,9 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
     {
         // Left open and marked: the stack is retired when the task ends.
         task.overflowed.store(true, Ordering::Release);
+    }
+    if cancelled {
+        return Outcome::Cancelled;
     }
     let message = match payload.downcast::<String>() {
         Ok(message) => *message,

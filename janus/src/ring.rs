@@ -17,8 +17,8 @@
 use core::cell::Cell;
 use core::ptr::{NonNull, null_mut};
 
+use crate::atomics::{AtomicPtr, AtomicU64, Ordering};
 use crate::deque::Steal;
-use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 
 /// A bounded single-producer, many-consumer queue of addresses.
 pub(crate) struct Ring<T> {

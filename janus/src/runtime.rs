@@ -38,6 +38,8 @@ pub struct Shared {
     pub(crate) stacks: StackPool,
     pub(crate) blocks: Blocks,
     pub(crate) timers: Timers,
+    /// For calls that can only block.
+    pub(crate) pool: Arc<crate::io::pool::Pool>,
     /// Workers that sleep for a bounded time.
     pub(crate) napping: AtomicUsize,
     /// The parked worker that watches the clock; `u16::MAX`: none.
@@ -87,6 +89,7 @@ impl Shared {
             stacks: StackPool::new(config.plain_guards),
             blocks: Blocks::new(),
             timers: Timers::new(),
+            pool: crate::io::pool::Pool::new(config.blocking_threads),
             napping: AtomicUsize::new(0),
             keeper: AtomicU16::new(u16::MAX),
             started: Instant::now(),
@@ -157,7 +160,7 @@ impl Shared {
                 _ => {
                     home.inbox.push(task);
                     if self.idle.claim(usize::from(home.index)) {
-                        self.unpark(home);
+                        home.unpark();
                     }
                 }
             }
@@ -179,7 +182,7 @@ impl Shared {
     /// There is work: somebody who sleeps is woken for it, unless somebody searches.
     pub(crate) fn notify(&self) {
         if let Some(index) = self.idle.notify() {
-            self.unpark(&self.workers[index]);
+            self.workers[index].unpark();
         }
     }
 
@@ -205,12 +208,6 @@ impl Shared {
             }
         }
         self.notify();
-    }
-
-    pub(crate) fn unpark(&self, worker: &Worker) {
-        if let Some(thread) = &*worker.thread.lock().unwrap_or_else(PoisonError::into_inner) {
-            thread.unpark();
-        }
     }
 
     /// Is there anything that any worker could run?
@@ -263,7 +260,7 @@ impl Shared {
     pub(crate) fn earlier_timer(&self) {
         let keeper = self.keeper.load(Ordering::Acquire);
         match self.workers.get(usize::from(keeper)) {
-            Some(worker) => self.unpark(worker),
+            Some(worker) => worker.unpark(),
             None => self.find_keeper(),
         }
     }
@@ -370,7 +367,8 @@ impl Shared {
                 Err(_) => worker.recover(),
             }
             // Tasks that must stay with their thread have it: then the loop starts anew right here.
-            if self.config.migrates() {
+            // So have the I/O operations that it has under way: the kernel ends them with their thread.
+            if self.config.migrates() && !worker.io.is_open() {
                 // The worker is another thread's from now on: this one may not touch its task, even to allocate.
                 Worker::unbind_thread();
                 if self.start_thread(index).is_ok() {
@@ -492,16 +490,17 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.monitor.stop();
+        self.shared.pool.close();
         loop {
             for worker in &self.shared.workers {
-                self.shared.unpark(worker);
+                worker.unpark();
             }
             let thread = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(thread) = thread else { break };
             // A worker may have been about to sleep when it was unparked: again, until it is gone.
             while !thread.is_finished() {
                 for worker in &self.shared.workers {
-                    self.shared.unpark(worker);
+                    worker.unpark();
                 }
                 std::thread::sleep(Duration::from_micros(50));
             }

@@ -536,6 +536,17 @@ impl<T> Handle<'_, T> {
         }
     }
 
+    /// Has the child end, which is stopped for want of budget, as if nobody were left to recharge it.
+    pub(crate) fn give_up(&self) {
+        self.task.set(flag::SPENT);
+        wake_task(self.task, current_worker());
+    }
+
+    /// Wakes the caller when the child ends, once; false: it has ended.
+    pub(crate) fn watch(&self, cx: &Cx) -> bool {
+        self.task.join.wait(cx.waiter().bits())
+    }
+
     /// Gives the child more, out of the nursery's pool.
     pub fn recharge(&self, amount: &Budget) -> Result<(), RechargeError> {
         ensure_stack_here();

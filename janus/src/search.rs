@@ -4,10 +4,10 @@
 //! All of this runs on the thread's own stack. A worker searches for a while, then backs off in naps of 1 µs to 1 ms, then
 //! sleeps until it is woken. A nap can be ended like any sleep; only who wakes a single task leaves a napper alone.
 
+use crate::atomics::{fence, spin_loop};
 use crate::config::Strategy;
 use crate::det::scramble;
 use crate::stats::Counters;
-use crate::sync::{fence, spin_loop};
 use crate::task::TaskRef;
 use crate::timers::NEVER;
 use crate::worker::Worker;
@@ -100,7 +100,7 @@ impl Worker {
         let start = Instant::now();
         for round in 1.. {
             if round % ROUNDS == 0 {
-                if start.elapsed() > SEARCH {
+                if start.elapsed() > SEARCH || self.io.is_busy() {
                     break;
                 }
                 shared.fire_timers(Some(self));
@@ -249,7 +249,8 @@ impl Worker {
     fn park(&self, searching: bool, naps: &mut u32) -> bool {
         let shared = self.shared();
         let me = usize::from(self.index);
-        let mut napping = *naps < NAPS;
+        // Who watches I/O sleeps where that wakes it, and other tasks' wake-ups do not depend on it.
+        let mut napping = *naps < NAPS && !self.io.is_busy();
         if napping {
             shared.napping.fetch_add(1, Ordering::SeqCst);
         }
@@ -280,12 +281,7 @@ impl Worker {
             let nap = napping.then(|| Duration::from_micros(1 << *naps));
             *naps += 1;
             let until = if keeper { shared.until_first_timer() } else { None };
-            match (nap, until) {
-                (None, None) => std::thread::park(),
-                (nap, until) => {
-                    std::thread::park_timeout(nap.into_iter().chain(until).min().unwrap_or_default())
-                }
-            }
+            self.rest(nap.into_iter().chain(until).min());
             if !shared.idle.is_parked(me) {
                 *naps = 0;
                 wake_up(napping);
@@ -308,12 +304,13 @@ impl Worker {
     /// A spare that is not needed hands over what it has and sleeps.
     fn stand_by(&self) {
         let shared = self.shared();
-        while let Some(task) = self.pick_own() {
-            shared.common.push(task);
-        }
-        shared.notify();
         while self.retired.load(Ordering::Acquire) && !shared.stopping() {
-            std::thread::park();
+            // Also those whose I/O, which it still watches, ends later.
+            while let Some(task) = self.pick_own() {
+                shared.common.push(task);
+            }
+            shared.notify();
+            self.rest(None);
         }
     }
 
@@ -333,7 +330,7 @@ impl Worker {
         let me = usize::from(self.index);
         shared.idle.prepare_park(me, false);
         while shared.idle.is_parked(me) && !shared.work_visible() && !shared.stopping() {
-            std::thread::park();
+            self.rest(None);
         }
         if shared.idle.cancel_park(me) {
             return;

@@ -75,11 +75,15 @@ pub enum Wait {
     Sleep = 6,
     /// Its budget.
     Recharge = 7,
+    /// The kernel: a socket, a file, a child process.
+    Io = 8,
+    /// A lock, or another of [`sync`](crate::sync).
+    Lock = 9,
 }
 
 impl Wait {
     /// Every reason, by number.
-    pub(crate) const ALL: [Wait; 8] = [
+    pub(crate) const ALL: [Wait; 10] = [
         Wait::None,
         Wait::Join,
         Wait::Nursery,
@@ -88,7 +92,14 @@ impl Wait {
         Wait::Select,
         Wait::Sleep,
         Wait::Recharge,
+        Wait::Io,
+        Wait::Lock,
     ];
+
+    /// Does it go on by itself, without anybody of its nursery?
+    pub(crate) fn is_outside(bits: u8) -> bool {
+        bits == Wait::Sleep as u8 || bits == Wait::Io as u8
+    }
 }
 
 /// The types behind a task's payload.

@@ -1,8 +1,8 @@
 //! Who waits: a task of some runtime, or a thread that belongs to none. One word, so that it fits into an atomic.
 
 use crate::alloc::Quiet;
+use crate::atomics::{AtomicBool, Ordering};
 use crate::runtime::Shared;
-use crate::sync::{AtomicBool, Ordering};
 use crate::task::{Task, TaskRef};
 use crate::worker::Worker;
 use std::cell::Cell;

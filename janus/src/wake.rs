@@ -13,8 +13,8 @@
 //!
 //! This file may not know what a queue is.
 
+use crate::atomics::{AtomicU32, Ordering};
 use crate::state::{Event, TaskState};
-use crate::sync::{AtomicU32, Ordering};
 
 const NOTIFIED: u32 = 8;
 const STATE: u32 = 7;

@@ -23,6 +23,7 @@ use crate::context::{Context, switch};
 use crate::deque::{Deque, Steal};
 use crate::det::Det;
 use crate::error::{SpawnError, TaskError};
+use crate::io::Io;
 use crate::join::Finished;
 use crate::nursery::Nursery;
 use crate::ring::Ring;
@@ -40,10 +41,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::thread::Thread;
 
 mod fiber;
+mod rest;
 mod shelf;
 
 pub(crate) use fiber::drop_result;
 use fiber::{ending, fiber_main, fiber_returned, pass_on_error};
+use rest::Rest;
 pub(crate) use shelf::{Beacon, Inbox};
 
 /// How many picks may pass before the common queue, and before the rings, are looked at first: local work starves
@@ -116,6 +119,8 @@ pub(crate) struct Worker {
     pub(crate) inbox: Inbox,
     pub(crate) steal_enabled: AtomicBool,
     pub(crate) thread: Mutex<Option<Thread>>,
+    pub(crate) rest: Rest,
+    pub(crate) io: Io,
     /// The epoch at which the watchdog last named a hog here: each is named once.
     pub(crate) hogged: AtomicU64,
     /// For tests: the worker's loop is to panic.
@@ -170,6 +175,8 @@ impl Worker {
             inbox: Inbox::new(),
             steal_enabled: AtomicBool::new(true),
             thread: Mutex::new(None),
+            rest: Rest::new(),
+            io: Io::new(),
             hogged: AtomicU64::new(u64::MAX),
             panic_wanted: AtomicBool::new(false),
             retired: AtomicBool::new(spare),
@@ -274,13 +281,21 @@ impl Worker {
         }
     }
 
-    /// The next task of this worker, or of the common queue.
+    /// The next task of this worker, or of the common queue, or one whose I/O has ended.
     #[inline]
     pub(crate) fn pick(&self) -> Option<TaskRef> {
         // SAFETY: on the worker's own thread.
         if let Some(det) = unsafe { self.det() } {
             return det.pick(self.shared());
         }
+        match self.pick_queued() {
+            None if self.io.turn(self) => self.pick_queued(),
+            found => found,
+        }
+    }
+
+    #[inline]
+    fn pick_queued(&self) -> Option<TaskRef> {
         let tick = self.tick.get().wrapping_add(1);
         self.tick.set(tick);
         if tick.is_multiple_of(COMMON_EVERY)
@@ -331,10 +346,11 @@ impl Worker {
         task.map(|task| unsafe { TaskRef::from_ptr(task) })
     }
 
-    /// What local work must not starve: timers, the common queue, low priority.
+    /// What local work must not starve: timers, I/O, the common queue, low priority.
     #[cold]
     fn pick_rarely(&self) -> Option<TaskRef> {
         self.shared().fire_timers(Some(self));
+        self.io.turn(self);
         let turn = self.tick.get() / COMMON_EVERY;
         match turn % 3 {
             0 => self.rings[0].pop().map(|task| {

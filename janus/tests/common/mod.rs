@@ -97,3 +97,23 @@ impl Drop for Token<'_> {
         self.0.dropped.fetch_add(1, Ordering::AcqRel);
     }
 }
+
+/// Runs `test` on runtimes with either way to do I/O, tasks that stay and tasks that move, 1 and 2 workers, and fails if that
+/// hangs.
+pub(crate) fn on_every_backend(test: impl Fn(&Runtime) + Send + Sync + 'static) {
+    within(move || {
+        for backend in [janus::io::Backend::Uring, janus::io::Backend::Epoll] {
+            for workers in [1, 2] {
+                let config = Config::new().workers(workers).watchdog(None).io_backend(backend);
+                test(&Runtime::new(config.clone()).unwrap());
+                // SAFETY: as for `moving`.
+                test(&Runtime::new(unsafe { config.trusting() }).unwrap());
+            }
+        }
+    });
+}
+
+/// Descriptors that the process has open.
+pub(crate) fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}

@@ -1,0 +1,195 @@
+//! Writes a function body out again, with what its plan inserts.
+//!
+//! What is left to run is one number, the *fuel*. It lives in a global that no guest can name. A function that loops
+//! keeps it in a local while it runs, and puts it back before everything that might look at it: calls and returns.
+
+use super::cost::bulk_shift;
+use super::plan::{Plan, plain, plan};
+use super::unroll::{Step, unroll};
+use super::{Added, Rewriter};
+use crate::error::GuestError;
+use wasm_encoder::reencode::Reencode;
+use wasm_encoder::{BlockType, Function, ValType};
+use wasmparser::{FunctionBody, Operator};
+
+/// How one body reaches the fuel.
+struct Body<'a> {
+    added: &'a Added,
+    out: Function,
+    plan: Plan,
+    /// The local that the fuel is kept in.
+    kept: Option<u32>,
+    /// A local for fuel that was just charged, where none keeps it.
+    scratch: u32,
+    /// A local for the size of a bulk operation.
+    size: u32,
+}
+
+/// Instruments one body of a function with so many parameters.
+pub(super) fn rewrite(
+    rewriter: &mut Rewriter<'_>,
+    params: u32,
+    body: &FunctionBody<'_>,
+) -> Result<Function, GuestError> {
+    let mut locals = Vec::new();
+    let mut declared = 0u32;
+    for pair in body.get_locals_reader()? {
+        let (count, ty) = pair?;
+        declared += count;
+        locals.push((count, rewriter.val_type(ty).map_err(super::refused)?));
+    }
+    let ops: Vec<Operator<'_>> = body.get_operators_reader()?.into_iter().collect::<Result<_, _>>()?;
+    let (steps, plan) = if rewriter.plain {
+        let steps: Vec<Step<'_>> = ops.iter().map(Step::of).collect();
+        let plan = plain(&steps, u64::from(declared));
+        (steps, plan)
+    } else {
+        let steps = unroll(&ops);
+        let plan = plan(&steps, u64::from(declared));
+        (steps, plan)
+    };
+    let mut next = params + declared;
+    let mut local = |ty| {
+        locals.push((1, ty));
+        next += 1;
+        next - 1
+    };
+    let kept = plan.loops.then(|| local(ValType::I64));
+    let scratch = if plan.loops { 0 } else { local(ValType::I64) };
+    let size = if ops.iter().any(|op| bulk_shift(op).is_some()) { local(ValType::I32) } else { 0 };
+    let grows = |op: &Operator<'_>| matches!(op, Operator::MemoryGrow { .. } | Operator::TableGrow { .. });
+    rewriter.grows |= ops.iter().any(grows);
+    let added = rewriter.added.clone();
+    let mut body = Body { added: &added, out: Function::new(locals), plan, kept, scratch, size };
+    body.write(rewriter, &steps)?;
+    Ok(body.out)
+}
+
+impl Body<'_> {
+    fn write(&mut self, rewriter: &mut Rewriter<'_>, steps: &[Step<'_>]) -> Result<(), GuestError> {
+        self.reload();
+        let (mut segment, mut check, mut closed, mut leaving) = (0, 0, 0, 0);
+        for (at, Step { op, .. }) in steps.iter().enumerate() {
+            let mut cost = 0;
+            while let Some(due) = self.plan.segments.get(segment).filter(|due| due.at == at) {
+                cost += due.cost;
+                segment += 1;
+            }
+            let checked = self.plan.checks.get(check) == Some(&at);
+            check += usize::from(checked);
+            self.charge(cost, checked);
+            if self.plan.dead[at] {
+                continue;
+            }
+            let leaves = self.plan.leaving.get(leaving) == Some(&at);
+            leaving += usize::from(leaves);
+            if leaves || at + 1 == steps.len() || matches!(op, Operator::Return) {
+                self.store();
+            }
+            self.emit(rewriter, op)?;
+            if self.plan.closed.get(closed) == Some(&at) {
+                closed += 1;
+                self.out.instructions().unreachable();
+            }
+        }
+        Ok(())
+    }
+
+    /// `Budget_Decrement` and `Budget_Check`.
+    fn charge(&mut self, cost: u64, checked: bool) {
+        let fuel = self.added.fuel;
+        let refuel = self.added.refuel;
+        let settle = self.added.settle;
+        let (kept, scratch) = (self.kept, self.scratch);
+        let mut out = self.out.instructions();
+        match kept {
+            Some(kept) => {
+                if cost > 0 {
+                    out.local_get(kept).i64_const(cost as i64).i64_sub();
+                    if checked {
+                        out.local_tee(kept)
+                    } else {
+                        out.local_set(kept)
+                    };
+                } else if checked {
+                    out.local_get(kept);
+                }
+                if checked {
+                    out.i64_const(0).i64_lt_s().if_(BlockType::Empty);
+                    out.local_get(kept).call(refuel).local_set(kept).end();
+                }
+            }
+            None => {
+                if cost > 0 && checked {
+                    out.global_get(fuel).i64_const(cost as i64).i64_sub().local_tee(scratch).global_set(fuel);
+                    out.local_get(scratch).i64_const(0).i64_lt_s().if_(BlockType::Empty).call(settle).end();
+                } else if cost > 0 {
+                    out.global_get(fuel).i64_const(cost as i64).i64_sub().global_set(fuel);
+                } else if checked {
+                    out.global_get(fuel).i64_const(0).i64_lt_s().if_(BlockType::Empty).call(settle).end();
+                }
+            }
+        }
+    }
+
+    /// Puts the fuel where others see it.
+    fn store(&mut self) {
+        if let Some(kept) = self.kept {
+            self.out.instructions().local_get(kept).global_set(self.added.fuel);
+        }
+    }
+
+    fn reload(&mut self) {
+        if let Some(kept) = self.kept {
+            self.out.instructions().global_get(self.added.fuel).local_set(kept);
+        }
+    }
+
+    fn emit(&mut self, rewriter: &mut Rewriter<'_>, op: &Operator<'_>) -> Result<(), GuestError> {
+        if let Some(shift) = bulk_shift(op) {
+            self.store();
+            self.out.instructions().local_tee(self.size).local_get(self.size).i64_extend_i32_u();
+            self.out.instructions().i64_const(shift).i64_shr_u().call(self.added.charge);
+            self.reload();
+        }
+        match op {
+            Operator::Call { .. } | Operator::CallIndirect { .. } => {
+                self.store();
+                self.copy(rewriter, op)?;
+                self.reload();
+            }
+            Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. } => {
+                self.store();
+                self.copy(rewriter, op)?;
+            }
+            Operator::MemoryGrow { .. } => match self.added.grow_memory {
+                Some(grow) => {
+                    self.store();
+                    self.out.instructions().call(grow);
+                    self.reload();
+                }
+                None => {
+                    self.out.instructions().drop().i32_const(-1);
+                }
+            },
+            Operator::TableGrow { table } => match self.added.grow_tables {
+                Some(first) => {
+                    self.store();
+                    self.out.instructions().call(first + table);
+                    self.reload();
+                }
+                None => {
+                    self.out.instructions().drop().drop().i32_const(-1);
+                }
+            },
+            _ => self.copy(rewriter, op)?,
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, rewriter: &mut Rewriter<'_>, op: &Operator<'_>) -> Result<(), GuestError> {
+        let op = rewriter.instruction(op.clone()).map_err(super::refused)?;
+        self.out.instruction(&op);
+        Ok(())
+    }
+}

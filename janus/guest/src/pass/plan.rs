@@ -1,0 +1,301 @@
+//! Where a function body is charged, and where it is checked.
+//!
+//! A *segment* is a set of instructions that run together or not at all: who enters it runs all of it, unless it traps. A
+//! body is cut into segments by its branches; what follows a construct that nothing leaves early belongs to the segment
+//! before it. Each segment is charged once, where it begins (`Budget_Decrement`), so the count is exact.
+//!
+//! Two moves make it cheap and leave the sums of all paths as they are:
+//! 1. What both arms of an `if` cost is charged before it.
+//! 2. A loop whose every way back is a plain `br` charges its first segment on those ways and before the loop.
+//!
+//! `Budget_Check` stands at the head of every loop, with the charge of every segment that calls, at the entry of every function
+//! that is not small, and wherever a path could otherwise run more than [`LAG_MAX`] operations, or [`AFTER_CALL`] after a call,
+//! without one.
+
+use super::cost::is_call;
+use super::unroll::Step;
+use wasmparser::Operator;
+
+/// Operations that a path inside a function may run between two checks.
+const LAG_MAX: u64 = 1024;
+/// Operations that it may run after a call came back. Less would put a check behind every second call.
+const AFTER_CALL: u64 = 192;
+/// A function that costs at most so much and neither loops nor calls is charged and not checked.
+const SMALL: u64 = 64;
+/// Declared locals that one operation pays for: they are set to zero on entry.
+const LOCALS_AN_OP: u64 = 16;
+
+/// One charge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    /// Before this instruction.
+    pub(super) at: usize,
+    pub(super) cost: u64,
+}
+
+/// What to insert into a body, and what to leave out of it.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// In the order of their places.
+    pub(super) segments: Vec<Segment>,
+    /// Checks, before these instructions, in order.
+    pub(super) checks: Vec<usize>,
+    /// Instructions that no path reaches: left out.
+    pub(super) dead: Vec<bool>,
+    /// `end`s behind which nothing is reachable: an `unreachable` follows, so that what is left out is not missed.
+    pub(super) closed: Vec<usize>,
+    /// `br`, `br_if` and `br_table` that may leave the function.
+    pub(super) leaving: Vec<usize>,
+    pub(super) loops: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Function,
+    Block,
+    Loop,
+    If,
+    Else,
+}
+
+struct Frame {
+    kind: Kind,
+    /// The segment that the construct stands in.
+    outer: usize,
+    /// The first segment inside: a loop's head, an arm of an `if`.
+    first: usize,
+    /// The first arm, once there is a second.
+    then: usize,
+    /// Something inside branches further out.
+    escapes: bool,
+    /// Something branches to its end, or an arm fell through to it.
+    reached: bool,
+    /// The longest unchecked path that branches to its end.
+    lag: u64,
+    /// That at the `if`.
+    lag_before: u64,
+    /// Segments that go back to a loop by `br`; `None` once another branch does.
+    back: Option<Vec<usize>>,
+}
+
+struct Planner {
+    plan: Plan,
+    frames: Vec<Frame>,
+    current: usize,
+    live: bool,
+    /// Constructs inside dead code.
+    skipped: usize,
+    lag: u64,
+}
+
+/// Plans a body. `locals` are those that it declares.
+pub(super) fn plan(steps: &[Step<'_>], locals: u64) -> Plan {
+    let mut planner = Planner {
+        plan: Plan { dead: vec![false; steps.len()], ..Plan::default() },
+        frames: Vec::new(),
+        current: 0,
+        live: true,
+        skipped: 0,
+        lag: 0,
+    };
+    planner.segment(0);
+    planner.plan.segments[0].cost = locals / LOCALS_AN_OP;
+    planner.open(Kind::Function, 0);
+    let size = locals / LOCALS_AN_OP + steps.iter().map(|step| step.cost).sum::<u64>();
+    if size > SMALL {
+        planner.check(0);
+    }
+    for (at, step) in steps.iter().enumerate() {
+        planner.step(at, step);
+    }
+    let mut plan = planner.plan;
+    plan.segments.retain(|segment| segment.cost > 0);
+    plan.checks.sort_unstable();
+    plan.checks.dedup();
+    plan
+}
+
+/// The plan that needs no thought: every instruction is a segment. What the other one counts is held against it.
+pub(super) fn plain(steps: &[Step<'_>], locals: u64) -> Plan {
+    let mut segments = vec![Segment { at: 0, cost: locals / LOCALS_AN_OP }];
+    segments.extend(steps.iter().enumerate().map(|(at, step)| Segment { at, cost: step.cost }));
+    Plan { segments, dead: vec![false; steps.len()], ..Plan::default() }
+}
+
+impl Planner {
+    /// Begins a segment.
+    fn segment(&mut self, at: usize) -> usize {
+        self.plan.segments.push(Segment { at, cost: 0 });
+        self.current = self.plan.segments.len() - 1;
+        self.current
+    }
+
+    fn check(&mut self, at: usize) {
+        self.plan.checks.push(at);
+        self.lag = 0;
+    }
+
+    fn open(&mut self, kind: Kind, outer: usize) {
+        self.frames.push(Frame {
+            kind,
+            outer,
+            first: self.current,
+            then: 0,
+            escapes: false,
+            reached: false,
+            lag: 0,
+            lag_before: self.lag,
+            back: Some(Vec::new()),
+        });
+    }
+
+    fn step(&mut self, at: usize, step: &Step<'_>) {
+        let Step { op, cost } = step;
+        if !self.live {
+            match op {
+                Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => self.skipped += 1,
+                Operator::End if self.skipped > 0 => self.skipped -= 1,
+                Operator::End => return self.end(at),
+                Operator::Else if self.skipped == 0 => return self.otherwise(at),
+                _ => {}
+            }
+            self.plan.dead[at] = true;
+            return;
+        }
+        if self.lag > LAG_MAX {
+            self.check(at);
+        }
+        if is_call(op) {
+            // Before each call [SCHED:4.1.1], where its segment is charged.
+            let charged = self.plan.segments[self.current].at;
+            self.plan.checks.push(charged);
+        }
+        self.lag += cost;
+        if is_call(op) {
+            // Who is called may come back without a check at its end: soon after a call there is one here. So a chain of
+            // returns is not a thousand times the lag.
+            self.lag = (self.lag + SMALL).max(LAG_MAX - AFTER_CALL);
+        }
+        self.plan.segments[self.current].cost += cost;
+        match op {
+            Operator::Block { .. } => self.open(Kind::Block, self.current),
+            Operator::Loop { .. } => {
+                let outer = self.current;
+                self.plan.loops = true;
+                self.segment(at + 1);
+                self.check(at + 1);
+                self.open(Kind::Loop, outer);
+            }
+            Operator::If { .. } => {
+                let outer = self.current;
+                self.segment(at + 1);
+                self.open(Kind::If, outer);
+            }
+            Operator::Else => self.otherwise(at),
+            Operator::End => self.end(at),
+            Operator::Br { relative_depth } => {
+                self.branch(at, *relative_depth, true);
+                self.live = false;
+            }
+            Operator::BrIf { relative_depth } => {
+                self.branch(at, *relative_depth, false);
+                self.segment(at + 1);
+            }
+            Operator::BrTable { targets } => {
+                // The body was validated: its targets can be read.
+                for depth in targets.targets().flatten().chain([targets.default()]) {
+                    self.branch(at, depth, false);
+                }
+                self.live = false;
+            }
+            Operator::Return | Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. } => {
+                self.frames.iter_mut().for_each(|frame| frame.escapes = true);
+                self.live = false;
+            }
+            Operator::Unreachable => self.live = false,
+            _ => {}
+        }
+    }
+
+    fn branch(&mut self, at: usize, depth: u32, plain: bool) {
+        let target = self.frames.len() - 1 - depth as usize;
+        for frame in &mut self.frames[target + 1..] {
+            frame.escapes = true;
+        }
+        let frame = &mut self.frames[target];
+        if frame.kind == Kind::Loop {
+            match &mut frame.back {
+                Some(from) if plain => from.push(self.current),
+                back => *back = None,
+            }
+        } else {
+            frame.reached = true;
+            frame.lag = frame.lag.max(self.lag);
+        }
+        if target == 0 && self.plan.leaving.last() != Some(&at) {
+            self.plan.leaving.push(at);
+        }
+    }
+
+    fn otherwise(&mut self, at: usize) {
+        let live = self.live;
+        let lag = self.lag;
+        let arm = self.segment(at + 1);
+        let Some(frame) = self.frames.last_mut() else { return };
+        frame.reached |= live;
+        if live {
+            frame.lag = frame.lag.max(lag);
+        }
+        frame.kind = Kind::Else;
+        frame.then = std::mem::replace(&mut frame.first, arm);
+        self.lag = frame.lag_before;
+        self.live = true;
+    }
+
+    fn end(&mut self, at: usize) {
+        let Some(frame) = self.frames.pop() else { return };
+        let falls = self.live;
+        match frame.kind {
+            Kind::Function => return,
+            Kind::Loop => self.turn(&frame),
+            Kind::Else => self.balance(&frame),
+            Kind::If | Kind::Block => {}
+        }
+        self.lag = match (falls, frame.kind) {
+            (true, Kind::If) => self.lag.max(frame.lag).max(frame.lag_before),
+            (true, _) => self.lag.max(frame.lag),
+            (false, Kind::If) => frame.lag.max(frame.lag_before),
+            (false, _) => frame.lag,
+        };
+        self.live = falls || frame.reached || frame.kind == Kind::If;
+        if !self.live {
+            self.plan.closed.push(at);
+        } else if frame.escapes {
+            self.segment(at + 1);
+        } else {
+            self.current = frame.outer;
+        }
+    }
+
+    /// What both arms cost is charged before them.
+    fn balance(&mut self, frame: &Frame) {
+        let segments = &mut self.plan.segments;
+        let both = segments[frame.then].cost.min(segments[frame.first].cost);
+        segments[frame.then].cost -= both;
+        segments[frame.first].cost -= both;
+        segments[frame.outer].cost += both;
+    }
+
+    /// A loop's head is charged before the loop and on each way back, where every way back is a charge of its own.
+    fn turn(&mut self, frame: &Frame) {
+        let Some(from) = &frame.back else { return };
+        if from.is_empty() || from.contains(&frame.first) {
+            return;
+        }
+        let segments = &mut self.plan.segments;
+        let head = std::mem::take(&mut segments[frame.first].cost);
+        for &segment in from.iter().chain([&frame.outer]) {
+            segments[segment].cost += head;
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Small inner loops are written out several times, so that they are checked once in so many turns. What they cost does not
+//! change: every copy of an instruction costs what the instruction costs, and what is added costs nothing.
+//!
+//! ```text
+//!   loop L            block exit
+//!     body              loop L
+//!   end                   block next  body, where L is `next`;  br exit  end      (three times)
+//!                         body
+//!                       end
+//!                     end
+//! ```
+
+use super::cost::{cost, is_call};
+use wasmparser::{BlockType, Operator};
+
+/// How often a loop's body is written.
+const COPIES: usize = 4;
+/// Instructions of a body that is.
+const BODY_MAX: usize = 48;
+
+/// An instruction, and what it is charged with.
+#[derive(Clone, Debug)]
+pub(super) struct Step<'a> {
+    pub(super) op: Operator<'a>,
+    pub(super) cost: u64,
+}
+
+impl<'a> Step<'a> {
+    pub(super) fn of(op: &Operator<'a>) -> Step<'a> {
+        Step { op: op.clone(), cost: cost(op) }
+    }
+
+    fn free(op: Operator<'a>) -> Step<'a> {
+        Step { op, cost: 0 }
+    }
+}
+
+/// The body of a function, with its small inner loops unrolled.
+pub(super) fn unroll<'a>(ops: &[Operator<'a>]) -> Vec<Step<'a>> {
+    let mut steps = Vec::with_capacity(ops.len());
+    let mut at = 0;
+    while at < ops.len() {
+        match body_of(ops, at) {
+            Some(body) => {
+                write(body, &mut steps);
+                // The `loop`, its body, its `end`.
+                at += body.len() + 2;
+            }
+            None => {
+                steps.push(Step::of(&ops[at]));
+                at += 1;
+            }
+        }
+    }
+    steps
+}
+
+/// The body of the loop that begins here, if it is to be unrolled.
+fn body_of<'o, 'a>(ops: &'o [Operator<'a>], at: usize) -> Option<&'o [Operator<'a>]> {
+    let Operator::Loop { blockty: BlockType::Empty } = ops[at] else { return None };
+    let mut depth = 0;
+    let mut turns = false;
+    for (length, op) in ops[at + 1..].iter().enumerate() {
+        match op {
+            Operator::Loop { .. } | Operator::BrTable { .. } => return None,
+            Operator::Block { .. } | Operator::If { .. } => depth += 1,
+            Operator::End if depth == 0 => return turns.then_some(&ops[at + 1..=at + length]),
+            Operator::End => depth -= 1,
+            Operator::Br { relative_depth } | Operator::BrIf { relative_depth } => {
+                turns |= *relative_depth == depth
+            }
+            op if is_call(op) => return None,
+            _ => {}
+        }
+        if length >= BODY_MAX {
+            return None;
+        }
+    }
+    None
+}
+
+fn write<'a>(body: &[Operator<'a>], steps: &mut Vec<Step<'a>>) {
+    let empty = BlockType::Empty;
+    steps.push(Step::free(Operator::Block { blockty: empty }));
+    steps.push(Step::free(Operator::Loop { blockty: empty }));
+    for _ in 1..COPIES {
+        steps.push(Step::free(Operator::Block { blockty: empty }));
+        // From inside: the copy's own block, the loop, the way out, and then what was outside before.
+        copy(body, 2, steps);
+        match steps.last_mut() {
+            // To the next copy, which follows.
+            Some(last) if matches!(last.op, Operator::Br { relative_depth: 0 }) => last.op = Operator::Nop,
+            _ => steps.push(Step::free(Operator::Br { relative_depth: 2 })),
+        }
+        steps.push(Step::free(Operator::End));
+    }
+    copy(body, 1, steps);
+    steps.push(Step::free(Operator::End));
+    steps.push(Step::free(Operator::End));
+}
+
+/// One copy; branches that leave the loop pass `further` more constructs than before.
+fn copy<'a>(body: &[Operator<'a>], further: u32, steps: &mut Vec<Step<'a>>) {
+    let mut depth = 0;
+    for op in body {
+        let mut step = Step::of(op);
+        match &mut step.op {
+            Operator::Block { .. } | Operator::If { .. } => depth += 1,
+            Operator::End => depth -= 1,
+            Operator::Br { relative_depth } | Operator::BrIf { relative_depth }
+                if *relative_depth > depth =>
+            {
+                *relative_depth += further;
+            }
+            _ => {}
+        }
+        steps.push(step);
+    }
+}

@@ -1,0 +1,213 @@
+//! Modules that were compiled, and are ready to run.
+
+use crate::error::GuestError;
+use crate::grant::{Grant, Grants};
+use crate::imports::Offer;
+use crate::pass::{INTERNAL, Import, instrument};
+use std::fmt;
+use std::sync::Arc;
+use wasmi::{Config, Engine, Module};
+
+/// Calls of a guest that may be open at a time.
+pub const CALLS_MAX: usize = 1_000;
+/// Bytes of the engine's stack that they may use.
+pub const STACK_BYTES_MAX: usize = 256 << 10;
+/// Modules that may be linked together.
+pub const MODULES_MAX: usize = 64;
+
+/// One module among those that are linked.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) module: Module,
+    pub(crate) imports: Vec<Import>,
+    pub(crate) bytes: u64,
+    pub(crate) starts: bool,
+}
+
+struct Inner {
+    engine: Engine,
+    /// Each after those that it imports from; the last is the main one.
+    parts: Vec<Part>,
+    grants: Grants,
+}
+
+/// A guest program: one module, or several that are linked. Cheap to clone.
+///
+/// ```
+/// use janus_guest::{Grants, Program};
+/// let wasm = wat::parse_str("(module (func (export \"main\") (result i32) i32.const 42))").unwrap();
+/// let program = Program::new(&wasm, Grants::NONE).unwrap();
+/// let runtime = janus::Runtime::new(janus::Config::new()).unwrap();
+/// let end = runtime.run(|cx| program.call(cx, "main", Default::default())).unwrap().unwrap();
+/// // One operation for the instruction, one for the memory of the instance.
+/// assert_eq!((end.value, end.used.ops), (Some(42), 2));
+/// ```
+#[derive(Clone)]
+pub struct Program(Arc<Inner>);
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("parts", &self.0.parts).field("grants", &self.0.grants).finish()
+    }
+}
+
+impl Program {
+    /// Takes a module through the pass and compiles it. What it imports must be granted.
+    pub fn new(wasm: &[u8], grants: Grants) -> Result<Program, GuestError> {
+        Program::link(wasm, &[], grants)
+    }
+
+    /// The same with libraries: the module, and they, import from them by their names.
+    pub fn link(wasm: &[u8], libraries: &[(&str, &[u8])], grants: Grants) -> Result<Program, GuestError> {
+        if libraries.len() >= MODULES_MAX {
+            let has = libraries.len() as u64 + 1;
+            return Err(GuestError::TooLarge { what: "modules", has, limit: MODULES_MAX as u64 });
+        }
+        // Its own engine: an engine keeps the code of every module that it ever compiled.
+        let engine = Engine::new(&settings());
+        let mut parts = Vec::new();
+        for (name, wasm) in libraries {
+            if Offer::provides(name) || parts.iter().any(|part: &Part| part.name == *name) {
+                return Err(GuestError::Reserved { name: (*name).to_string() });
+            }
+            parts.push(Part::new(&engine, name, wasm, grants)?);
+        }
+        let main = Part::new(&engine, "main module", wasm, grants)?;
+        let names: Vec<String> = parts.iter().map(|part| part.name.clone()).collect();
+        for part in parts.iter().chain([&main]) {
+            part.check_imports(&names, grants)?;
+        }
+        let mut parts = order(parts)?;
+        parts.push(main);
+        Ok(Program(Arc::new(Inner { engine, parts, grants })))
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.0.parts
+    }
+
+    pub(crate) fn grants(&self) -> Grants {
+        self.0.grants
+    }
+
+    /// Does it export such a function?
+    #[must_use]
+    pub fn exports(&self, name: &str) -> bool {
+        let main = self.0.parts.last().map(|part| &part.module);
+        main.and_then(|module| module.get_export(name)).is_some_and(|export| export.func().is_some())
+    }
+}
+
+fn settings() -> Config {
+    let mut config = Config::default();
+    config.wasm_tail_call(true).wasm_extended_const(true).wasm_multi_memory(false);
+    config.wasm_custom_page_sizes(false).wasm_wide_arithmetic(false);
+    config.set_max_recursion_depth(CALLS_MAX).set_max_stack_height(STACK_BYTES_MAX);
+    config
+}
+
+impl Part {
+    fn new(engine: &Engine, name: &str, wasm: &[u8], grants: Grants) -> Result<Part, GuestError> {
+        let done = instrument(wasm, grants.has(Grant::Memory))?;
+        let module = Module::new(engine, &done.wasm).map_err(|error| GuestError::Malformed {
+            reason: format!("the engine refuses it: {error}"),
+            offset: 0,
+        })?;
+        Ok(Part {
+            name: name.to_string(),
+            module,
+            imports: done.imports,
+            bytes: done.bytes,
+            starts: done.starts,
+        })
+    }
+
+    fn check_imports(&self, libraries: &[String], grants: Grants) -> Result<(), GuestError> {
+        for import in &self.imports {
+            if libraries.contains(&import.module) {
+                continue;
+            }
+            let name = format!("{}.{}", import.module, import.name);
+            let Some(offer) = Offer::find(&import.module, &import.name).filter(|_| import.function) else {
+                return Err(GuestError::UnknownImport { import: name });
+            };
+            if let Some(grant) = offer.grant.filter(|&grant| !grants.has(grant)) {
+                return Err(GuestError::NotGranted { import: name, grant });
+            }
+            if !crate::machine::matches(&self.module, offer) {
+                return Err(GuestError::WrongType { import: name });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Offer {
+    /// Is this the name of a module that the host provides?
+    fn provides(module: &str) -> bool {
+        module.starts_with(INTERNAL) || crate::imports::OFFERS.iter().any(|offer| offer.module == module)
+    }
+}
+
+/// Each library after those that it imports from.
+fn order(mut parts: Vec<Part>) -> Result<Vec<Part>, GuestError> {
+    let mut done: Vec<Part> = Vec::new();
+    while !parts.is_empty() {
+        let waits = |part: &Part, parts: &[Part]| {
+            part.imports.iter().find_map(|import| parts.iter().position(|other| other.name == import.module))
+        };
+        match parts.iter().position(|part| waits(part, &parts).is_none()) {
+            Some(free) => done.push(parts.swap_remove(free)),
+            None => {
+                // Everybody waits for somebody: whoever follows long enough comes back.
+                let mut path = vec![0];
+                while let Some(next) = waits(&parts[path[path.len() - 1]], &parts) {
+                    let seen = path.iter().position(|&at| at == next);
+                    path.push(next);
+                    if let Some(first) = seen {
+                        path.drain(..first);
+                        break;
+                    }
+                }
+                return Err(GuestError::Cycle {
+                    modules: path.iter().map(|&at| parts[at].name.clone()).collect(),
+                });
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// An import, or an instruction of the same standing, and what it takes to have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Everybody has it.
+    Free(String),
+    /// It takes this right.
+    Granted(String, Grant),
+    /// The host has no such import: another module must.
+    Linked(String),
+}
+
+/// What a module imports, without running it.
+pub fn needs(wasm: &[u8]) -> Result<Vec<Need>, GuestError> {
+    let done = instrument(wasm, true)?;
+    let need = |import: &Import| {
+        let name = format!("{}.{}", import.module, import.name);
+        match Offer::find(&import.module, &import.name).map(|offer| offer.grant) {
+            Some(Some(grant)) => Need::Granted(name, grant),
+            Some(None) => Need::Free(name),
+            None => Need::Linked(name),
+        }
+    };
+    let mut needs: Vec<Need> = done.imports.iter().map(need).collect();
+    if done.grows {
+        needs.push(Need::Granted("memory.grow".to_string(), Grant::Memory));
+    }
+    Ok(needs)
+}

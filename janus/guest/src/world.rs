@@ -1,0 +1,118 @@
+//! What a guest is given besides rights: arguments, input, output, files, a clock and a source of random numbers.
+
+use janus::Receiver;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Where a guest's input comes from.
+pub enum Input {
+    /// Nowhere: it has ended.
+    Empty,
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// Pieces, from whoever sends them: the task waits and not the worker. A closed channel is the end.
+    Pieces(Receiver<Vec<u8>>),
+}
+
+impl Input {
+    /// A thread of its own reads, so that a guest that waits for it blocks itself only.
+    pub fn reader(mut from: impl Read + Send + 'static) -> io::Result<Input> {
+        let (to, pieces) = janus::channel(1);
+        std::thread::Builder::new().name("guest-input".into()).spawn(move || {
+            let mut buffer = vec![0; PIECE];
+            loop {
+                match from.read(&mut buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(0) | Err(_) => return,
+                    Ok(count) => {
+                        if to.send_blocking(buffer[..count].to_vec()).is_err() {
+                            return;
+                        }
+                    }
+                }
+            }
+        })?;
+        Ok(Input::Pieces(pieces))
+    }
+}
+
+/// Bytes that are read of an input at a time.
+const PIECE: usize = 16 << 10;
+
+/// A file that a guest is given, by the name that it knows it by. The host opens it: a guest has no way to name any other.
+#[derive(Debug)]
+pub struct Given {
+    /// The name.
+    pub name: String,
+    /// The file.
+    pub file: File,
+    /// May it be written?
+    pub writable: bool,
+}
+
+type Sink = Box<dyn Write + Send>;
+
+/// What a guest and its children are given.
+pub struct World {
+    /// Its arguments; the first is its name.
+    pub args: Vec<String>,
+    /// Its standard input.
+    pub input: Mutex<Input>,
+    /// Its standard output.
+    pub output: Mutex<Sink>,
+    /// Its standard error.
+    pub errors: Mutex<Sink>,
+    /// Its files.
+    pub files: Vec<Given>,
+    /// The time of day when the runtime began.
+    pub epoch: Duration,
+    /// Where random numbers come from; `None`: from the system. A seed makes a run repeat itself.
+    pub seed: Option<u64>,
+}
+
+impl Default for World {
+    /// No arguments, no input, no files; output is thrown away; the time begins at zero.
+    fn default() -> World {
+        World {
+            args: Vec::new(),
+            input: Mutex::new(Input::Empty),
+            output: Mutex::new(Box::new(io::sink())),
+            errors: Mutex::new(Box::new(io::sink())),
+            files: Vec::new(),
+            epoch: Duration::ZERO,
+            seed: Some(0),
+        }
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("args", &self.args).field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+/// Output that can be looked at afterwards.
+#[derive(Clone, Debug, Default)]
+pub struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Kept {
+    /// What was written so far.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,295 @@
+//! J-12: bad input. Every bomb ends with a typed error or a spent budget, its neighbours compute what they always do, and
+//! memory is back where it was.
+
+use janus::{Budget, Config, NurseryOptions, Profile, Recharge, Resource, Runtime, TaskError};
+use janus_guest::{End, Grants, GuestError, Options, Program, Tally, offers};
+use std::sync::Arc;
+
+const BUDGET: Budget =
+    Budget { ops: 300_000, memory: 8 << 20, spawn_count: 20, channel_ops: 500, syscalls: 100 };
+
+fn parse(wat: &str) -> Vec<u8> {
+    wat::parse_str(wat).expect("a test's own text")
+}
+
+const SUM: &str = r#"(module (func (export "main") (result i32) (local $i i32) (local $sum i32)
+    (loop
+      (local.set $i (i32.add (local.get $i) (i32.const 1)))
+      (local.set $sum (i32.add (local.get $sum) (local.get $i)))
+      (br_if 0 (i32.lt_u (local.get $i) (i32.const 5000))))
+    (local.get $sum)))"#;
+
+/// Imports that bombs use.
+const HOST: &str = r#"
+    (import "janus" "spawn" (func $spawn (param i32 i64 i32) (result i32)))
+    (import "janus" "join" (func $join (param i32 i32) (result i32)))
+    (import "janus" "channel" (func $channel (param i32) (result i32)))
+    (import "janus" "send" (func $send (param i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+    (memory 1) (table 4 funcref) (elem (i32.const 0) $child)"#;
+
+/// How a bomb ends: a part that is spent, or text in the guest's error; nothing: well.
+type Ends = Result<Option<&'static str>, Resource>;
+
+/// A name, a `main` and a `$child`, and how it ends.
+const BOMBS: [(&str, &str, &str, Ends); 12] = [
+    ("an endless loop", "(loop br 0)", "(i64.const 0)", Err(Resource::Ops)),
+    (
+        "endless recursion",
+        "(drop (call $child (i64.const 0)))",
+        "(call $child (i64.const 0))",
+        Ok(Some("stack")),
+    ),
+    (
+        "endless tail calls",
+        "(drop (call $child (i64.const 0)))",
+        "(return_call $child (i64.const 0))",
+        Err(Resource::Ops),
+    ),
+    (
+        "memory growth",
+        "(loop (br_if 0 (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable",
+        "(i64.const 0)",
+        Ok(Some("unreachable")),
+    ),
+    (
+        "all memory at once",
+        "(br_if 0 (i32.eq (memory.grow (i32.const 65535)) (i32.const -1))) unreachable",
+        "(i64.const 0)",
+        Ok(None),
+    ),
+    (
+        "table growth",
+        "(loop (br_if 0 (i32.ne (table.grow (ref.null func) (i32.const 100000)) (i32.const -1))))",
+        "(i64.const 0)",
+        Ok(None),
+    ),
+    (
+        "a huge fill",
+        "(loop (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br 0))",
+        "(i64.const 0)",
+        Err(Resource::Ops),
+    ),
+    (
+        "a fork bomb",
+        "(loop (drop (call $spawn (i32.const 0) (i64.const 0) (i32.const 0))) (br 0))",
+        "(loop (drop (call $spawn (i32.const 0) (i64.const 0) (i32.const 0))) (br 0)) (i64.const 0)",
+        Err(Resource::Ops),
+    ),
+    (
+        "children that never end",
+        "(loop (br_if 0 (i32.ge_s (call $spawn (i32.const 0) (i64.const 0) (i32.const 0)) (i32.const 0))))",
+        "(loop (br 0)) (i64.const 0)",
+        Ok(None),
+    ),
+    (
+        "channels",
+        "(loop (br_if 0 (i32.ge_s (call $channel (i32.const 1000)) (i32.const 0))))",
+        "(i64.const 0)",
+        Ok(None),
+    ),
+    (
+        "a message flood",
+        "(drop (call $channel (i32.const 1000))) (loop (drop (call $send (i32.const 0) (i32.const 0) (i32.const 4096))) (br 0))",
+        "(i64.const 0)",
+        Err(Resource::Channel),
+    ),
+    (
+        "a flood of output",
+        "(loop (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16))) (br 0))",
+        "(i64.const 0)",
+        Err(Resource::Syscalls),
+    ),
+];
+
+/// Runs a bomb between two neighbours on one worker; answers how all three ended.
+fn beside(
+    runtime: &Runtime,
+    bomb: &Program,
+    sum: &Program,
+) -> (Result<Result<End, GuestError>, TaskError>, [End; 2]) {
+    runtime
+        .run(|cx| {
+            let mut ends = None;
+            let _ = cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |nursery| {
+                let spawn = |program: &Program| {
+                    program.spawn(cx, nursery, "main", BUDGET, Options::default()).expect("a task")
+                };
+                let (first, bomb, second) = (spawn(sum), spawn(bomb), spawn(sum));
+                let bomb = bomb.join(cx);
+                let neighbour = |child: janus::Handle<'_, Result<End, GuestError>>| {
+                    child.join(cx).expect("a neighbour's task").expect("a neighbour's result")
+                };
+                ends = Some((bomb, [neighbour(first), neighbour(second)]));
+            });
+            ends.expect("all were joined")
+        })
+        .expect("the first task")
+}
+
+#[test]
+fn j_12_bombs_harm_nobody() {
+    let runtime = Runtime::new(Config::new().workers(1).profile(Profile::Sovereign)).expect("a runtime");
+    let sum = Program::new(&parse(SUM), Grants::NONE).expect("a program");
+    let (_, [alone, _]) = beside(&runtime, &sum, &sum);
+    for (name, main, child, wanted) in BOMBS {
+        let wat = format!(
+            r#"(module {HOST} (func $child (param i64) (result i64) {child}) (func (export "main") {main}))"#
+        );
+        let bomb = Program::new(&parse(&wat), Grants::ALL).expect("a program");
+        let (end, neighbours) = beside(&runtime, &bomb, &sum);
+        assert_eq!(neighbours, [alone; 2], "beside {name}");
+        let right = match (&end, wanted) {
+            (Err(TaskError::BudgetExceeded(spent)), Err(resource)) => *spent == resource,
+            (Ok(Err(error)), Ok(Some(text))) => error.to_string().contains(text),
+            (Ok(Ok(_)), Ok(None)) => true,
+            _ => false,
+        };
+        assert!(right, "{name} ended with {end:?}");
+    }
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line for it");
+    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+}
+
+/// Programs, instances and everything that they hold are gone when they end.
+#[test]
+fn j_12_memory_comes_back() {
+    let runtime = Runtime::new(Config::new().workers(1).profile(Profile::Sovereign)).expect("a runtime");
+    let sum = Program::new(&parse(SUM), Grants::NONE).expect("a program");
+    let round = || {
+        for (name, main, child, _) in BOMBS {
+            let wat = format!(
+                r#"(module {HOST} (func $child (param i64) (result i64) {child}) (func (export "main") {main}))"#
+            );
+            let bomb =
+                Program::new(&parse(&wat), Grants::ALL).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let _ = beside(&runtime, &bomb, &sum);
+        }
+    };
+    (0..3).for_each(|_| round());
+    let before = resident_kib();
+    (0..8).for_each(|_| round());
+    let after = resident_kib();
+    // 96 guests, most of which had megabytes.
+    assert!(after < before + 6 * 1_024, "{before} KiB before, {after} KiB after");
+}
+
+/// Every prefix, and every bit of every byte: an error with a reason, or a module; never a panic.
+#[test]
+fn j_12_broken_bytes_are_refused() {
+    let wasm = parse(&format!(
+        r#"(module {HOST} (func $child (param i64) (result i64) (i64.const 1))
+          (global (mut i32) (i32.const 3)) (data (i32.const 8) "text")
+          (func (export "main") (local i64) (block (loop (br_if 1 (memory.size)) (br 0)))))"#
+    ));
+    let (mut refused, mut taken) = (0, 0);
+    let mut attempt = |bytes: &[u8]| match Program::new(bytes, Grants::ALL) {
+        Ok(_) => taken += 1,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            refused += 1;
+        }
+    };
+    for end in 0..wasm.len() {
+        attempt(&wasm[..end]);
+    }
+    for at in 0..wasm.len() {
+        for bit in 0..8 {
+            let mut bytes = wasm.clone();
+            bytes[at] ^= 1 << bit;
+            attempt(&bytes);
+        }
+    }
+    assert!(refused > 500 && taken > 50, "{refused} refused, {taken} taken");
+    let vectors = r#"(module (func (export "main") (drop (v128.const i32x4 0 0 0 0))))"#;
+    assert!(matches!(
+        Program::new(&parse(vectors), Grants::ALL),
+        Err(GuestError::Malformed { offset: 1.., .. })
+    ));
+    let long = vec![0; (16 << 20) + 1];
+    assert!(matches!(Program::new(&long, Grants::ALL), Err(GuestError::TooLarge { what: "bytes", .. })));
+}
+
+/// 50,000 blocks in each other, on a thread with little stack: nothing recurses over them.
+#[test]
+fn j_12_deep_nesting() {
+    use wasm_encoder::{
+        BlockType, CodeSection, ExportKind, ExportSection, Function, FunctionSection, Module, TypeSection,
+    };
+    const DEPTH: u32 = 50_000;
+    let mut body = Function::new([]);
+    let mut out = body.instructions();
+    for level in 0..DEPTH {
+        if level % 2 == 0 {
+            out.block(BlockType::Empty)
+        } else {
+            out.loop_(BlockType::Empty)
+        };
+    }
+    for _ in 0..=DEPTH {
+        out.end();
+    }
+    let mut module = Module::new();
+    let (mut types, mut functions, mut exports, mut code) =
+        (TypeSection::new(), FunctionSection::new(), ExportSection::new(), CodeSection::new());
+    types.ty().function([], []);
+    functions.function(0);
+    exports.export("main", ExportKind::Func, 0);
+    code.function(&body);
+    module.section(&types).section(&functions).section(&exports).section(&code);
+    let wasm = module.finish();
+    let small = std::thread::Builder::new().stack_size(256 << 10);
+    let program = small
+        .spawn(move || Program::new(&wasm, Grants::NONE))
+        .expect("a thread")
+        .join()
+        .expect("no overflow");
+    let runtime = Runtime::new(Config::new().workers(1)).expect("a runtime");
+    let end = runtime.run(|cx| program.expect("a program").call(cx, "main", Options::default()));
+    assert_eq!(end.expect("no task error").expect("no guest error").exit, None);
+}
+
+/// Every import with every kind of bad argument: an answer, and never a panic, a hang or a touch outside the memory.
+#[test]
+fn j_12_imports_survive_bad_arguments() {
+    let bad: [u64; 8] = [0, 1, 8, 65_528, 65_536, 0x7FFF_FFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF];
+    let mut calls = 0;
+    for (module, name, ty) in offers() {
+        let (params, results) = ty.split_once(':').expect("parameters and results");
+        let letter = |letter: char| if letter == 'l' { "i64" } else { "i32" };
+        let list = |word: &str, types: &str| {
+            types.chars().map(|l| format!("({word} {})", letter(l))).collect::<String>()
+        };
+        let mut body = String::new();
+        for round in 0..24u64 {
+            for (index, param) in params.chars().enumerate() {
+                let value = bad[(round * 5 + index as u64 * (round % 7 + 1)) as usize % bad.len()];
+                let value = if param == 'i' { i64::from(value as u32 as i32) } else { value as i64 };
+                body += &format!("({}.const {value})", letter(param));
+            }
+            body += "(call $f)";
+            body += if results.is_empty() { "" } else { "drop " };
+            calls += 1;
+        }
+        let wat = format!(
+            r#"(module (import "{module}" "{name}" (func $f {} {})) (memory 1) (table 1 funcref)
+              (func (export "main") {body}))"#,
+            list("param", params),
+            list("result", results)
+        );
+        let program =
+            Program::new(&parse(&wat), Grants::ALL).unwrap_or_else(|error| panic!("{name}: {error}"));
+        // Time is virtual: the longest sleep passes at once.
+        let runtime = Runtime::new(Config::new().workers(2).seed(1)).expect("a runtime");
+        let tally = Arc::new(Tally::default());
+        let options = Options { tally: tally.clone(), ..Options::default() };
+        let end = runtime.run(|cx| program.call(cx, "main", options)).expect("no task error");
+        assert!(end.is_ok(), "{name}: {end:?}");
+        assert!(tally.used().ops > 0, "{name} was not charged");
+    }
+    assert!(calls > 700);
+}

@@ -1,0 +1,205 @@
+//! I/O that blocks the task and not its worker: what sockets, pipes, files and child processes have in common.
+//!
+//! The calls look like those of `std`, and take the task's [`Cx`]: [`TcpStream::read(cx, ..)`](crate::net::TcpStream::read).
+//! Each of them
+//! - costs one of `syscalls` and one of `ops`, however long it waits: the rows "file I/O" and "network I/O" of the cost table;
+//! - ends with [`IoError::Cancelled`] when the task is cancelled. What was done all the same is not lost: then it is `Ok`;
+//! - leaves no trace: when it has returned, the kernel has forgotten the buffer, also after a cancellation or a timeout.
+//!
+//! Errors are [`std::io::Error`]; what the runtime adds is an [`IoError`] inside, see [`IoError::of`]. In deterministic mode
+//! there is no I/O ([`IoError::Deterministic`]): the outside cannot be replayed.
+//!
+//! [`Read`] and [`Write`] are `std`'s traits with a `Cx`; [`With`] makes `std`'s own out of them, for `BufReader`, `copy` and
+//! libraries. `docs/janus-io.md` is the design.
+
+mod driver;
+mod epoll;
+pub(crate) mod op;
+mod pipe;
+pub(crate) mod pool;
+pub(crate) mod sys;
+mod uring;
+
+pub(crate) use driver::Io;
+pub use pipe::{PipeReader, PipeWriter, pipe};
+pub use pool::unblock;
+
+use crate::budget::Operation;
+use crate::cx::{ChargeError, Cx};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::panic::Location;
+
+/// By which of the kernel's interfaces a runtime does I/O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// io_uring, or epoll where that is refused.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// epoll, and threads for files.
+    Epoll,
+}
+
+/// What the runtime has to say about I/O, inside a [`std::io::Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoError {
+    /// The task was cancelled, or its budget ended for good.
+    Cancelled,
+    /// The time that was set for it is over; the kind is [`TimedOut`](io::ErrorKind::TimedOut).
+    TimedOut,
+    /// The runtime is deterministic: it has no outside. The kind is [`Unsupported`](io::ErrorKind::Unsupported).
+    Deterministic,
+}
+
+impl IoError {
+    /// The runtime's reason for this error, if it is one of these.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Option<IoError> {
+        error.get_ref()?.downcast_ref::<IoError>().copied()
+    }
+
+    /// Is it that the process, or the system, has no descriptors left? An accept loop survives that: it waits until one is
+    /// closed, and goes on.
+    #[must_use]
+    pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+        matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+    }
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IoError::Cancelled => "the task was cancelled, or ended for its budget, while it waited for I/O",
+            IoError::TimedOut => "the time that was set for this I/O is over",
+            IoError::Deterministic => {
+                "a deterministic runtime has no I/O: run without a seed, or feed it by channels"
+            }
+        })
+    }
+}
+
+impl Error for IoError {}
+
+impl From<IoError> for io::Error {
+    fn from(error: IoError) -> io::Error {
+        let kind = match error {
+            // Not `Interrupted`: `std` would try again, for ever.
+            IoError::Cancelled => io::ErrorKind::Other,
+            IoError::TimedOut => io::ErrorKind::TimedOut,
+            IoError::Deterministic => io::ErrorKind::Unsupported,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// Charges one operation of this row.
+#[inline]
+pub(crate) fn charge(cx: &Cx, operation: Operation, at: &'static Location<'static>) -> io::Result<()> {
+    match cx.charge_at(operation, at) {
+        Ok(()) => Ok(()),
+        Err(ChargeError::Cancelled) => Err(IoError::Cancelled.into()),
+        Err(other) => Err(io::Error::other(other)),
+    }
+}
+
+/// Is there I/O in this runtime at all?
+#[inline]
+pub(crate) fn refused(cx: &Cx) -> io::Result<()> {
+    if cx.shared().is_deterministic() { Err(IoError::Deterministic.into()) } else { Ok(()) }
+}
+
+/// [`std::io::Read`] with a [`Cx`].
+pub trait Read {
+    /// Reads what is there, at least a byte, and waits for that; 0 is the end.
+    fn read(&mut self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Fills the buffer; an end before that is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+    fn read_exact(&mut self, cx: &Cx, buffer: &mut [u8]) -> io::Result<()> {
+        io::Read::read_exact(&mut With::new(cx, self), buffer)
+    }
+
+    /// Appends everything up to the end; answers how much.
+    fn read_to_end(&mut self, cx: &Cx, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        io::Read::read_to_end(&mut With::new(cx, self), buffer)
+    }
+
+    /// The same for text.
+    fn read_to_string(&mut self, cx: &Cx, buffer: &mut String) -> io::Result<usize> {
+        io::Read::read_to_string(&mut With::new(cx, self), buffer)
+    }
+}
+
+/// [`std::io::Write`] with a [`Cx`]. There is nothing to flush: what was written is the kernel's.
+pub trait Write {
+    /// Writes some of it, at least a byte, and waits for room.
+    fn write(&mut self, cx: &Cx, buffer: &[u8]) -> io::Result<usize>;
+
+    /// Writes all of it.
+    fn write_all(&mut self, cx: &Cx, buffer: &[u8]) -> io::Result<()> {
+        io::Write::write_all(&mut With::new(cx, self), buffer)
+    }
+}
+
+impl<T: Read + ?Sized> Read for &mut T {
+    fn read(&mut self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize> {
+        (**self).read(cx, buffer)
+    }
+}
+
+impl<T: Write + ?Sized> Write for &mut T {
+    fn write(&mut self, cx: &Cx, buffer: &[u8]) -> io::Result<usize> {
+        (**self).write(cx, buffer)
+    }
+}
+
+/// Something to read from or write to, with the task that does: this is [`std::io::Read`] and [`std::io::Write`].
+///
+/// ```
+/// # use janus::{Config, Runtime, io::With, net::{TcpListener, TcpStream}};
+/// # use std::io::{BufRead, BufReader};
+/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// let line = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<String> {
+///     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+///     let address = listener.local_addr()?;
+///     drop(nursery.spawn(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"one\ntwo\n")));
+///     let (stream, _) = listener.accept(cx)?;
+///     BufReader::new(With::new(cx, &stream)).lines().nth(1).expect("two lines")
+/// })).unwrap().unwrap().unwrap();
+/// assert_eq!(line, "two");
+/// ```
+#[derive(Debug)]
+pub struct With<'a, T> {
+    cx: &'a Cx,
+    inner: T,
+}
+
+impl<'a, T> With<'a, T> {
+    /// `inner` may be a reference.
+    pub fn new(cx: &'a Cx, inner: T) -> With<'a, T> {
+        With { cx, inner }
+    }
+
+    /// What it was made of.
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
+}
+
+impl<T: Read> io::Read for With<'_, T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.inner.read(self.cx, buffer)
+    }
+}
+
+impl<T: Write> io::Write for With<'_, T> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.inner.write(self.cx, buffer)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

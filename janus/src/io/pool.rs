@@ -1,0 +1,227 @@
+//! Threads for calls that can only block: resolving a name, opening a file, starting a process. There are so many at most;
+//! more calls wait their turn, and their tasks with them.
+//!
+//! A call owns what it works with. A task that is cancelled does not wait for it, unless that is asked for: the call goes on,
+//! if it has begun, and its result is dropped by the thread that ran it.
+
+use super::{IoError, charge, refused};
+use crate::alloc::Quiet;
+use crate::budget::Operation;
+use crate::cx::{Cx, ensure_stack};
+use crate::lock::SpinLock;
+use crate::runtime::Shared;
+use crate::state::Event;
+use crate::task::Wait;
+use crate::waiter::{Waiter, Wakeup};
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Result as Caught;
+use std::time::Duration;
+
+/// How long a thread waits for another call before it ends.
+const LINGER: Duration = Duration::from_secs(5);
+
+type Call = Box<dyn FnOnce() + Send>;
+
+/// See the module. Its threads own it, so that a call which never ends does not hold up the end of the runtime.
+pub(crate) struct Pool {
+    most: usize,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    calls: VecDeque<Call>,
+    threads: usize,
+    idle: usize,
+    /// The runtime is gone.
+    closed: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(most: usize) -> Arc<Pool> {
+        Arc::new(Pool { most, state: Mutex::default(), work: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(self: &Arc<Pool>, call: Call) -> io::Result<()> {
+        let mut state = self.lock();
+        state.calls.push_back(call);
+        if state.idle >= state.calls.len() {
+            self.work.notify_one();
+        } else if state.threads < self.most {
+            let pool = self.clone();
+            let started =
+                std::thread::Builder::new().name("janus-blocking".into()).spawn(move || pool.serve());
+            match started {
+                Ok(_) => state.threads += 1,
+                // Those that are there will do it.
+                Err(_) if state.threads > 0 => {}
+                Err(error) => {
+                    state.calls.pop_back();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(call) = state.calls.pop_front() {
+                drop(state);
+                call();
+                state = self.lock();
+                continue;
+            }
+            if state.closed {
+                break;
+            }
+            state.idle += 1;
+            let (next, timeout) =
+                self.work.wait_timeout(state, LINGER).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            state.idle -= 1;
+            if timeout.timed_out() && state.calls.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+    }
+
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.work.notify_all();
+    }
+}
+
+/// Where a call leaves its result, and the task that waits for it finds it.
+enum Slot<T> {
+    Waiting(Waiter),
+    Running(Waiter),
+    Done(Caught<T>),
+    /// The task was cancelled, or has its result.
+    Gone,
+}
+
+/// Runs a call that can only block on a thread of its own, and blocks the task meanwhile, and not the worker. It costs one
+/// of `syscalls`.
+///
+/// When the task is cancelled, the answer is [`IoError::Cancelled`] at once; the call goes on, if it has begun, and what it
+/// returns is dropped. That is why it owns everything that it works with. A panic of the call becomes the task's.
+///
+/// ```
+/// # let runtime = janus::Runtime::new(janus::Config::new()).unwrap();
+/// let host = runtime.run(|cx| janus::io::unblock(cx, || std::fs::read_to_string("/etc/hostname"))).unwrap();
+/// # drop(host);
+/// ```
+#[track_caller]
+pub fn unblock<T, F>(cx: &Cx, call: F) -> io::Result<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    unblock_as(cx, Operation::FileIo, Location::caller(), Ending::Abandon, call)
+}
+
+/// What becomes of a call that has begun when its task is cancelled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It goes on by itself.
+    Abandon,
+    /// The task waits for it: it is short, and its effect must not come later.
+    Await,
+}
+
+/// The same for another row of the cost table.
+pub(crate) fn unblock_as<T, F>(
+    cx: &Cx,
+    cost: Operation,
+    at: &'static Location<'static>,
+    ending: Ending,
+    call: F,
+) -> io::Result<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    charge(cx, cost, at)?;
+    refused(cx)?;
+    ensure_stack(cx.task);
+    if cx.is_cancelled() || cx.panicking() {
+        return Err(IoError::Cancelled.into());
+    }
+    let slot = {
+        let _quiet = Quiet::new();
+        let slot = Arc::new(SpinLock::new(Slot::Waiting(cx.waiter())));
+        let theirs = slot.clone();
+        cx.shared().pool.submit(Box::new(move || deliver(&theirs, call)))?;
+        slot
+    };
+    let mut cancelled = false;
+    loop {
+        if let Some(result) = look(&slot, cancelled, ending)? {
+            return Ok(result.unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        if cancelled {
+            cx.worker().sleep(cx.task, Event::Block, Wait::Io, at);
+        } else {
+            cancelled = cx.block(Wait::Io, at).is_err();
+        }
+    }
+}
+
+/// The result, if it is there; the error: the task gives it up.
+fn look<T>(slot: &SpinLock<Slot<T>>, cancelled: bool, ending: Ending) -> Result<Option<Caught<T>>, IoError> {
+    let mut slot = slot.lock();
+    match &*slot {
+        Slot::Waiting(_) if cancelled => {}
+        Slot::Running(_) if cancelled && ending == Ending::Abandon => {}
+        Slot::Waiting(_) | Slot::Running(_) => return Ok(None),
+        Slot::Done(_) | Slot::Gone => {}
+    }
+    match std::mem::replace(&mut *slot, Slot::Gone) {
+        Slot::Done(result) => Ok(Some(result)),
+        _ => Err(IoError::Cancelled),
+    }
+}
+
+/// On a thread of the pool.
+fn deliver<T>(slot: &SpinLock<Slot<T>>, call: impl FnOnce() -> T) {
+    let begins = {
+        let mut slot = slot.lock();
+        match *slot {
+            Slot::Waiting(waiter) => {
+                *slot = Slot::Running(waiter);
+                true
+            }
+            // Cancelled before it began.
+            _ => false,
+        }
+    };
+    if !begins {
+        return;
+    }
+    let result = catch_unwind(AssertUnwindSafe(call));
+    let mut there = slot.lock();
+    match std::mem::replace(&mut *there, Slot::Gone) {
+        Slot::Running(waiter) => {
+            *there = Slot::Done(result);
+            // The task waits still, so its runtime is there until it is woken.
+            let waiter = Wakeup::new(waiter, std::ptr::null::<Shared>());
+            drop(there);
+            waiter.wake(None);
+        }
+        _ => {
+            drop(there);
+            crate::panics::contain(|| drop(result));
+        }
+    }
+}

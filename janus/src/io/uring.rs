@@ -1,0 +1,183 @@
+//! The driver on io_uring: operations are handed to the kernel a batch at a time, and done there.
+//!
+//! `user_data` is the address of the [`Op`], which stays until its answer is taken here (invariant 1 of `op.rs`).
+
+use super::op::{ACCEPTED, Call, Name, Op, Request, Side};
+use super::sys;
+use crate::worker::Worker;
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Operations that wait to be handed over at a time, and answers that wait to be taken; the kernel keeps more for us.
+const ENTRIES: u32 = 256;
+const ANSWERS: u32 = 4096;
+
+/// Of the ring's own operations; no address is that low.
+const BELL: u64 = 1;
+const CANCEL: u64 = 2;
+
+/// A receive is not tried before there is something.
+const POLL_FIRST: u16 = 1;
+
+/// The kernel is to take what it has for us.
+const GETEVENTS: u32 = 1;
+
+pub(super) struct Uring {
+    ring: IoUring,
+    bell: OwnedFd,
+    /// The kernel watches the bell.
+    watched: bool,
+}
+
+impl Uring {
+    pub(super) fn new() -> io::Result<Uring> {
+        // By the thread that will use it: the kernel does our completions when we ask for them, in batches.
+        let deferred = IoUring::builder()
+            .setup_cqsize(ANSWERS)
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(ENTRIES);
+        // Before Linux 6.1.
+        let ring = deferred.or_else(|_| IoUring::builder().setup_cqsize(ANSWERS).build(ENTRIES))?;
+        let usable = ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop();
+        if !usable {
+            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        }
+        Ok(Uring { ring, bell: sys::event()?, watched: false })
+    }
+
+    pub(super) fn bell(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// Answers how many other operations ended meanwhile.
+    ///
+    /// # Safety
+    /// As for `Io::start`.
+    pub(super) unsafe fn start(&mut self, request: &Request, op: &Op, here: &Worker) -> io::Result<usize> {
+        let entry = entry(request).user_data(std::ptr::from_ref(op).expose_provenance() as u64);
+        // SAFETY: the caller's.
+        unsafe { self.push(&entry, here) }
+    }
+
+    /// Asks the kernel to end it: if it is too late for that, there is an answer anyway. Answers how many operations ended
+    /// meanwhile.
+    pub(super) fn cancel(&mut self, name: Name, here: &Worker) -> usize {
+        let entry = opcode::AsyncCancel::new(name.op as u64).build().user_data(CANCEL);
+        let mut ended = 0;
+        loop {
+            // SAFETY: it refers to nothing.
+            match unsafe { self.push(&entry, here) } {
+                Ok(more) => return ended + more,
+                // The kernel is out of memory for the moment. The task cannot go on without this.
+                Err(_) => ended += self.turn(here, Some(Some(Duration::from_millis(1)))),
+            }
+        }
+    }
+
+    /// # Safety
+    /// What the entry refers to stays until its answer is taken.
+    unsafe fn push(&mut self, entry: &Entry, here: &Worker) -> io::Result<usize> {
+        let mut ended = 0;
+        // A full queue is handed over; twice, if the kernel wants its answers taken first.
+        for _ in 0..3 {
+            // SAFETY: the caller's.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return Ok(ended);
+            }
+            ended += self.turn(here, None);
+        }
+        Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> usize {
+        match wait {
+            Some(timeout) => self.wait(timeout),
+            None => self.hand_over(),
+        }
+        self.take_answers(here)
+    }
+
+    /// Gives the kernel what is new, and lets it finish what it has for us. Costs nothing if there is neither.
+    fn hand_over(&mut self) {
+        let queue = self.ring.submission();
+        let (new, due) = (queue.len() as u32, queue.taskrun() || queue.cq_overflow());
+        drop(queue);
+        if new > 0 || due {
+            // An error leaves the entries where they are: they go with the next call.
+            // SAFETY: the entries are whole, and there is no argument.
+            let _ = unsafe { self.ring.submitter().enter::<()>(new, 0, GETEVENTS, None) };
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        if !self.watched {
+            let entry = opcode::PollAdd::new(Fd(self.bell()), libc::POLLIN as u32).build().user_data(BELL);
+            // SAFETY: it refers to nothing but the bell, which goes after the ring.
+            self.watched = unsafe { self.ring.submission().push(&entry) }.is_ok();
+        }
+        let span = timeout.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(span) = &span {
+            args = args.timespec(span);
+        }
+        // Interrupted, or the time is over: the caller looks.
+        let want = usize::from(self.watched);
+        let _ = self.ring.submitter().submit_with_args(want, &args);
+    }
+
+    fn take_answers(&mut self, here: &Worker) -> usize {
+        let mut ended = 0;
+        for answer in self.ring.completion() {
+            match answer.user_data() {
+                CANCEL => {}
+                BELL => {
+                    self.watched = false;
+                    sys::hush(&self.bell);
+                }
+                op => {
+                    let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
+                    // SAFETY: it was handed over by `start`, and this is its one answer.
+                    unsafe { Op::finish(op, answer.result(), here) };
+                    ended += 1;
+                }
+            }
+        }
+        ended
+    }
+}
+
+fn entry(request: &Request) -> Entry {
+    let (fd, pointer) = (Fd(request.fd), request.pointer);
+    let length = request.length as u32;
+    // The file's own position.
+    let here = u64::MAX;
+    match request.call {
+        Call::Recv(flags) => {
+            let first = if request.patient { POLL_FIRST } else { 0 };
+            opcode::Recv::new(fd, pointer, length).flags(flags).ioprio(first).build()
+        }
+        Call::Send => opcode::Send::new(fd, pointer, length).flags(libc::MSG_NOSIGNAL).build(),
+        Call::RecvMsg => {
+            opcode::RecvMsg::new(fd, pointer.cast()).flags(libc::MSG_CMSG_CLOEXEC as u32).build()
+        }
+        Call::SendMsg => opcode::SendMsg::new(fd, pointer.cast()).flags(libc::MSG_NOSIGNAL as u32).build(),
+        Call::Accept => {
+            let (storage, size) = request.address();
+            opcode::Accept::new(fd, storage, size).flags(ACCEPTED).build()
+        }
+        Call::Read => opcode::Read::new(fd, pointer, length).offset(here).build(),
+        Call::Write => opcode::Write::new(fd, pointer, length).offset(here).build(),
+        Call::ReadAt(at) => opcode::Read::new(fd, pointer, length).offset(at).build(),
+        Call::WriteAt(at) => opcode::Write::new(fd, pointer, length).offset(at).build(),
+        Call::Flush(true) => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        Call::Flush(false) => opcode::Fsync::new(fd).build(),
+        Call::Ready(Side::In) => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+        Call::Ready(Side::Out) => opcode::PollAdd::new(fd, libc::POLLOUT as u32).build(),
+    }
+}

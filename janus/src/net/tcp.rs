@@ -1,0 +1,152 @@
+//! TCP.
+
+use super::Resolve;
+use super::socket::{Socket, descriptor, stream};
+use crate::cx::{Cx, ensure_stack};
+use crate::io::sys::{self, Address};
+use crate::io::{Read, Write, refused};
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::panic::Location;
+use std::time::Duration;
+
+/// Connections that wait to be accepted; the kernel may allow fewer.
+const BACKLOG: libc::c_int = 4096;
+
+/// A socket that takes connections: [`std::net::TcpListener`] with a [`Cx`].
+///
+/// ```
+/// # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
+/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// let heard = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<Vec<u8>> {
+///     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+///     let address = listener.local_addr()?;
+///     drop(nursery.spawn(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"hello")));
+///     let (stream, _peer) = listener.accept(cx)?;
+///     let mut heard = Vec::new();
+///     stream.read_to_end(cx, &mut heard)?;
+///     Ok(heard)
+/// })).unwrap().unwrap().unwrap();
+/// assert_eq!(heard, b"hello");
+/// ```
+#[derive(Debug)]
+pub struct TcpListener(Socket);
+
+/// A connection: [`std::net::TcpStream`] with a [`Cx`].
+#[derive(Debug)]
+pub struct TcpStream(Socket);
+
+impl TcpListener {
+    /// Listens at the first address that can be had; port 0 is any free one.
+    pub fn bind(cx: &Cx, address: impl Resolve) -> io::Result<TcpListener> {
+        refused(cx)?;
+        ensure_stack(cx.task);
+        first(&address.resolve(cx)?, |address| {
+            let address = Address::new(&address);
+            let fd = sys::socket(address.family(), libc::SOCK_STREAM)?;
+            sys::set_reuse(&fd)?;
+            sys::bind(&fd, &address)?;
+            sys::listen(&fd, BACKLOG)?;
+            Ok(TcpListener(Socket::new(fd)))
+        })
+    }
+
+    /// The next connection, and whose it is. When there are no descriptors left
+    /// ([`IoError::is_out_of_descriptors`](crate::io::IoError::is_out_of_descriptors)) the connection stays where it is and
+    /// can be accepted later.
+    #[track_caller]
+    pub fn accept(&self, cx: &Cx) -> io::Result<(TcpStream, SocketAddr)> {
+        let (socket, peer) = self.0.accept(cx, Location::caller())?;
+        let peer = peer.get().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        Ok((TcpStream(socket), peer))
+    }
+
+    /// An accept that waits longer than this ends with [`TimedOut`](io::ErrorKind::TimedOut).
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.set_read_timeout(timeout)
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.as_std(|listener: &std::net::TcpListener| listener.local_addr())
+    }
+
+    /// Another handle for the same listener.
+    pub fn try_clone(&self) -> io::Result<TcpListener> {
+        self.0.try_clone().map(TcpListener)
+    }
+
+    /// One of `std`'s becomes one of ours.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+        Socket::from_std(listener.into()).map(TcpListener)
+    }
+}
+
+impl TcpStream {
+    /// Connects to the first address that answers.
+    #[track_caller]
+    pub fn connect(cx: &Cx, address: impl Resolve) -> io::Result<TcpStream> {
+        let at = Location::caller();
+        first(&address.resolve(cx)?, |address| TcpStream::connect_by(cx, &address, None, at))
+    }
+
+    /// The same with one address, for so long at most.
+    #[track_caller]
+    pub fn connect_timeout(cx: &Cx, address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+        TcpStream::connect_by(cx, address, Some(timeout), Location::caller())
+    }
+
+    fn connect_by(
+        cx: &Cx,
+        address: &SocketAddr,
+        timeout: Option<Duration>,
+        at: &'static Location<'static>,
+    ) -> io::Result<TcpStream> {
+        refused(cx)?;
+        ensure_stack(cx.task);
+        let address = Address::new(address);
+        let socket = Socket::new(sys::socket(address.family(), libc::SOCK_STREAM)?);
+        // The wait is charged, and over at once for a connection that is there.
+        sys::connect(socket.fd(), &address)?;
+        socket.connected(cx, timeout, at)?;
+        Ok(TcpStream(socket))
+    }
+
+    /// The other side.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.0.as_std(|stream: &std::net::TcpStream| stream.peer_addr())
+    }
+
+    /// This side.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.as_std(|stream: &std::net::TcpStream| stream.local_addr())
+    }
+
+    /// Small writes go out at once (true), or wait for the answer to those before them (false: Nagle's way, as it is at
+    /// first).
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.0.as_std(|stream: &std::net::TcpStream| stream.set_nodelay(nodelay))
+    }
+
+    /// See [`TcpStream::set_nodelay`].
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.0.as_std(std::net::TcpStream::nodelay)
+    }
+}
+
+stream!(TcpStream, std::net::TcpStream);
+descriptor!(TcpListener, TcpStream);
+
+/// The first that works, or the last error.
+fn first<T>(addresses: &[SocketAddr], mut attempt: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "there is no address");
+    for &address in addresses {
+        match attempt(address) {
+            // Not the address's fault: the next one would end the same way.
+            Err(error) if crate::io::IoError::of(&error).is_some() => return Err(error),
+            Err(error) => last = error,
+            done => return done,
+        }
+    }
+    Err(last)
+}

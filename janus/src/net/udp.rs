@@ -1,0 +1,77 @@
+//! UDP.
+
+use super::Resolve;
+use super::socket::{Socket, descriptor};
+use crate::cx::{Cx, ensure_stack};
+use crate::io::op::Call;
+use crate::io::refused;
+use crate::io::sys::{Address, Message};
+use std::io;
+use std::net::SocketAddr;
+use std::panic::Location;
+use std::time::Duration;
+
+/// A socket for datagrams: [`std::net::UdpSocket`] with a [`Cx`].
+#[derive(Debug)]
+pub struct UdpSocket(Socket);
+
+impl UdpSocket {
+    /// Receives at the first address that can be had; port 0 is any free one.
+    pub fn bind(cx: &Cx, address: impl Resolve) -> io::Result<UdpSocket> {
+        refused(cx)?;
+        ensure_stack(cx.task);
+        let bound = std::net::UdpSocket::bind(&*address.resolve(cx)?)?;
+        UdpSocket::from_std(bound)
+    }
+
+    /// From now on it sends to, and receives from, this address only.
+    pub fn connect(&self, cx: &Cx, address: impl Resolve) -> io::Result<()> {
+        let addresses = address.resolve(cx)?;
+        self.0.as_std(|socket: &std::net::UdpSocket| socket.connect(&*addresses))
+    }
+
+    /// Sends one datagram.
+    #[track_caller]
+    pub fn send_to(&self, cx: &Cx, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
+        let mut message = Message::to(Address::new(&to), datagram);
+        self.0.message(cx, Call::SendMsg, message.header(), Location::caller())
+    }
+
+    /// The next datagram, as much of it as there is room for, and whose it is.
+    #[track_caller]
+    pub fn recv_from(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let mut message = Message::from_anybody(buffer);
+        let got = self.0.message(cx, Call::RecvMsg, message.header(), Location::caller())?;
+        let from = message.peer().get().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        Ok((got, from))
+    }
+
+    /// Sends one datagram to the address that it is connected to.
+    #[track_caller]
+    pub fn send(&self, cx: &Cx, datagram: &[u8]) -> io::Result<usize> {
+        self.0.send(cx, datagram, Location::caller())
+    }
+
+    /// The next datagram of the address that it is connected to.
+    #[track_caller]
+    pub fn recv(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.recv(cx, buffer, 0, Location::caller())
+    }
+
+    /// A receive that waits longer than this ends with [`TimedOut`](io::ErrorKind::TimedOut).
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.set_read_timeout(timeout)
+    }
+
+    /// Its own address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.as_std(|socket: &std::net::UdpSocket| socket.local_addr())
+    }
+
+    /// One of `std`'s becomes one of ours.
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        Socket::from_std(socket.into()).map(UdpSocket)
+    }
+}
+
+descriptor!(UdpSocket);

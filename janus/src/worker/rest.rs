@@ -1,0 +1,69 @@
+//! How a worker's thread sleeps and is woken: on its own, or, when it has I/O under way, in the kernel's queue of that.
+//!
+//! One word says whether it sleeps, and keeps a wake-up that came before. Who wakes it rings the bell that the I/O driver
+//! watches, if there is one; else it unparks the thread.
+
+use crate::worker::Worker;
+use std::os::fd::RawFd;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+/// Woken, and has not noticed yet.
+const RUNG: u32 = 2;
+
+/// There is no bell.
+const NONE: RawFd = -1;
+
+pub(crate) struct Rest {
+    state: AtomicU32,
+    /// The event descriptor that the worker's I/O driver watches.
+    bell: AtomicI32,
+}
+
+impl Rest {
+    pub(super) fn new() -> Rest {
+        Rest { state: AtomicU32::new(AWAKE), bell: AtomicI32::new(NONE) }
+    }
+
+    /// From the next sleep on, this is how the worker is woken. By the worker itself.
+    pub(crate) fn hang_bell(&self, bell: RawFd) {
+        self.bell.store(bell, Ordering::Release);
+    }
+}
+
+impl Worker {
+    /// Sleeps until woken, or so long; perhaps shorter. On the thread's own stack.
+    pub(crate) fn rest(&self, timeout: Option<Duration>) {
+        let state = &self.rest.state;
+        if state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            state.store(AWAKE, Ordering::Release);
+            return;
+        }
+        if !self.io.wait(self, timeout) {
+            match timeout {
+                None => std::thread::park(),
+                Some(timeout) => std::thread::park_timeout(timeout),
+            }
+        }
+        state.swap(AWAKE, Ordering::AcqRel);
+    }
+
+    /// Ends its sleep, or its next one.
+    pub(crate) fn unpark(&self) {
+        if self.rest.state.swap(RUNG, Ordering::AcqRel) != ASLEEP {
+            return;
+        }
+        // It was written before the worker fell asleep.
+        match self.rest.bell.load(Ordering::Acquire) {
+            NONE => {
+                if let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
+                    thread.unpark();
+                }
+            }
+            bell => crate::io::sys::ring(bell),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Evidence for J-13: descriptors and memory come back, and a process that has no descriptors left goes on serving. A process
+//! of its own, as it changes its limits and counts what is open: one test at a time.
+
+mod common;
+
+use common::{descriptors, on_every_backend};
+use janus::io::IoError;
+use janus::net::{TcpListener, TcpStream};
+use janus::{Budget, Cx, NurseryError, NurseryOptions, Runtime, TaskError};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn free() -> NurseryOptions {
+    NurseryOptions::new().share(Budget::UNLIMITED)
+}
+
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// The open sockets. Not every descriptor: a worker opens those of its driver at its first operation, in whichever storm that is.
+fn sockets() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let names = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    names.filter(|name| name.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// Serves until it is cancelled; answers how often there was no descriptor.
+fn serve(cx: &Cx, listener: &TcpListener, served: &AtomicUsize) -> usize {
+    let mut refused = 0;
+    let _ = cx.nursery_with(free(), |n| {
+        loop {
+            match listener.accept(cx) {
+                Ok((stream, _)) => {
+                    let handler = move |cx: &Cx| {
+                        let mut byte = [0];
+                        while stream.read(cx, &mut byte).is_ok_and(|got| got > 0) {
+                            if stream.write_all(cx, &byte).is_err() {
+                                return;
+                            }
+                            served.fetch_add(1, Ordering::Relaxed);
+                        }
+                    };
+                    if n.spawn(handler).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if IoError::is_out_of_descriptors(&error) => {
+                    refused += 1;
+                    if cx.sleep(Duration::from_millis(1)).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    assert_eq!(IoError::of(&error), Some(IoError::Cancelled), "{error}");
+                    return;
+                }
+            }
+        }
+    });
+    refused
+}
+
+fn ask(cx: &Cx, address: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(cx, address)?;
+    stream.write_all(cx, b"x")?;
+    stream.read_exact(cx, &mut [0])?;
+    Ok(stream)
+}
+
+/// One storm: clients that ask, clients that say nothing and go (half-open ones), clients that are cancelled at any point,
+/// and a server that is cancelled while it has all of them.
+fn storm(rt: &Runtime, clients: usize) {
+    rt.run(|cx| {
+        let listener = TcpListener::bind(cx, "127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = AtomicUsize::new(0);
+        let end = cx.nursery_with(free(), |n| {
+            let (listener, served) = (&listener, &served);
+            let server = n.spawn(move |cx| serve(cx, listener, served)).unwrap();
+            let mut honest = Vec::new();
+            for client in 0..clients {
+                let task = n.spawn(move |cx| match client % 4 {
+                    0 => ask(cx, address).map(drop),
+                    1 => TcpStream::connect(cx, address).map(drop),
+                    // Says nothing, and stays until it is cancelled.
+                    2 => TcpStream::connect(cx, address)?.read(cx, &mut [0; 16]).map(drop),
+                    _ => loop {
+                        ask(cx, address)?;
+                    },
+                });
+                let task = task.unwrap();
+                if client % 4 >= 2 {
+                    for _ in 0..client % 7 {
+                        cx.yield_now().unwrap();
+                    }
+                    task.cancel();
+                } else {
+                    honest.push(task);
+                }
+            }
+            for client in honest {
+                client.join(cx).unwrap().unwrap();
+            }
+            assert!(served.load(Ordering::Relaxed) >= clients / 4);
+            server.cancel();
+        });
+        // Some were cancelled before they ran.
+        assert!(matches!(end, Ok(()) | Err(NurseryError::Child(TaskError::Cancelled))), "{end:?}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn j_13_connections_opened_and_cancelled_leave_nothing_behind() {
+    let _alone = ONE_AT_A_TIME.lock();
+    on_every_backend(|rt| {
+        storm(rt, 100);
+        let (before, memory) = (sockets(), resident_kib());
+        for _ in 0..10 {
+            storm(rt, 100);
+            assert_eq!(sockets(), before, "sockets after a storm");
+        }
+        let more = resident_kib().saturating_sub(memory);
+        assert!(more < 8 << 10, "{more} KiB more after 10 storms");
+    });
+}
+
+#[test]
+fn j_13_an_accept_loop_survives_the_end_of_descriptors() {
+    let _alone = ONE_AT_A_TIME.lock();
+    on_every_backend(|rt| {
+        rt.run(|cx| {
+            let listener = TcpListener::bind(cx, "127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let served = AtomicUsize::new(0);
+            let limit = Limit::now();
+            cx.nursery_with(free(), |n| {
+                let (listener, served) = (&listener, &served);
+                let server = n.spawn(move |cx| serve(cx, listener, served)).unwrap();
+                drop(ask(cx, address).unwrap());
+                // All that may be open is open: the server accepts nothing more, and connects fail with a name for it.
+                let limited = Limit::set(descriptors() as u64 + 6);
+                let mut clients = Vec::new();
+                let error = loop {
+                    match TcpStream::connect(cx, address) {
+                        Ok(stream) => clients.push(stream),
+                        Err(error) => break error,
+                    }
+                    assert!(clients.len() < 50);
+                };
+                assert!(IoError::is_out_of_descriptors(&error), "{error}");
+                cx.sleep(Duration::from_millis(20)).unwrap();
+                clients.clear();
+                drop(limited);
+                // What waited is served, and so is what comes.
+                let before = served.load(Ordering::Relaxed);
+                drop(ask(cx, address).unwrap());
+                assert!(served.load(Ordering::Relaxed) > before);
+                server.cancel();
+                assert!(server.join(cx).unwrap() > 0, "the server met the end of descriptors");
+            })
+            .unwrap();
+            drop(limit);
+        })
+        .unwrap();
+    });
+}
+
+/// The limit of open descriptors, put back at the end.
+struct Limit(libc::rlimit);
+
+impl Limit {
+    fn now() -> Limit {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: there is room for one.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+        Limit(limit)
+    }
+
+    fn set(most: u64) -> Limit {
+        let before = Limit::now();
+        before.write(most);
+        before
+    }
+
+    fn write(&self, most: u64) {
+        let limit = libc::rlimit { rlim_cur: most, ..self.0 };
+        // SAFETY: the limit is there.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        self.write(self.0.rlim_cur);
+    }
+}
