@@ -1,7 +1,7 @@
 //! The peers' half of the comparison: everything that a best-effort scheduler does besides ordering.
 //!
 //! A [`Peer`] does the work of `sched::Cpu` for best-effort threads on one CPU: weighted charge with carried remainder,
-//! average-position clock with joining clamp, tags, quanta, preemption check, timer deadline, and the same counters. It is written
+//! clock of service and credit, average position, joining clamp, tags, quanta, preemption check, timer deadline, and the same counters. It is written
 //! as somebody would who has only a standard container for the order: a thread table (`Vec`, indexed by id) and an [`Order`] of
 //! keys and ids beside it. Both peers share this file, so they differ in the container and in nothing else.
 //!
@@ -80,27 +80,33 @@ struct Clock {
     weighted: i64,
     weight: i64,
     high: i64,
+    served: i64,
     skew: i64,
 }
 
 impl Clock {
-    /// Afterwards `origin` is the average, rounded down: also the eligibility limit.
+    /// Service moves the clock; credit holds it.
     fn settle(&mut self) {
-        let served = self.anchor();
-        if self.origin > self.high && self.weight > 0 {
-            self.high = self.origin.min(self.high + served);
+        if self.weight > 0 && self.served >= self.weight {
+            let step = self.served / self.weight;
+            self.high += step;
+            self.served -= step * self.weight;
         }
     }
 
-    /// What joins and leaves moves the average, not the clock.
-    fn anchor(&mut self) -> i64 {
+    /// Afterwards `origin` is the average, rounded down: also the eligibility limit.
+    fn anchor(&mut self) {
         if self.weight <= 0 {
-            return 0;
+            return;
         }
         let step = self.weighted.div_euclid(self.weight);
         self.origin += step;
         self.weighted -= step * self.weight;
-        step
+    }
+
+    /// What all threads here together are behind the clock.
+    fn behind(&self) -> i64 {
+        self.weight * (self.high - self.origin) - self.weighted
     }
 
     fn enter(&mut self, thread: &mut Thread) {
@@ -112,6 +118,11 @@ impl Clock {
             }
             let owed = self.high + self.skew - thread.position;
             let lag = owed.max(thread.lag).min(thread.credit_limit);
+            if self.weight > 0 && lag > thread.lag {
+                let weight = thread.weight as i64;
+                self.served -= weight * (lag - thread.lag);
+                self.served = self.served.max(-(self.behind() + weight * lag).max(0));
+            }
             let shift = self.high - lag - thread.position;
             thread.position += shift;
             thread.deadline += shift;
@@ -132,6 +143,7 @@ impl Clock {
         self.weighted -= thread.weight as i64 * (thread.position - self.origin);
         self.weight -= thread.weight as i64;
         self.anchor();
+        self.served = self.served.min((self.weight - 1).max(0)).max(-self.behind().max(0));
         thread.lag = self.high - thread.position;
         thread.position += self.skew;
         thread.deadline += self.skew;
@@ -229,7 +241,9 @@ impl<O: Order> Peer<O> {
         thread.position += virtual_ns;
         thread.virtual_runtime_ns += virtual_ns as u64;
         thread.quantum_ns = thread.quantum_ns.saturating_sub(elapsed);
-        self.clock.weighted += thread.weight as i64 * virtual_ns;
+        let service = thread.weight as i64 * virtual_ns;
+        self.clock.weighted += service;
+        self.clock.served += service;
     }
 
     fn queue(&mut self, id: u32) {
@@ -255,7 +269,7 @@ impl<O: Order> Peer<O> {
         let Some(running) = self.running else { return Effect::Dispatch };
         let (newcomer, running) = (&self.threads[id as usize], &self.threads[running as usize]);
         let eligible = !O::EEVDF || {
-            self.clock.settle();
+            self.clock.anchor();
             newcomer.position <= self.clock.origin
         };
         if eligible && newcomer.deadline < running.deadline {
@@ -291,7 +305,7 @@ impl<O: Order> Peer<O> {
             self.queue(id);
         }
         if O::EEVDF {
-            self.clock.settle();
+            self.clock.anchor();
         }
         let id = self.order.pop(&self.threads, self.clock.origin)?;
         self.waiting -= 1;

@@ -48,7 +48,7 @@ pub fn all(wanted: &[&str]) -> Vec<Contestant> {
     let mut rust = None;
     let peers = NAMES.into_iter().filter(|name| wanted.contains(name)).map(|name| {
         let program = match name {
-            "go" => go(),
+            "go" => go("go", "peer-go"),
             "boost-fiber" => cpp("fiber.cpp", name),
             "boost-context" => cpp("context.cpp", name),
             "swapcontext" => cpp("swapcontext.cpp", name),
@@ -75,15 +75,19 @@ fn output() -> PathBuf {
     root().join("target/peers")
 }
 
-/// Our own program stands beside this one.
 fn own() -> Result<PathBuf, String> {
+    beside("bench-janus")
+}
+
+/// A program of our own stands beside this one.
+pub fn beside(name: &str) -> Result<PathBuf, String> {
     let here = env::current_exe().map_err(|error| error.to_string())?;
-    let program = here.with_file_name("bench-janus");
+    let program = here.with_file_name(name);
     if program.exists() { Ok(program) } else { Err(format!("not built: no {}", program.display())) }
 }
 
 /// All Rust peers at once; answers their folder.
-fn rust_peers() -> Result<PathBuf, String> {
+pub fn rust_peers() -> Result<PathBuf, String> {
     let cargo = env::var_os("CARGO").unwrap_or(OsString::from("cargo"));
     let mut command = Command::new(cargo);
     command.args(["build", "--release", "--locked", "--manifest-path"]).arg(sources().join("Cargo.toml"));
@@ -92,13 +96,13 @@ fn rust_peers() -> Result<PathBuf, String> {
     Ok(output().join("release"))
 }
 
-/// With the Go of `tools/setup.sh`, or the system's.
-fn go() -> Result<PathBuf, String> {
+/// A program in Go, of this folder, with the Go of `tools/setup.sh`, or the system's.
+pub fn go(folder: &str, name: &str) -> Result<PathBuf, String> {
     let installed = root().join("target/go/bin/go");
     let go = if installed.exists() { installed.into_os_string() } else { OsString::from("go") };
-    let program = output().join("peer-go");
+    let program = output().join(name);
     let mut command = Command::new(go);
-    command.args(["build", "-o"]).arg(&program).arg(".").current_dir(sources().join("go"));
+    command.args(["build", "-o"]).arg(&program).arg(".").current_dir(sources().join(folder));
     // All that it writes stays under target/, and it never fetches another Go by itself.
     command.env("GOCACHE", output().join("go-cache")).env("GOPATH", output().join("go-path"));
     command.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-buildvcs=false").env("GOTELEMETRY", "off");

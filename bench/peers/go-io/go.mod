@@ -1,0 +1,3 @@
+module peer-io-go
+
+go 1.24
