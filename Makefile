@@ -8,6 +8,7 @@ SECONDS ?= 30
 CPUS ?=
 ICOUNT ?=
 MEM ?=
+TRACE ?=
 POLICY ?=
 SCENARIO ?=
 SEED ?=
@@ -18,28 +19,46 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 
 # A misspelt variable would silently mean its default.
-KNOWN = SEEDS REPS SECONDS CPUS ICOUNT MEM POLICY SCENARIO SEED GROUPS TARGET ARGS PREFIX DESTDIR
+# Instructions that are counted are 1 ns each, and 2^n ns where a person waits.
+run: SHIFT = 4
+KNOWN = SEEDS REPS SECONDS CPUS ICOUNT MEM TRACE POLICY SCENARIO SEED GROUPS TARGET ARGS PREFIX DESTDIR
 $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(if $(filter $(name),$(KNOWN)),,\
   $(error no variable `$(name)' here; there are: $(KNOWN)))))
+
+ifneq ($(filter-out wfq eevdf,$(POLICY)),)
+  $(error POLICY is wfq or eevdf, not `$(POLICY)')
+endif
+
+ifneq ($(filter-out 0 1,$(ICOUNT)),)
+  $(error ICOUNT is 1 or 0, not `$(ICOUNT)'; other speeds: ARGS='--icount 2')
+endif
 
 # Built first with cargo's own progress shown, then run without it.
 SIM = cargo build --release --locked -p sim && cargo run --release --quiet --locked -p sim --
 BENCH = cargo build --release --locked -p bench && cargo run --release --quiet --locked -p bench
 CAPOS = cargo build --locked -p capos && cargo run --quiet --locked -p capos --
 # The machine that the kernel boots on.
-MACHINE = $(if $(CPUS),--cpus $(CPUS)) $(if $(filter-out 0,$(ICOUNT)),--icount) $(if $(MEM),--mem $(MEM))
+MACHINE = $(if $(CPUS),--cpus '$(CPUS)') $(if $(filter-out 0,$(ICOUNT)),--icount $(SHIFT)) $(if $(MEM),--mem $(MEM)) \
+  $(if $(TRACE),--trace '$(TRACE)') $(if $(POLICY),--append 'policy=$(POLICY)')
 # The recipe of each target `run-<proof>`.
 PROOF = $(CAPOS) proof $(@:run-%=%) $(MACHINE) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test setup setup-rust setup-test setup-bench setup-peers setup-fuzz setup-qemu setup-iso \
-  clean janus install asan iso iso-test terminal-test kernel-test bench-kernel \
+.PHONY: help run tour test setup setup-rust setup-test setup-bench setup-peers setup-fuzz setup-qemu setup-iso setup-linux \
+  clean janus install asan replay iso iso-test terminal-test kernel-test linux-test bench-kernel bench-linux \
   run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-ipc run-park run-ring-flood \
-  run-tlb-stress run-fuzz run-fuzz-long run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock \
+  run-tlb-stress run-fuzz run-fuzz-long run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock run-latency run-policy run-dispatch \
+  run-thread-fairness run-thread-fairness-interactive run-thread-fairness-weight-change run-smp-fairness run-thread-scale run-smp-process-scale \
+  run-scheduling-context run-session-context run-donation-stress run-context-accuracy run-context-order run-mcs \
+  run-smp-workloads run-fair-hogs run-fair-ipc run-fair-wake-storm run-fair-fork-storm run-fair-crowd \
   sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
-  bench-sched bench-sim bench-runtime fuzz fmt lint tidy doc
+  bench-sched bench-sim bench-runtime bench-io bench-guest fuzz fmt lint tidy doc
 
 ##@ Start here
+
+# A misspelt target.
+.DEFAULT:
+	@echo "make: no target \`$@' here; \`make help' lists them" >&2; exit 2
 
 help: ## this list
 	@awk -F ':.*## ' ' \
@@ -53,7 +72,8 @@ help: ## this list
 	  'CPUS=n' 'CPUs of the machine that boots the kernel (default: 4; a proof takes several: 1,2,4), or of sim' \
 	  'ICOUNT=1' 'count instructions instead of time: the same run again is the same' \
 	  'MEM=n' 'memory of the machine that boots the kernel, in MiB (default: 256)' \
-	  'POLICY=name' 'the ordering policy of sim: wfq or eevdf (default: as the scenario says)' \
+	  'TRACE=file' 'save the scheduling trace of the machine that boots the kernel: .pftrace, .json or .dump; what replay checks' \
+	  'POLICY=name' 'the ordering policy of the kernel (default: wfq) or of sim (as the scenario says): wfq or eevdf' \
 	  'SCENARIO=path' 'what sim, sim-compare and report play (sim/scenarios/*.scn)' \
 	  'SEED=n' 'the failing seed that sim-replay plays again' \
 	  'GROUPS="a b"' 'the groups that test runs (default: all)' \
@@ -62,7 +82,7 @@ help: ## this list
 	  'DESTDIR=dir' 'a root in front of PREFIX, for packagers' \
 	  'ARGS=...' 'further arguments, as they are'
 
-run: setup-qemu ## boot the kernel in QEMU: a short tour, then a shell; without a terminal the tour alone (CPUS, ICOUNT, MEM)
+run: setup-qemu ## boot the kernel in QEMU: a short tour, then a shell; without a terminal the tour alone (CPUS, ICOUNT, MEM, POLICY, TRACE)
 	@if [ -t 0 ] && [ -t 1 ]; then $(CAPOS) run --manifest default --interactive $(MACHINE) $(ARGS); \
 	  else $(CAPOS) run --manifest tour $(MACHINE) $(ARGS); fi
 
@@ -71,7 +91,7 @@ tour: setup-rust ## play the tour of the simulator (pauses for Enter on a termin
 
 janus: setup-rust ## play the examples of the runtime, one after the other
 	@cargo build --release --locked -p janus --examples
-	@for name in hello budget replay pipeline hog overflow trace; do \
+	@for name in hello budget replay pipeline hog overflow trace supervisor; do \
 	  printf '\n--- %s (janus/examples/%s.rs)\n' $$name $$name; \
 	  cargo run --release --quiet --locked -p janus --example $$name || exit 1; done
 
@@ -87,13 +107,16 @@ setup-rust:
 	@tools/setup.sh rust
 
 setup-test:
-	@tools/setup.sh rust python c iso
+	@tools/setup.sh rust python c wasm iso linux
 
 setup-qemu:
 	@tools/setup.sh rust qemu
 
 setup-iso:
 	@tools/setup.sh rust iso
+
+setup-linux:
+	@tools/setup.sh rust qemu linux
 
 setup-bench:
 	@tools/setup.sh rust valgrind
@@ -104,7 +127,7 @@ setup-peers:
 setup-fuzz:
 	@tools/setup.sh rust fuzz
 
-##@ The kernel's proofs: each boots it and ends with `proof <name>: ok` or `FAILED` (CPUS, ICOUNT, MEM)
+##@ The kernel's proofs: each boots it and ends with `proof <name>: ok` or `FAILED` (CPUS, ICOUNT, MEM, POLICY, TRACE)
 
 run-smoke: setup-qemu ## the ground: system calls, ring, clock, threads, preemption, calls
 	@$(PROOF)
@@ -116,6 +139,12 @@ run-measure: setup-qemu ## what system calls, switches, calls and threads cost, 
 	@$(PROOF)
 
 run-thread-lifecycle: setup-qemu ## threads: start, join, detach, exit, in every order
+	@$(PROOF)
+
+run-dispatch: setup-qemu ## instructions of a switch: beside 2 to 500 threads (CPUS=1), on one CPU and on all at once (CPUS=16)
+	@$(PROOF)
+
+run-policy: setup-qemu ## weights and latency classes: bad ones, inherited ones, and who may choose
 	@$(PROOF)
 
 run-timer-smoke: setup-qemu ## sleeps and timeouts last as long as they should
@@ -134,6 +163,10 @@ run-ring-flood: setup-qemu ## full rings: nothing is lost, nothing overflows
 	@$(PROOF)
 
 run-tlb-stress: setup-qemu ## memory that is unmapped on one CPU is gone on all
+	@$(PROOF)
+
+run-latency: ICOUNT = 1
+run-latency: setup-qemu ## long operations keep nobody else from the CPU
 	@$(PROOF)
 
 run-fuzz: setup-qemu ## random entries, pointers and capabilities beside a victim that must not notice
@@ -160,13 +193,82 @@ run-faults: setup-qemu ## a fault in a program ends that program and nobody else
 run-clock: setup-qemu ## the clock: monotonic, the same on all CPUs, as fast as it should be
 	@$(PROOF)
 
+##@ The proofs of scheduling contexts (CPUS; by counted instructions, which is what makes budgets exact)
+
+run-scheduling-context: ICOUNT = 1
+run-scheduling-context: setup-qemu ## budgets, overruns, loans along calls, revocation, notifications: prints a marker for each
+	@$(PROOF)
+
+run-session-context: ICOUNT = 1
+run-session-context: setup-qemu ## what a logout does to contexts, bound and lent
+	@$(PROOF)
+
+run-context-accuracy: setup-qemu ## 10 ms in 100 ms beside 40 hogs, 60 beside four: to the percent, over 10 s of guest time
+	@$(PROOF)
+
+run-context-order: ICOUNT = 1
+run-context-order: setup-qemu ## scenarios of the simulator, played by threads: the same order of runs (CPUS=1: sixteen; 2: three)
+	@$(PROOF)
+
+run-donation-stress: setup-qemu ## 10,000 loans across CPUs beside revocations and kills (by time, or with ICOUNT=1)
+	@$(PROOF)
+
+run-mcs: ICOUNT = 1
+run-mcs: setup-qemu ## the behaviours that seL4's tests of its MCS kernel ask for, one named test a line
+	@$(PROOF)
+
+##@ The proofs of fair scheduling: on the machines of tools/capos/suite.txt, beside the simulator's shares (POLICY)
+
+run-thread-fairness: setup-qemu ## weights 2:1 share a CPU 2:1, over 10 s of guest time; what the kernel counts adds up (POLICY)
+	@$(PROOF)
+
+run-thread-fairness-interactive: setup-qemu ## a short sleeper beside hogs runs within a quantum, sooner as interactive than as batch
+	@$(PROOF)
+
+run-thread-fairness-weight-change: setup-qemu ## a change of weight takes effect when the thread is queued next
+	@$(PROOF)
+
+run-smp-fairness: setup-qemu ## three equal hogs on two CPUs, five on four, 2:1:1 on two
+	@$(PROOF)
+
+run-thread-scale: setup-qemu ## one piece of work on 1, 2 and 4 threads, beside a bare loop: by time a report, with ICOUNT=1 asserted
+	@$(PROOF)
+
+run-smp-process-scale: setup-qemu ## the same work by 1, 2 and 4 processes (ICOUNT)
+	@$(PROOF)
+
+run-smp-workloads: setup-qemu ## six shapes of parallel work on the CPUs that there are, as a table (CPUS, ICOUNT)
+	@$(PROOF)
+
+run-fair-hogs: setup-qemu ## hogs against short sleepers, and a sleeper of a minute
+	@$(PROOF)
+
+run-fair-ipc: setup-qemu ## callers and servers beside hogs
+	@$(PROOF)
+
+run-fair-wake-storm: setup-qemu ## dozens of threads woken at one instant
+	@$(PROOF)
+
+run-fair-fork-storm: setup-qemu ## a thousand new threads beside a hog
+	@$(PROOF)
+
+run-fair-crowd: setup-qemu ## 16 CPUs: fewer threads than CPUs, and many more
+	@$(PROOF)
+
 ##@ Tests
 
 kernel-test: setup-iso ## the proofs, the boot options and the planted bugs, on several machines (ARGS='smoke ipc' for some)
 	@$(CAPOS) suite $(ARGS)
 
+replay: setup-rust ## check a trace that the kernel wrote: the scheduling core decides the same again (TRACE=file.dump)
+	@test -n '$(TRACE)' || { echo 'replay: which trace? make replay TRACE=file.dump' >&2; exit 2; }
+	@$(CAPOS) replay '$(basename $(TRACE)).dump'
+
 terminal-test: setup-qemu ## drive the shell over the serial line, key by key
 	@$(CAPOS) terminal-test $(ARGS)
+
+linux-test: setup-linux ## boot the Linux that bench-linux measures, and look whether it prints every row
+	@$(CAPOS) linux-test
 
 iso: setup-iso ## a disc that boots the kernel by BIOS and by UEFI, under target/
 	@$(CAPOS) iso $(ARGS)
@@ -228,8 +330,17 @@ bench-sim: setup-rust ## events a second and peak memory of the simulator at 256
 bench-runtime: setup-peers ## our runtime beside tokio, async-executor, may, Go, Boost.Fiber, rayon, ... (REPS, ARGS='--only yield')
 	@$(BENCH) --bin bench-runtime -- --reps $(REPS) $(ARGS)
 
-bench-kernel: setup-qemu ## what the kernel's operations cost, in instructions and time, beside Linux (ARGS)
+bench-io: setup-peers ## an echo and an HTTP server beside tokio/hyper and Go: requests a second, p50, p99, with and without a hog (REPS, ARGS)
+	@$(BENCH) --bin bench-io -- --reps $(REPS) $(ARGS)
+
+bench-guest: setup-bench ## what it costs to charge a guest, beside the engine's own metering: instructions (ARGS)
+	@$(BENCH) --bin bench-guest -- --reps $(REPS) $(ARGS)
+
+bench-kernel: setup-qemu ## what the kernel's operations cost, in instructions, beside Linux (ARGS)
 	@$(CAPOS) bench $(ARGS)
+
+bench-linux: setup-linux ## the same rows on capOS and on Linux in the same emulator, one table; takes minutes (REPS, ARGS)
+	@$(CAPOS) linux --reps $(REPS) $(ARGS)
 
 ##@ Development
 
@@ -247,7 +358,7 @@ tidy: setup-rust ## docs name things that exist, no dead files, no over-long fun
 	@cargo run --quiet --locked -p tidy
 
 doc: setup-rust ## the API pages, under target/doc
-	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked
+	@tools/doc.sh
 
 clean: ## remove everything that was built
 	cargo clean

@@ -62,6 +62,17 @@ step_c() {
   has pkg-config || install_package pkg-config "the C examples find the installed library with it"
 }
 
+# The guests that are written in C, for the tests of `janus run`.
+step_wasm() {
+  has clang || install_package clang "the C guests of the runtime are compiled with it"
+  has wasm-ld || install_package lld "the C guests are linked with it"
+  [ -e /usr/include/wasm32-wasi/stdio.h ] || install_package wasi-libc "the C library of the guests"
+  local version
+  version=$(clang -dumpversion | cut -d. -f1)
+  compgen -G "/usr/lib/llvm-$version/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a" >/dev/null ||
+    install_package "libclang-rt-$version-dev-wasm32" "what the compiler calls in the C guests"
+}
+
 step_valgrind() {
   has valgrind || install_package valgrind "make bench-sched counts instructions with it"
 }
@@ -82,6 +93,39 @@ step_iso() {
   has mformat || install_package mtools "grub-mkrescue makes the disc's UEFI partition with it"
   [ -e /usr/share/ovmf/OVMF.fd ] || [ -n "${CAPOS_OVMF-}" ] ||
     install_package ovmf "the UEFI firmware that the disc is tested with"
+}
+
+# The Linux that the kernel is measured beside: Debian's kernel for clouds, unpacked and not installed.
+step_linux() {
+  local folder
+  folder=${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}/linux
+  if [ -n "${CAPOS_LINUX-}" ] || compgen -G "$folder/boot/vmlinuz-*" >/dev/null; then return; fi
+  local why="make bench-linux boots it" name=CAPOS_LINUX
+  if ! has apt-get || ! has dpkg; then
+    fail "a Linux kernel is missing ($why) and there is no apt-get here; name one that boots in QEMU by $name=FILE"
+  fi
+  say "fetching linux-image-cloud-amd64 into target/linux ($why)"
+  local log
+  log=$(mktemp)
+  mkdir -p "$folder"
+  # The lists of a fresh machine are empty or old: fetch them, where we may, only when the first try fails.
+  if ! fetch_linux "$folder" >"$log" 2>&1 && ! { apt-get update -q && fetch_linux "$folder"; } >"$log" 2>&1; then
+    tail -n 5 "$log" >&2
+    rm -f "$log"
+    fail "apt-get could not fetch linux-image-cloud-amd64 ($why); see the lines above, or name a kernel by $name=FILE"
+  fi
+  rm -f "$log"
+}
+
+# fetch_linux FOLDER: the package is empty and depends on the one of the newest version.
+fetch_linux() {
+  local real
+  real=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+  [ -n "$real" ] || return 1
+  rm -f "$1"/*.deb
+  (cd "$1" && apt-get download "$real" && dpkg -x "$real"_*.deb unpacked) || return 1
+  # Its modules are not needed: what the benchmark uses is built in.
+  mkdir -p "$1/boot" && mv "$1"/unpacked/boot/vmlinuz-* "$1/boot/" && rm -rf "$1/unpacked" "$1"/*.deb
 }
 
 step_fuzz() {
@@ -122,10 +166,10 @@ step_go() {
   fi
 }
 
-[ $# -gt 0 ] || fail "name the steps: rust, python, c, valgrind, qemu, iso, fuzz, peers"
+[ $# -gt 0 ] || fail "name the steps: rust, python, c, wasm, valgrind, qemu, iso, linux, fuzz, peers"
 for step in "$@"; do
   case $step in
-    rust | python | c | valgrind | qemu | iso | fuzz | peers) "step_$step" ;;
-    *) fail "no step '$step'; there are rust, python, c, valgrind, qemu, iso, fuzz and peers" ;;
+    rust | python | c | wasm | valgrind | qemu | iso | linux | fuzz | peers) "step_$step" ;;
+    *) fail "no step '$step'; there are rust, python, c, wasm, valgrind, qemu, iso, linux, fuzz and peers" ;;
   esac
 done

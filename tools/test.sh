@@ -20,10 +20,11 @@ groups=(
   "kernel:    cargo run --quiet --locked -p capos -- suite"
   "terminal:  cargo run --quiet --locked -p capos -- terminal-test"
   "iso:       cargo run --quiet --locked -p capos -- iso-test"
+  "linux:     cargo run --quiet --locked -p capos -- linux-test"
   "golden:    cargo run --release --quiet --locked -p sim -- golden --check"
   "sim-fuzz:  cargo run --release --quiet --locked -p sim -- fuzz --seeds $seeds"
   "asan:      tools/asan.sh"
-  "docs:      env RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked"
+  "docs:      tools/doc.sh"
 )
 
 logs=${CARGO_TARGET_DIR:-target}/test-logs

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Problem;
+use crate::options::fit;
 use crate::package::strip;
 use crate::place::{cannot, make_folder, write_file};
 
@@ -40,6 +41,7 @@ pub fn make(kernel: &Path, image: &Path, options: &str, output: &Path) -> Result
     if options.contains(['\n', '{', '}', ';', '"', '\'', '$', '\\']) {
         return Err(Problem(format!("boot options of a disc are plain words, not `{options}`")));
     }
+    fit(options)?;
     let mut tree = output.as_os_str().to_owned();
     tree.push(format!(".tree.{}", std::process::id()));
     let tree = PathBuf::from(tree);

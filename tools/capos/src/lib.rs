@@ -1,21 +1,28 @@
 //! The host tool of capOS, as a library: manifests become bytes, programs become boot images, images are booted in QEMU.
 //!
 //! A run goes through the modules in this order: [`guest`] builds kernel and programs, [`package`] makes the boot image out of
-//! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed.
+//! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed;
+//! [`twin`] compares shares of CPUs with the simulator's. A trace that it wrote is kept and exported by [`capture`] and checked by [`replay`].
 
 pub mod bench;
+pub mod capture;
+pub mod cpio;
 pub mod guest;
 pub mod iso;
+pub mod linux;
 pub mod manifest;
+pub mod options;
 pub mod package;
 pub mod place;
 pub mod proof;
 pub mod qemu;
+pub mod replay;
 pub mod screen;
 pub mod script;
 pub mod suite;
 pub mod symbols;
 pub mod terminal;
+pub mod twin;
 
 /// What went wrong, in words for the person at the terminal: what it was, and what to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]

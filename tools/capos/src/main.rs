@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use capos::bench::{self, Then};
+use capos::capture::{self, Capture};
 use capos::guest::{self, Variant};
 use capos::place::Project;
 use capos::proof::{Report, Run, Show, say};
@@ -12,13 +13,19 @@ use capos::qemu::{Guest, Machine, Medium, Outcome};
 use capos::script::{self, Script};
 use capos::suite::{self, Tally};
 use capos::terminal::{Farewell, converse};
-use capos::{Problem, iso, package};
+use capos::{Problem, iso, linux, options, package, twin};
 use clap::{Args, Parser, Subcommand};
 
 /// Memory of a machine, unless somebody says otherwise.
 const MEM_MIB: u32 = 256;
+/// CPUs of a machine, unless somebody says otherwise.
+const CPUS: u32 = 4;
+/// The most that QEMU's machine has without an interrupt remapper.
+const CPUS_MAX: u32 = 255;
 /// Time limit of a run, unless somebody says otherwise.
 const SECONDS: u64 = 60;
+/// How much more time a run that counts instructions has.
+const ICOUNT_TIMES: u64 = 5;
 
 #[derive(Parser)]
 #[command(name = "capos", about = "Builds capOS, makes boot images, boots them in QEMU", version)]
@@ -92,6 +99,16 @@ enum Action {
         #[arg(long)]
         record: bool,
     },
+    /// Check kernel traces: they obey the rules, and the scheduling core decides again what the kernel did
+    Replay {
+        /// The traces, as the kernel wrote them (.dump)
+        #[arg(required = true)]
+        dumps: Vec<PathBuf>,
+    },
+    /// Measure capOS and Linux in the same emulator, row by row
+    Linux(LinuxBench),
+    /// Boot the Linux that capOS is measured beside, and look whether it prints every row
+    LinuxTest,
     /// Build, make the image, boot it, and judge: ends with `proof NAME: ok` or `proof NAME: FAILED <why>`
     Proof {
         /// The proof: manifests/NAME.toml
@@ -99,6 +116,28 @@ enum Action {
         #[command(flatten)]
         boot: ProofBoot,
     },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LinuxPart {
+    Rows,
+    Scale,
+}
+
+#[derive(Args)]
+struct LinuxBench {
+    /// Models of CPU, one table each; again for more (default: `max`, and the same without fast string instructions)
+    #[arg(long, value_name = "MODEL")]
+    cpu: Vec<String>,
+    /// Boots of each system for thread-scale, in turn
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    reps: u32,
+    /// Only the rows, or only thread-scale
+    #[arg(long, value_name = "PART")]
+    only: Option<LinuxPart>,
+    /// Write the figures into the history
+    #[arg(long)]
+    record: bool,
 }
 
 #[derive(Args, Clone)]
@@ -135,6 +174,9 @@ struct MachineOptions {
     /// Further arguments of QEMU, as they are (`-s -S` waits for gdb)
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     qemu_args: String,
+    /// Save the kernel's scheduling trace: .pftrace (Perfetto), .json (Chrome); the dump is kept beside it (.dump)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Take what was built before as it is
     #[arg(long)]
     no_build: bool,
@@ -146,11 +188,25 @@ struct MachineOptions {
 }
 
 impl MachineOptions {
-    fn machine(&self, cpus: u32) -> Machine {
+    fn machine(&self, cpus: u32, capture: Option<&Capture>) -> Machine {
         let mem_mib = self.mem.unwrap_or(MEM_MIB);
-        let (cpu, append) = (self.cpu.clone(), self.append.clone());
+        let (cpu, mut append) = (self.cpu.clone(), self.append.clone());
+        let debug = capture.map(Capture::dump);
+        if debug.is_some() {
+            append = capture::with_trace(&append);
+        }
         let extra = self.qemu_args.split_whitespace().map(str::to_owned).collect();
-        Machine { cpus, mem_mib, icount: self.icount, cpu, append, extra, ..Machine::default() }
+        Machine { cpus, mem_mib, icount: self.icount, cpu, append, debug, extra, ..Machine::default() }
+    }
+
+    /// The trace that is asked for.
+    fn capture(&self) -> Result<Option<Capture>, Problem> {
+        self.trace.as_deref().map(Capture::new).transpose()
+    }
+
+    /// The time limit where none was given: `seconds`, or more for a machine that counts instructions, which is slower.
+    fn limit(&self, seconds: u64) -> u64 {
+        if self.icount.is_some() { seconds * ICOUNT_TIMES } else { seconds }
     }
 }
 
@@ -160,9 +216,9 @@ struct Boot {
     #[arg(long)]
     manifest: String,
     /// CPUs
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
+    #[arg(long, default_value_t = 4, value_parser = parse_cpus, allow_hyphen_values = true)]
     cpus: u32,
-    /// Time limit in seconds (default: 60, none when interactive)
+    /// Time limit in seconds (default: 60, with --icount 300, none when interactive)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
     /// Connect this terminal with the serial line; Ctrl-A x leaves
@@ -177,10 +233,10 @@ struct Boot {
 
 #[derive(Args)]
 struct ProofBoot {
-    /// CPUs; several numbers with commas make several runs
-    #[arg(long, value_delimiter = ',', default_value = "4", value_parser = clap::value_parser!(u32).range(1..=255))]
+    /// CPUs; several numbers with commas make several runs (default: 4, or what tools/capos/suite.txt says if it counts instructions)
+    #[arg(long, value_delimiter = ',', value_parser = parse_cpus, allow_hyphen_values = true)]
     cpus: Vec<u32>,
-    /// Time limit of each run in seconds (default: what tools/capos/suite.txt says, or 60)
+    /// Time limit of each run in seconds (default: what tools/capos/suite.txt says, or 60; with --icount five times that)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
     #[command(flatten)]
@@ -193,7 +249,7 @@ struct IsoTest {
     #[arg(default_value = "smoke")]
     name: String,
     /// CPUs
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
+    #[arg(long, default_value_t = 2, value_parser = parse_cpus, allow_hyphen_values = true)]
     cpus: u32,
     /// Time limit of each boot in seconds; the firmware takes most of it
     #[arg(long, value_name = "SECONDS", default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..))]
@@ -201,6 +257,11 @@ struct IsoTest {
     /// Show all that is said
     #[arg(short, long)]
     verbose: bool,
+}
+
+fn parse_cpus(text: &str) -> Result<u32, String> {
+    let cpus = text.parse().ok().filter(|cpus| (1..=CPUS_MAX).contains(cpus));
+    cpus.ok_or_else(|| format!("a machine has 1 to {CPUS_MAX} CPUs"))
 }
 
 fn main() -> ExitCode {
@@ -221,6 +282,7 @@ fn main() -> ExitCode {
             };
             make_disc(&project, &build.variant(), manifest, append, &output)?;
             say(&output.display().to_string());
+            say(&format!("boot it with: {}", boot_line(&output)));
             Ok(ExitCode::SUCCESS)
         }
         Action::Bench { cpu, check, record } => {
@@ -231,12 +293,28 @@ fn main() -> ExitCode {
             };
             bench::run(&project, cpu, then).map(|()| ExitCode::SUCCESS)
         }
+        Action::Linux(options) => {
+            let default = || vec!["max".to_owned(), linux::NO_FAST_STRINGS.to_owned()];
+            let cpus = if options.cpu.is_empty() { default() } else { options.cpu.clone() };
+            let (cpus, reps) = match options.only {
+                None => (cpus, options.reps),
+                Some(LinuxPart::Rows) => (cpus, 0),
+                Some(LinuxPart::Scale) => (Vec::new(), options.reps),
+            };
+            let options = linux::Options { cpus, reps, record: options.record };
+            linux::run(&project, &options).map(|()| ExitCode::SUCCESS)
+        }
+        Action::LinuxTest => linux::smoke(&project).map(|()| ExitCode::SUCCESS),
         Action::Suite { names } => suite::run(&project, names).map(|tally| tell(&tally)),
         Action::TerminalTest { scripts, no_build } => {
             test_terminal(&project, scripts, !no_build).map(|tally| tell(&tally))
         }
         Action::IsoTest(test) => test_disc(&project, test).map(|tally| tell(&tally)),
-        Action::Proof { name, boot } => Ok(proof(&project, name, boot)),
+        Action::Replay { dumps } => Ok(replay(dumps)),
+        Action::Proof { name, boot } => {
+            let plan = Plan::new(&project, name, boot)?;
+            Ok(proof(&project, name, &plan))
+        }
     });
     result.unwrap_or_else(|problem| {
         eprintln!("capos: {problem}");
@@ -244,11 +322,33 @@ fn main() -> ExitCode {
     })
 }
 
+fn replay(dumps: &[PathBuf]) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for path in dumps {
+        match capture::check(path) {
+            Ok(replayed) => say(&format!("replay: ok: {}: {replayed}", path.display())),
+            Err(problem) => {
+                say(&format!("replay: FAILED: {}: {problem}", path.display()));
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    code
+}
+
+/// Saves the trace of a run that has ended, whatever came of it.
+fn save(capture: Option<&Capture>) -> Result<(), Problem> {
+    if let Some(capture) = capture {
+        say(&format!("capos: {}", capture.save()?));
+    }
+    Ok(())
+}
+
 fn check(project: &Project, manifests: &[String]) -> Result<ExitCode, Problem> {
     let mut code = ExitCode::SUCCESS;
     for name in manifests {
-        match package::compile_manifest(&project.manifest(name)) {
-            Ok(bytes) => say(&format!("{name}: ok, {} bytes", bytes.len())),
+        match package::check(project, &project.manifest(name)) {
+            Ok((bytes, _)) => say(&format!("{name}: ok, {} bytes", bytes.len())),
             Err(problem) => {
                 say(&problem.to_string());
                 code = ExitCode::FAILURE;
@@ -321,6 +421,15 @@ fn make_disc(
     iso::make(&kernel, &image, options, output)
 }
 
+/// The command that boots a disc, with this terminal as its serial line; Ctrl-A x leaves.
+fn boot_line(disc: &Path) -> String {
+    let disc = disc.display();
+    format!(
+        "qemu-system-x86_64 -M q35 -cpu max -smp 4 -m 256 -cdrom '{disc}' -display none -serial mon:stdio -no-reboot \
+         -device isa-debug-exit,iobase=0xf4,iosize=0x04"
+    )
+}
+
 fn test_disc(project: &Project, test: &IsoTest) -> Result<Tally, Problem> {
     let IsoTest { name, cpus, .. } = test;
     let firmware = iso::firmware()?;
@@ -359,16 +468,21 @@ fn log_of(project: &Project, options: &MachineOptions, name: &str) -> Result<Pat
 }
 
 fn run(project: &Project, boot: &Boot) -> Result<ExitCode, Problem> {
+    options::check(&boot.options.append)?;
+    let capture = boot.options.capture()?;
     let manifest = project.manifest(&boot.manifest);
     let medium = prepare(project, &boot.options, &manifest)?;
     let log = log_of(project, &boot.options, &name_of(&manifest))?;
-    let machine = boot.options.machine(boot.cpus);
-    let limit = boot.timeout.or((!boot.interactive).then_some(SECONDS)).map(Duration::from_secs);
+    let machine = boot.options.machine(boot.cpus, capture.as_ref());
+    let default = (!boot.interactive).then_some(boot.options.limit(SECONDS));
+    let limit = boot.timeout.or(default).map(Duration::from_secs);
     if boot.interactive {
-        return interact(&machine, &medium, &log, limit);
+        let code = interact(&machine, &medium, &log, limit)?;
+        return save(capture.as_ref()).map(|()| code);
     }
     let (expects, show) = (boot.expect.clone(), Show::Lines);
     let report = Run { machine, medium, limit, expects, show, log: log.clone() }.watch()?;
+    save(capture.as_ref())?;
     let Some(why) = report.failure(limit) else { return Ok(ExitCode::SUCCESS) };
     say(&format!("capos: {why}; {}", report.advice(&log)));
     Ok(status_of(&report))
@@ -388,7 +502,14 @@ fn interact(
     log: &Path,
     limit: Option<Duration>,
 ) -> Result<ExitCode, Problem> {
-    eprintln!("capos: Ctrl-A x leaves the machine");
+    eprintln!("capos: Ctrl-A x leaves the machine; Ctrl-A twice types one");
+    if let Some(shift) = machine.icount {
+        eprintln!(
+            "capos: its clock counts instructions, {} ns each: it stands still or leaps beside yours, and the tour takes up to a minute \
+             (a key skips it)",
+            1u64 << shift
+        );
+    }
     let mut guest = Guest::start(machine, medium, log)?;
     Ok(match converse(&mut guest, limit) {
         Farewell::Ended(Outcome::Off(status)) => ExitCode::from(status),
@@ -400,6 +521,14 @@ fn interact(
             eprintln!("\ncapos: left, and the machine is off; the log: {}", log.display());
             ExitCode::SUCCESS
         }
+        Farewell::Signal(signal) => {
+            eprintln!(
+                "\ncapos: ended by signal {signal}, and the machine is off; the log: {}",
+                log.display()
+            );
+            // As shells have it.
+            ExitCode::from(128u8.saturating_add(signal as u8))
+        }
         Farewell::TimeUp => {
             eprintln!("\ncapos: the time is over, and the machine is off; the log: {}", log.display());
             ExitCode::FAILURE
@@ -407,9 +536,39 @@ fn interact(
     })
 }
 
+/// The runs of a proof, checked before anything is built.
+struct Plan {
+    cpus: Vec<u32>,
+    seconds: u64,
+    options: MachineOptions,
+    capture: Option<Capture>,
+}
+
+impl Plan {
+    fn new(project: &Project, name: &str, boot: &ProofBoot) -> Result<Plan, Problem> {
+        options::check(&boot.options.append)?;
+        let table = suite::read(project)?;
+        let size = suite::size_of(&table, name);
+        let default = boot.options.limit(size.map_or(SECONDS, |(_, seconds)| seconds));
+        let seconds = boot.timeout.unwrap_or(default);
+        let mut options = boot.options.clone();
+        options.mem = options.mem.or(size.map(|(mem_mib, _)| mem_mib));
+        // A proof that the table has by counted instructions only says nothing, or takes for ever, in another way.
+        let counted = suite::counted(&table, name);
+        options.icount = options.icount.or(counted.as_ref().map(|(_, shift)| *shift));
+        suite::refuse_other_machines(&table, name, &boot.cpus)?;
+        let mut cpus = boot.cpus.clone();
+        if cpus.is_empty() {
+            cpus = counted.map_or(vec![CPUS], |(cpus, _)| cpus);
+        }
+        let capture = options.capture()?;
+        Ok(Plan { cpus, seconds, options, capture })
+    }
+}
+
 /// Runs a proof on each number of CPUs and gives the one verdict.
-fn proof(project: &Project, name: &str, boot: &ProofBoot) -> ExitCode {
-    match prove(project, name, boot) {
+fn proof(project: &Project, name: &str, plan: &Plan) -> ExitCode {
+    match prove(project, name, plan) {
         Ok(()) => {
             say(&format!("proof {name}: ok"));
             ExitCode::SUCCESS
@@ -425,25 +584,32 @@ fn proof(project: &Project, name: &str, boot: &ProofBoot) -> ExitCode {
     }
 }
 
-fn prove(project: &Project, name: &str, boot: &ProofBoot) -> Result<(), Problem> {
-    let medium = prepare(project, &boot.options, &project.manifest(name))?;
-    let log = log_of(project, &boot.options, name)?;
-    let size = suite::size_of(&suite::read(project)?, name);
-    let seconds = boot.timeout.or(size.map(|(_, seconds)| seconds)).unwrap_or(SECONDS);
-    let mut options = boot.options.clone();
-    options.mem = options.mem.or(size.map(|(mem_mib, _)| mem_mib));
-    for &cpus in &boot.cpus {
-        if boot.cpus.len() > 1 {
+fn prove(project: &Project, name: &str, plan: &Plan) -> Result<(), Problem> {
+    let Plan { cpus: numbers, seconds, options, capture } = plan;
+    let medium = prepare(project, options, &project.manifest(name))?;
+    let log = log_of(project, options, name)?;
+    for &cpus in numbers {
+        if numbers.len() > 1 {
             say(&format!("--- {name} on {cpus} CPUs"));
         }
-        let limit = Some(Duration::from_secs(seconds));
+        let limit = Some(Duration::from_secs(*seconds));
         let show = Show::LinesOfProof(name.to_owned());
-        let (machine, medium, log) = (options.machine(cpus), medium.clone(), log.clone());
+        let capture = match capture {
+            Some(capture) if numbers.len() > 1 => Some(capture.numbered(cpus)),
+            capture => capture.clone(),
+        };
+        let machine = options.machine(cpus, capture.as_ref());
+        let (medium, log) = (medium.clone(), log.clone());
         let report = Run { machine, medium, limit, expects: Vec::new(), show, log: log.clone() }.watch()?;
-        if let Some(why) = report.proof_failure(name, limit) {
-            let on = if boot.cpus.len() > 1 { format!(" (on {cpus} CPUs)") } else { String::new() };
+        let saved = save(capture.as_ref());
+        let rows = twin::compare(project, &options.append, &report.shares)?;
+        rows.iter().for_each(|row| say(&format!("  {}", row.text)));
+        let differs = || rows.iter().find(|row| !row.agrees).map(|row| row.text.clone());
+        if let Some(why) = report.proof_failure(name, limit).or_else(differs) {
+            let on = if numbers.len() > 1 { format!(" (on {cpus} CPUs)") } else { String::new() };
             return Err(Problem(format!("{why}{on}\ncapos: {}", report.advice(&log))));
         }
+        saved?;
     }
     Ok(())
 }

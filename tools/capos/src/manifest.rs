@@ -6,9 +6,10 @@
 use std::fmt;
 use std::ops::Range;
 
+use abi::Overrun;
 use image::format::{
-    CRITICAL, HEADER_BYTES, MAGIC, RawAllow, RawGrant, RawMemory, RawPool, RawPoolGrant, RawProcess,
-    RawProfile, RawText, Record, Span, TABLES, Text, VERSION, table,
+    CRITICAL, HEADER_BYTES, MAGIC, RawAllow, RawContext, RawCpus, RawGrant, RawMemory, RawPool, RawPoolGrant,
+    RawProcess, RawProfile, RawText, Record, Span, TABLES, Text, VERSION, table,
 };
 use image::{Class, ErrorKind, Manifest, ManifestError, Name, Section, grantable, limits, right};
 use toml::Spanned;
@@ -153,6 +154,7 @@ struct Output {
     pool_grants: Vec<RawPoolGrant>,
     minter: Vec<RawAllow>,
     profiles: Vec<RawProfile>,
+    contexts: Vec<RawContext>,
     strings: String,
 }
 
@@ -177,6 +179,7 @@ impl Output {
         tables[table::POOL_GRANT] = rows(&self.pool_grants);
         tables[table::MINTER] = rows(&self.minter);
         tables[table::PROFILE] = rows(&self.profiles);
+        tables[table::CONTEXT] = rows(&self.contexts);
         tables[table::STRINGS] = (self.strings.len(), self.strings.into_bytes());
         let length = HEADER_BYTES + tables.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
         let mut all = MAGIC.to_vec();
@@ -205,7 +208,8 @@ fn rows<R: Record>(records: &[R]) -> (usize, Vec<u8>) {
     (records.len(), bytes)
 }
 
-const FILE_KEYS: &[&str] = &["name", "process", "memory", "pool", "pool_grant", "minter", "profile"];
+const FILE_KEYS: &[&str] =
+    &["name", "process", "memory", "pool", "pool_grant", "minter", "profile", "context"];
 const PROCESS_KEYS: &[&str] =
     &["name", "program", "args", "grants", "session", "critical", "after", "weight", "class", "profile"];
 const GRANT_KEYS: &[&str] = &["cap", "name", "rights", "badge"];
@@ -216,6 +220,19 @@ const POOL_GRANT_KEYS: &[&str] = &["name", "pool", "account"];
 const MINTER_KEYS: &[&str] = &["allow"];
 const ALLOW_KEYS: &[&str] = &["pool", "account"];
 const PROFILE_KEYS: &[&str] = &["name", "weight", "class", "budget_ns", "period_ns"];
+
+const CONTEXT_KEYS: &[&str] = &[
+    "name",
+    "budget_ns",
+    "period_ns",
+    "deadline_ns",
+    "cpus",
+    "overrun",
+    "criticality",
+    "refills",
+    "timeout",
+    "badge",
+];
 
 type Value<'i> = Spanned<DeValue<'i>>;
 
@@ -286,6 +303,9 @@ impl Compiler {
         for entry in self.entries(root, Section::Profile, PROFILE_KEYS)? {
             self.profile(&entry)?;
         }
+        for entry in self.entries(root, Section::Context, CONTEXT_KEYS)? {
+            self.context(&entry)?;
+        }
         self.minter(root)?;
         Ok(name)
     }
@@ -349,6 +369,7 @@ impl Compiler {
                     .chain(PROCESS_KEYS)
                     .chain(GRANT_KEYS)
                     .chain(ALLOW_KEYS)
+                    .chain(CONTEXT_KEYS)
                     .find(|k| **k == key);
                 let kind = ErrorKind::BadName { key: key.unwrap_or(&"name"), found: Name::default() };
                 self.sense(entry, &value.span(), kind)
@@ -427,15 +448,27 @@ impl Compiler {
         Ok(found)
     }
 
-    fn class(&self, entry: &Entry<'_, '_>) -> Result<Option<Class>, CompileError> {
-        let Some(word) = self.string(entry, "class")? else { return Ok(None) };
-        match Class::ALL.into_iter().find(|class| class.name() == word) {
-            Some(class) => Ok(Some(class)),
+    /// The word under `key` that one of `all` has, if there is one; `unknown` says that none has it.
+    fn word<T: Copy>(
+        &self,
+        entry: &Entry<'_, '_>,
+        key: &str,
+        all: &[T],
+        name: fn(T) -> &'static str,
+        unknown: fn(Name) -> ErrorKind,
+    ) -> Result<Option<T>, CompileError> {
+        let Some(word) = self.string(entry, key)? else { return Ok(None) };
+        match all.iter().find(|known| name(**known) == word) {
+            Some(known) => Ok(Some(*known)),
             None => {
-                let span = entry.table.get("class").map_or(entry.span.clone(), Spanned::span);
-                self.sense(entry, &span, ErrorKind::UnknownClass { name: Name::new(&word) })
+                let span = entry.table.get(key).map_or(entry.span.clone(), Spanned::span);
+                self.sense(entry, &span, unknown(Name::new(&word)))
             }
         }
+    }
+
+    fn class(&self, entry: &Entry<'_, '_>) -> Result<Option<Class>, CompileError> {
+        self.word(entry, "class", &Class::ALL, Class::name, |name| ErrorKind::UnknownClass { name })
     }
 
     fn flag(&self, entry: &Entry<'_, '_>, key: &str) -> Result<bool, CompileError> {
@@ -514,6 +547,10 @@ impl Compiler {
         let name = name.as_deref().unwrap_or(if object.is_empty() { cap } else { object });
         let badge = self.number(&entry, "badge", limits::BADGE)?.unwrap_or(0);
         let mut rights = abi::rights::CALL | abi::rights::GRANT;
+        if interface == abi::Interface::SchedulingContext {
+            // Without it, a context can only be looked at.
+            rights |= abi::rights::WRITE;
+        }
         if table.contains_key("rights") {
             rights = 0;
             for item in self.items(&entry, "rights")? {
@@ -540,7 +577,7 @@ impl Compiler {
         })
     }
 
-    fn pool(&mut self, entry: &Entry<'_, '_>) -> Result<(), CompileError> {
+    fn cpus(&self, entry: &Entry<'_, '_>) -> Result<RawCpus, CompileError> {
         let mut cpus = [0_u64; 4];
         for item in self.items(entry, "cpus")? {
             let cpu = self.integer(entry, "cpus", item, limits::CPU)? as usize;
@@ -551,21 +588,46 @@ impl Compiler {
             }
             cpus[word] |= bit;
         }
+        let [w0, w1, w2, w3] = cpus;
+        Ok(RawCpus { w0, w1, w2, w3 })
+    }
+
+    fn pool(&mut self, entry: &Entry<'_, '_>) -> Result<(), CompileError> {
         let raw = RawPool {
+            cpus: self.cpus(entry)?,
             budget_ns: self.number(entry, "budget_ns", limits::BUDGET_NS)?.unwrap_or(0),
             period_ns: self.number(entry, "period_ns", limits::PERIOD_NS)?.unwrap_or(0),
             max_leases: self.number(entry, "max_leases", limits::LEASES)?.unwrap_or(0),
             max_leases_per_account: self
                 .number(entry, "max_leases_per_account", limits::LEASES)?
                 .unwrap_or(0),
-            cpus0: cpus[0],
-            cpus1: cpus[1],
-            cpus2: cpus[2],
-            cpus3: cpus[3],
             ..RawPool::default()
         };
         let (line, name) = self.head(entry)?;
         self.out.pools.push(RawPool { line, name, ..raw });
+        Ok(())
+    }
+
+    fn context(&mut self, entry: &Entry<'_, '_>) -> Result<(), CompileError> {
+        let any = RawCpus { w0: u64::MAX, w1: u64::MAX, w2: u64::MAX, w3: u64::MAX };
+        let overrun = self.word(entry, "overrun", &Overrun::ALL, Overrun::name, |name| {
+            ErrorKind::UnknownOverrun { name }
+        })?;
+        let timeout = self.string(entry, "timeout")?.unwrap_or_default();
+        let raw = RawContext {
+            budget_ns: self.required_number(entry, "budget_ns", limits::BUDGET_NS)?,
+            period_ns: self.required_number(entry, "period_ns", limits::PERIOD_NS)?,
+            deadline_ns: self.number(entry, "deadline_ns", limits::PERIOD_NS)?.unwrap_or(0),
+            cpus: if entry.table.contains_key("cpus") { self.cpus(entry)? } else { any },
+            overrun: overrun.unwrap_or_default() as u32,
+            criticality: self.number(entry, "criticality", limits::CRITICALITY)?.unwrap_or(0) as u32,
+            refills: self.number(entry, "refills", limits::REFILLS)?.unwrap_or(0) as u32,
+            badge: self.number(entry, "badge", limits::BADGE)?.unwrap_or(0),
+            ..RawContext::default()
+        };
+        let (line, name) = self.head(entry)?;
+        let timeout = self.out.text(&timeout);
+        self.out.contexts.push(RawContext { line, name, timeout, ..raw });
         Ok(())
     }
 

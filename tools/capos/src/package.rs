@@ -39,17 +39,26 @@ fn no_manifest(path: &Path, error: &std::io::Error) -> Problem {
     Problem(format!("no manifest `{name}`: write {file}, or take one of: {}", names.join(" ")))
 }
 
+/// Compiles the manifest in `path`, and looks whether its programs exist; returns it, and the names of all programs.
+///
+/// # Errors
+/// When the manifest is bad, or names a program that does not exist.
+pub fn check(project: &Project, path: &Path) -> Result<(Vec<u8>, Vec<String>), Problem> {
+    let compiled = compile_manifest(path)?;
+    let names = guest::programs(project)?;
+    let manifest = Manifest::parse(&compiled).map_err(|error| Problem(error.to_string()))?;
+    manifest
+        .check_programs(|name| names.iter().any(|known| known == name))
+        .map_err(|error| Problem(format!("{error}\nthere are {}", names.join(", "))))?;
+    Ok((compiled, names))
+}
+
 /// Makes the image of the manifest in `path`, out of what was built, and writes it to `output`.
 ///
 /// # Errors
 /// When the manifest is bad, names a program that does not exist, or something is not built.
 pub fn make(project: &Project, variant: &Variant, path: &Path, output: &Path) -> Result<(), Problem> {
-    let compiled = compile_manifest(path)?;
-    let names = guest::programs(project)?;
-    let checked = Manifest::parse(&compiled).map_err(|error| Problem(error.to_string()))?;
-    checked
-        .check_programs(|name| names.iter().any(|known| known == name))
-        .map_err(|error| Problem(format!("{error}\nthere are {}", names.join(", "))))?;
+    let (compiled, names) = check(project, path)?;
     let mut files = vec![(MANIFEST.to_owned(), compiled)];
     let kernel = variant.kernel(project);
     let kernel = std::fs::read(&kernel).map_err(|error| not_built(&cannot("read", &kernel, &error)))?;
@@ -78,7 +87,7 @@ pub fn prepare(
     build: bool,
 ) -> Result<(PathBuf, PathBuf), Problem> {
     // A bad manifest is said at once, not after the build.
-    compile_manifest(path)?;
+    check(project, path)?;
     if build {
         guest::build(project, variant)?;
     }
@@ -89,7 +98,9 @@ pub fn prepare(
 }
 
 fn not_built(problem: &Problem) -> Problem {
-    Problem(format!("{problem}; build the guest first: capos build"))
+    Problem(format!(
+        "{problem}; build the guest first: leave --no-build out, or `cargo run -p capos -- build`"
+    ))
 }
 
 /// A program without its debug information. What was stripped before is taken again, as long as it is of the same age as the program.

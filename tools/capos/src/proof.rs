@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Problem;
@@ -14,6 +14,13 @@ const TAIL_LINES: usize = 30;
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// A line with one of these in it is the kernel's last word (compared in lower case).
 const PANIC_MARK: &str = "kernel panic";
+
+/// A line that begins so names a boot option that the kernel does not know.
+const UNKNOWN_OPTION: &str = "boot: option `";
+/// While a machine writes its trace the time limit waits: this long from one look at the file to the next,
+const DUMP_LOOK: Duration = Duration::from_secs(5);
+/// and no longer than this in all. QEMU writes a byte at a time, about a million in a second or two.
+const DUMP_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// What is shown while the machine runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,10 +61,16 @@ pub struct Report {
     pub tail: Vec<String>,
     /// The first line of a panic, if there was one.
     pub panic: Option<String>,
+    /// The first boot option that the kernel did not know: what was proved is not what was asked for.
+    pub unknown_option: Option<String>,
     /// Every line that begins with `proof `.
     pub proofs: Vec<String>,
+    /// Every line that begins with `share ` or `order `: what threads got and when, for the comparison with the simulator.
+    pub shares: Vec<String>,
     /// What QEMU itself said.
     pub complaints: String,
+    /// What is wrong with the trace that it wrote.
+    pub trace_fault: Option<String>,
     /// How long it took.
     pub took: Duration,
 }
@@ -93,7 +106,8 @@ impl Run {
     /// When it cannot be started.
     pub fn watch(&self) -> Result<Report, Problem> {
         let start = Instant::now();
-        let deadline = self.limit.map(|limit| start + limit);
+        let mut deadline = self.limit.map(|limit| start + limit);
+        let mut dump = Dump::new(self.machine.debug.as_deref());
         let mut guest = Guest::start(&self.machine, &self.medium, &self.log)?;
         let mut seen = Seen::new(&self.expects, &self.show);
         let mut lines = Lines::default();
@@ -101,7 +115,8 @@ impl Run {
             match guest.next(deadline) {
                 Event::Said(bytes) => lines.take(&bytes, |line| seen.line(line)),
                 Event::Ended(outcome) => break Some(outcome),
-                Event::TimeUp | Event::Quit => break None,
+                Event::TimeUp if dump.grows() => deadline = Some(Instant::now() + DUMP_LOOK),
+                Event::TimeUp | Event::Quit | Event::Signal(_) => break None,
             }
         };
         if !lines.partial.is_empty() {
@@ -112,10 +127,33 @@ impl Run {
             missing: seen.missing,
             tail: seen.tail.into(),
             panic: seen.panic,
+            unknown_option: seen.unknown_option,
             proofs: seen.proofs,
+            shares: seen.shares,
             complaints: std::mem::take(&mut guest.complaints),
+            trace_fault: None,
             took: start.elapsed(),
         })
+    }
+}
+
+/// The trace of a machine whose time is over: is it still being written?
+struct Dump<'a> {
+    file: Option<&'a Path>,
+    bytes: u64,
+    first_look: Option<Instant>,
+}
+
+impl Dump<'_> {
+    fn new(file: Option<&Path>) -> Dump<'_> {
+        Dump { file, bytes: 0, first_look: None }
+    }
+
+    /// Whether it has grown since the last look, and may go on.
+    fn grows(&mut self) -> bool {
+        let bytes = self.file.and_then(|file| file.metadata().ok()).map_or(0, |found| found.len());
+        let first = *self.first_look.get_or_insert_with(Instant::now);
+        bytes > std::mem::replace(&mut self.bytes, bytes) && first.elapsed() < DUMP_LIMIT
     }
 }
 
@@ -124,14 +162,24 @@ struct Seen {
     missing: Vec<String>,
     tail: VecDeque<String>,
     panic: Option<String>,
+    unknown_option: Option<String>,
     proofs: Vec<String>,
+    shares: Vec<String>,
     show: Show,
 }
 
 impl Seen {
     fn new(expects: &[String], show: &Show) -> Seen {
         let missing = expects.to_vec();
-        Seen { missing, tail: VecDeque::new(), panic: None, proofs: Vec::new(), show: show.clone() }
+        Seen {
+            missing,
+            tail: VecDeque::new(),
+            panic: None,
+            unknown_option: None,
+            proofs: Vec::new(),
+            shares: Vec::new(),
+            show: show.clone(),
+        }
     }
 
     fn line(&mut self, line: &str) {
@@ -140,8 +188,14 @@ impl Seen {
         if self.panic.is_none() && lower.contains(PANIC_MARK) {
             self.panic = Some(line.to_owned());
         }
+        if let Some((word, _)) = line.strip_prefix(UNKNOWN_OPTION).and_then(|rest| rest.split_once('`')) {
+            self.unknown_option.get_or_insert_with(|| word.to_owned());
+        }
         if line.starts_with("proof ") {
             self.proofs.push(line.to_owned());
+        }
+        if line.starts_with("share ") || line.starts_with("order ") {
+            self.shares.push(line.to_owned());
         }
         if self.tail.len() == TAIL_LINES {
             self.tail.pop_front();
@@ -165,6 +219,17 @@ pub fn say(line: &str) {
 }
 
 impl Report {
+    /// What came of its trace, as a last line: a good one is told, a bad one is a failure.
+    pub fn add_trace(&mut self, checked: Result<String, String>) {
+        let line = match &checked {
+            Ok(told) => format!("replay: ok: {told}"),
+            Err(why) => format!("replay: FAILED: {why}"),
+        };
+        self.missing.retain(|text| !line.contains(text.as_str()));
+        self.tail.push(line);
+        self.trace_fault = checked.err();
+    }
+
     /// Why the run is no success, in a few words; `None` when it is one.
     #[must_use]
     pub fn failure(&self, limit: Option<Duration>) -> Option<String> {
@@ -183,7 +248,8 @@ impl Report {
             Some(Outcome::Off(0)) => {}
             Some(outcome) => return Some(format!("the machine {outcome}")),
         }
-        self.missing.first().map(|text| format!("never said `{text}`"))
+        let fault = self.trace_fault.as_ref().map(|why| format!("its trace is not good: {why}"));
+        fault.or_else(|| self.missing.first().map(|text| format!("never said `{text}`")))
     }
 
     /// Why the proof `name` is none; `None` when it holds.
@@ -199,7 +265,10 @@ impl Report {
         match self.failure(limit) {
             Some(why) if holds => Some(format!("said ok, and then: {why}")),
             Some(why) => Some(why),
-            None if holds => None,
+            None if holds => {
+                let unknown = self.unknown_option.as_ref();
+                unknown.map(|word| format!("the boot option `{word}` is not known to the kernel"))
+            }
             None => Some(format!("powered off without saying `{good}`")),
         }
     }
@@ -249,8 +318,11 @@ mod tests {
             missing: seen.missing,
             tail: seen.tail.into(),
             panic: seen.panic,
+            unknown_option: seen.unknown_option,
             proofs: seen.proofs,
+            shares: seen.shares,
             complaints: "qemu: bad thing\n".to_owned(),
+            trace_fault: None,
             took: Duration::from_secs(3),
         }
     }
@@ -268,6 +340,8 @@ mod tests {
         says(&good, Some(Outcome::Off(3)), "said ok, and then: the machine powered off with status 3");
         says(&good, None, "said ok, and then: not done after 60 s, stopped");
         says(&good, Some(Outcome::Reset), "reset itself");
+        let odd = ["boot: option `policy=x` is not known and left out; known are", "needed", "proof x: ok"];
+        says(&odd, Some(Outcome::Off(0)), "the boot option `policy=x` is not known");
         says(&good[..1], Some(Outcome::Off(0)), "powered off without saying `proof x: ok`");
         says(&["needed", "proof xy: ok"], Some(Outcome::Off(0)), "without saying");
         says(&["needed", "proof x: okay"], Some(Outcome::Off(0)), "without saying");

@@ -13,7 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Problem;
-use crate::place::{cannot, make_folder};
+use crate::options;
+use crate::place::{cannot, make_folder, write_file};
 
 /// Names another program than `qemu-system-x86_64`.
 pub const QEMU_VARIABLE: &str = "CAPOS_QEMU";
@@ -21,6 +22,8 @@ pub const QEMU_VARIABLE: &str = "CAPOS_QEMU";
 const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
 /// What the kernel adds to the status that it powers off with, to be told from QEMU's own failures.
 const OFF_MARK: i32 = 0x10;
+/// The status of a kernel that panicked, and of nothing else.
+const PANICKED: u8 = 15;
 /// How long QEMU may take to end after its serial line is closed.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -37,6 +40,8 @@ pub struct Machine {
     pub cpu: String,
     /// Boot options.
     pub append: String,
+    /// Where its debug console writes: the kernel's trace.
+    pub debug: Option<PathBuf>,
     /// Further arguments of QEMU, as they are.
     pub extra: Vec<String>,
     /// The program that is the machine.
@@ -47,7 +52,7 @@ impl Default for Machine {
     fn default() -> Machine {
         let qemu = std::env::var_os(QEMU_VARIABLE).unwrap_or_else(|| "qemu-system-x86_64".into()).into();
         let (cpu, append, extra) = ("max".to_owned(), String::new(), Vec::new());
-        Machine { cpus: 4, mem_mib: 256, icount: None, cpu, append, extra, qemu }
+        Machine { cpus: 4, mem_mib: 256, icount: None, cpu, append, debug: None, extra, qemu }
     }
 }
 
@@ -119,6 +124,11 @@ impl Machine {
             .map(OsString::from),
         );
         words.push(EXIT_DEVICE.into());
+        if let Some(path) = &self.debug {
+            // A comma would begin the next property.
+            let path = path.to_string_lossy().replace(',', ",,");
+            words.extend(["-debugcon".into(), format!("file:{path}").into()]);
+        }
         words.extend(self.extra.iter().map(OsString::from));
         words
     }
@@ -154,6 +164,7 @@ impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Outcome::Off(0) => f.write_str("powered off, all well"),
+            Outcome::Off(PANICKED) => write!(f, "powered off with status {PANICKED}, a kernel panic"),
             Outcome::Off(status) => write!(f, "powered off with status {status}"),
             Outcome::Reset => f.write_str("reset itself (a triple fault?)"),
             Outcome::Failed(why) => f.write_str(why),
@@ -170,6 +181,8 @@ pub enum Event {
     Ended(Outcome),
     /// The person at the terminal wants to leave.
     Quit,
+    /// We were sent this signal.
+    Signal(i32),
     /// The time is over, and the machine goes on.
     TimeUp,
 }
@@ -179,6 +192,7 @@ enum Message {
     Complained(Vec<u8>),
     Closed,
     Quit,
+    Signal(i32),
 }
 
 /// The way to the machine's serial input.
@@ -197,6 +211,10 @@ impl Keys {
     /// Makes [`Guest::next`] return [`Event::Quit`].
     pub fn quit(&self) {
         let _ = self.messages.send(Message::Quit);
+    }
+    /// Makes [`Guest::next`] return [`Event::Signal`].
+    pub fn signal(&self, signal: i32) {
+        let _ = self.messages.send(Message::Signal(signal));
     }
 }
 
@@ -218,8 +236,15 @@ impl Guest {
     /// # Errors
     /// When there is no QEMU, or the log cannot be written.
     pub fn start(machine: &Machine, medium: &Medium, log: &Path) -> Result<Guest, Problem> {
+        if matches!(medium, Medium::Kernel { .. }) {
+            options::fit(&machine.append)?;
+        }
         if let Some(folder) = log.parent() {
             make_folder(folder)?;
+        }
+        if let Some(path) = &machine.debug {
+            // What an earlier run wrote is not this one's.
+            write_file(path, &[])?;
         }
         let file = File::create(log).map_err(|error| cannot("write the log", log, &error))?;
         let qemu = &machine.qemu;
@@ -278,6 +303,7 @@ impl Guest {
                 }
                 Ok(Message::Complained(bytes)) => self.complain(&bytes),
                 Ok(Message::Quit) => return Event::Quit,
+                Ok(Message::Signal(signal)) => return Event::Signal(signal),
                 Ok(Message::Closed) | Err(RecvTimeoutError::Disconnected) => {
                     return Event::Ended(self.wait());
                 }
@@ -372,6 +398,9 @@ mod tests {
         let line = words(&counted);
         assert!(line.starts_with("-accel tcg -icount shift=0,sleep=off -M q35"), "{line}");
         assert!(line.contains("-initrd I -append a b -display"), "{line}");
+        let traced = Machine { debug: Some("x,y.dump".into()), ..Machine::default() };
+        let line = words(&traced);
+        assert!(line.ends_with("iosize=0x04 -debugcon file:x,,y.dump"), "{line}");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! row operator> he|pl       # waits until the row with the cursor is this; | is the cursor
 //! enter help                # types a line and Enter; what follows is looked for behind its echo
 //! never panic               # must not come before what the next `see` finds
+//! columns 79                # from here on, no answer to a line has longer lines; 0 is no limit
 //! off 0                     # waits for the machine to power off with this status
 //! ```
 
@@ -48,6 +49,7 @@ enum Step {
     Enter(Vec<u8>),
     See(String),
     Never(String),
+    Columns(usize),
     Row(String, Option<usize>),
     Off(u8),
 }
@@ -146,9 +148,10 @@ fn step(word: &str, rest: &str) -> Result<Step, String> {
             let cursor = rest.find('|').map(|at| rest[..at].chars().count());
             Step::Row(rest.replacen('|', "", 1).trim_end().to_owned(), cursor)
         }
+        "columns" => Step::Columns(rest.parse().map_err(|_| "`columns` takes a number: columns 79")?),
         "off" => Step::Off(rest.parse().map_err(|_| "`off` takes a status: off 0")?),
         "see" | "never" => return Err(format!("`{word}` takes a text")),
-        _ => return Err(format!("no step `{word}`; there are: within type enter see never row off")),
+        _ => return Err(format!("no step `{word}`; there are: within type enter see never columns row off")),
     })
 }
 
@@ -186,6 +189,10 @@ struct Talk<'a> {
     /// What of the text has been dealt with.
     at: usize,
     never: Vec<String>,
+    /// The most columns of a line; 0 is no limit.
+    columns: usize,
+    /// Where the answer to the last line begins.
+    answer: usize,
     limit: Duration,
     end: Option<Outcome>,
 }
@@ -194,7 +201,7 @@ impl Talk<'_> {
     fn new(guest: &mut Guest) -> Talk<'_> {
         let keys = guest.keys();
         let (screen, never) = (Screen::default(), Vec::new());
-        Talk { guest, keys, screen, at: 0, never, limit: STEP_LIMIT, end: None }
+        Talk { guest, keys, screen, at: 0, never, columns: 0, answer: 0, limit: STEP_LIMIT, end: None }
     }
 
     /// Listens until `done` finds what it looks for, the machine ends, or the time is over.
@@ -208,7 +215,7 @@ impl Talk<'_> {
             match self.guest.next(Some(deadline)) {
                 Event::Said(bytes) => self.screen.take(&bytes),
                 Event::Ended(outcome) => self.end = Some(outcome),
-                Event::TimeUp | Event::Quit => return None,
+                Event::TimeUp | Event::Quit | Event::Signal(_) => return None,
             }
         }
     }
@@ -226,9 +233,11 @@ impl Talk<'_> {
                 self.keys.send(bytes);
                 let echoed = self.listen(|talk| talk.screen.text()[from..].find('\n'));
                 self.at = from + echoed.ok_or_else(|| self.why("the line was never echoed"))? + 1;
+                self.answer = self.at;
             }
             Step::See(text) => self.see(text)?,
             Step::Never(text) => self.never.push(text.clone()),
+            Step::Columns(columns) => self.columns = *columns,
             Step::Row(text, cursor) => {
                 let is_so = |talk: &Talk<'_>| {
                     let (row, column) = (talk.screen.row(), talk.screen.column());
@@ -241,6 +250,7 @@ impl Talk<'_> {
                     return Err(self.why(&format!("the row is `{is}`, not `{wanted}`")));
                 }
                 self.at = self.screen.text().len();
+                self.check_columns()?;
             }
             Step::Off(status) => {
                 self.listen(|_| None::<()>);
@@ -265,6 +275,18 @@ impl Talk<'_> {
         }
         self.never.clear();
         self.at += found + text.len();
+        Ok(())
+    }
+
+    /// Whether every whole line of the last answer has room.
+    fn check_columns(&mut self) -> Result<(), String> {
+        let answer = &self.screen.text()[self.answer..self.at];
+        let whole = answer.rfind('\n').map_or("", |end| &answer[..end]);
+        let too_long = whole.lines().find(|line| self.columns > 0 && line.chars().count() > self.columns);
+        if let Some(line) = too_long {
+            return Err(format!("a line of {} columns: `{line}`", line.chars().count()));
+        }
+        self.answer = self.at;
         Ok(())
     }
 

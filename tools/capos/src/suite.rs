@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::capture;
 use crate::guest::{self, Variant};
 use crate::package;
 use crate::place::{Project, cannot};
 use crate::proof::{Report, Run, Show, say};
 use crate::qemu::{Machine, Medium};
+use crate::twin;
 use crate::{Problem, guest::PLANTED_PREFIX};
 
 /// Where the table is, from the project's root.
@@ -37,14 +39,16 @@ pub struct Row {
     pub name: String,
     /// Numbers of CPUs; a run on each.
     pub cpus: Vec<u32>,
-    /// Whether instructions are counted instead of time.
-    pub icount: bool,
+    /// Instructions are counted instead of time, each as `2^n` ns.
+    pub icount: Option<u8>,
     /// Memory, in MiB.
     pub mem_mib: u32,
     /// Time limit of each run, in seconds.
     pub seconds: u64,
     /// Boot options.
     pub options: String,
+    /// Sockets, cores of each, threads of each core, if the machine is not flat.
+    pub shape: Option<[u32; 3]>,
     /// The bug that is planted.
     pub planted: Option<String>,
     /// What must come of it.
@@ -54,7 +58,7 @@ pub struct Row {
 impl Row {
     /// Whether this is the proof as it is: no bug, no boot options.
     fn is_plain(&self) -> bool {
-        self.options.is_empty() && self.planted.is_none()
+        self.options.is_empty() && self.planted.is_none() && self.shape.is_none()
     }
 }
 
@@ -79,21 +83,49 @@ fn parse_row(line: &str) -> Result<Row, String> {
     }
     let [name, cpus, icount, mem, seconds, options] = columns;
     let cpus = cpus.split(',').map(|word| number(word, "a number of CPUs").filter_range(1..=255));
+    let cpus = cpus.collect::<Result<Vec<u32>, _>>()?;
     let (planted, verdict) = parse_verdict(rest)?;
+    let is_shape = |word: &&str| word.starts_with(SHAPE_PREFIX);
+    let words = || options.split(',').filter(|word| *word != "-");
+    let shape = words().find(is_shape).map(|word| parse_shape(word, &cpus)).transpose()?;
     Ok(Row {
         name: name.to_owned(),
-        cpus: cpus.collect::<Result<_, _>>()?,
+        cpus,
+        shape,
         icount: match icount {
-            "yes" => true,
-            "no" => false,
-            other => return Err(format!("icount is `yes` or `no`, not `{other}`")),
+            "no" => None,
+            "yes" => Some(0),
+            shift => match shift.parse() {
+                Ok(shift @ 0..=10) => Some(shift),
+                _ => return Err(format!("icount is `yes`, `no` or a shift up to 10, not `{shift}`")),
+            },
         },
         mem_mib: number(mem, "MiB of memory").filter_range(16..=65536)?,
         seconds: number(seconds, "seconds").filter_range(1..=3600)?.into(),
-        options: if options == "-" { String::new() } else { options.replace(',', " ") },
+        options: words().filter(|word| !is_shape(word)).collect::<Vec<_>>().join(" "),
         planted,
         verdict,
     })
+}
+
+/// A word among the boot options that is the machine's: `smp:2x4x2` has two sockets of four cores of two threads.
+const SHAPE_PREFIX: &str = "smp:";
+
+fn parse_shape(word: &str, cpus: &[u32]) -> Result<[u32; 3], String> {
+    let numbers =
+        word[SHAPE_PREFIX.len()..].split('x').map(|word| number(word, "a number").filter_range(1..=255));
+    let shape: Result<Vec<u32>, String> = numbers.collect();
+    match shape?.as_slice() {
+        &[sockets, cores, threads] if cpus.iter().all(|cpus| *cpus == sockets * cores * threads) => {
+            Ok([sockets, cores, threads])
+        }
+        _ => Err(format!("`{word}` is not SOCKETSxCORESxTHREADS with as many CPUs as the line says")),
+    }
+}
+
+/// QEMU's words for a shape; they add to the number of CPUs that it has been told.
+fn smp([sockets, cores, threads]: [u32; 3]) -> Vec<String> {
+    vec!["-smp".to_owned(), format!("sockets={sockets},cores={cores},threads={threads}")]
 }
 
 fn number(word: &str, what: &str) -> Result<u32, String> {
@@ -152,6 +184,34 @@ pub fn size_of(rows: &[Row], name: &str) -> Option<(u32, u64)> {
     rows.map(|row| (row.mem_mib, row.seconds)).reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)))
 }
 
+/// The machines of the proof `name`, if it is one of counted instructions: the table has it in no other way. Its CPUs, and the shift.
+#[must_use]
+pub fn counted(rows: &[Row], name: &str) -> Option<(Vec<u32>, u8)> {
+    let mut rows = rows.iter().filter(|row| row.name == name && row.is_plain()).peekable();
+    let shift = rows.peek()?.icount?;
+    let mut cpus = Vec::new();
+    for row in rows {
+        row.icount?;
+        cpus.extend(row.cpus.iter().copied().filter(|count| !cpus.contains(count)).collect::<Vec<_>>());
+    }
+    Some((cpus, shift))
+}
+
+/// Refuses machines on which the proof `name` means nothing. Shares and bounds are of one number of CPUs, as in the simulator's scenario; such a proof
+/// counts an instruction as several ns, so that seconds of guest time take few of ours.
+///
+/// # Errors
+/// With the machines that it is for.
+pub fn refuse_other_machines(rows: &[Row], name: &str, cpus: &[u32]) -> Result<(), Problem> {
+    let Some((known, 1..)) = counted(rows, name) else { return Ok(()) };
+    let Some(other) = cpus.iter().find(|cpus| !known.contains(cpus)) else { return Ok(()) };
+    let known: Vec<String> = known.iter().map(u32::to_string).collect();
+    let known = known.join(" or ");
+    Err(Problem(format!(
+        "the proof {name} is of a machine with CPUS={known}, not {other}; it means nothing on others"
+    )))
+}
+
 /// One run of a row.
 #[derive(Clone, Debug)]
 struct Case {
@@ -166,11 +226,16 @@ impl Case {
     fn title(&self) -> String {
         let Case { row, cpus, .. } = self;
         let mut title = format!("{} on {cpus} CPU{}", row.name, if *cpus == 1 { "" } else { "s" });
-        if row.icount {
-            title.push_str(", icount");
+        match row.icount {
+            None => {}
+            Some(0) => title.push_str(", icount"),
+            Some(shift) => title.push_str(&format!(", icount {shift}")),
         }
         if !row.options.is_empty() {
             title.push_str(&format!(", {}", row.options));
+        }
+        if let Some([sockets, cores, threads]) = row.shape {
+            title.push_str(&format!(", {sockets}x{cores}x{threads}"));
         }
         if let Some(name) = &row.planted {
             title.push_str(&format!(", {PLANTED_PREFIX}{name}"));
@@ -189,11 +254,14 @@ impl Case {
         let kind = if matches!(row.verdict, Verdict::Says(_)) { "run --manifest" } else { "proof" };
         let mut command =
             format!("cargo run -p capos -- {kind} {} --cpus {cpus} --mem {}", row.name, row.mem_mib);
-        if row.icount {
-            command.push_str(" --icount");
+        if let Some(shift) = row.icount {
+            command.push_str(&format!(" --icount {shift}"));
         }
         if !row.options.is_empty() {
             command.push_str(&format!(" --append '{}'", row.options));
+        }
+        if let Some(shape) = row.shape {
+            command.push_str(&format!(" --qemu-args='{}'", smp(shape).join(" ")));
         }
         if let Some(name) = &row.planted {
             command.push_str(&format!(" --planted {name}"));
@@ -202,7 +270,7 @@ impl Case {
     }
 
     fn is_small(&self) -> bool {
-        self.cpus <= SMALL_CPUS_MAX || self.row.icount
+        self.cpus <= SMALL_CPUS_MAX || self.row.icount.is_some()
     }
 
     fn run(&self, project: &Project) -> Result<(Report, PathBuf), Problem> {
@@ -210,8 +278,10 @@ impl Case {
         let machine = Machine {
             cpus: self.cpus,
             mem_mib: row.mem_mib,
-            icount: row.icount.then_some(0),
+            icount: row.icount,
             append: row.options.clone(),
+            debug: self.dump(project)?,
+            extra: row.shape.map(smp).unwrap_or_default(),
             ..Machine::default()
         };
         let expects = match &row.verdict {
@@ -220,16 +290,32 @@ impl Case {
         };
         let log = project.output("logs/suite", &format!("{}.log", self.file()))?;
         let limit = Some(Duration::from_secs(row.seconds));
+        let dump = machine.debug.clone();
         let run = Run { machine, medium, limit, expects, show: Show::Nothing, log: log.clone() };
-        Ok((run.watch()?, log))
+        let mut report = run.watch()?;
+        if let Some(dump) = dump {
+            report.add_trace(capture::examine(project, &dump).map_err(|problem| problem.to_string()));
+        }
+        Ok((report, log))
+    }
+
+    /// Where the machine writes its trace, if the row asks for one.
+    fn dump(&self, project: &Project) -> Result<Option<PathBuf>, Problem> {
+        let is_traced = self.row.options.split(' ').any(|word| {
+            // One that is refused leaves no trace.
+            word.strip_prefix("trace=").is_some_and(|events| events.parse::<u32>().is_ok())
+        });
+        is_traced.then(|| project.output("traces/suite", &format!("{}.dump", self.file()))).transpose()
     }
 
     /// Why a run is not as it must be; `None` when it is.
-    fn judge(&self, report: &Report) -> Option<String> {
+    fn judge(&self, project: &Project, report: &Report) -> Option<String> {
         let limit = Some(Duration::from_secs(self.row.seconds));
         let failure = report.proof_failure(&self.row.name, limit);
         match &self.row.verdict {
-            Verdict::Holds(_) => failure,
+            Verdict::Holds(_) => {
+                failure.or_else(|| twin::differs(project, &self.row.options, &report.shares))
+            }
             Verdict::Says(_) => report.failure(limit),
             Verdict::Fails(text) => match failure {
                 None => Some("the proof holds, and must not".to_owned()),
@@ -320,7 +406,7 @@ fn run_one(project: &Project, case: &Case) -> bool {
         }
         Ok((report, log)) => {
             let seconds = report.took.as_secs_f64();
-            let Some(why) = case.judge(&report) else {
+            let Some(why) = case.judge(project, &report) else {
                 say(&format!("ok     {title:<52} {seconds:6.1} s"));
                 return true;
             };
@@ -351,17 +437,33 @@ mod tests {
             (rows.len(), &rows[0].cpus[..], &rows[0].verdict),
             (4, &[1, 2][..], &Verdict::Holds(None))
         );
-        assert_eq!((rows[1].icount, rows[1].options.as_str(), rows[1].mem_mib), (true, "pit quiet", 128));
+        assert_eq!((rows[1].icount, rows[1].options.as_str(), rows[1].mem_mib), (Some(0), "pit quiet", 128));
         assert_eq!(rows[1].verdict, Verdict::Holds(Some("events by Pit".to_owned())));
         assert_eq!(rows[2].planted.as_deref(), Some("no-ipi"));
         assert_eq!(rows[2].verdict, Verdict::Fails("stale byte".to_owned()));
         assert_eq!(rows[3].verdict, Verdict::Fails("start_bsp".to_owned()));
         assert_eq!(size_of(&rows, "smoke"), Some((256, 30)));
         assert_eq!(size_of(&rows, "tlb"), None, "only planted");
+        assert_eq!(counted(&rows, "smoke"), None, "one row is of time");
+        let rows_of_counts = parse("a 2,1 3 256 9 - ok\na 4,2 3 256 9 - ok\n").unwrap();
+        assert_eq!(counted(&rows_of_counts, "a"), Some((vec![2, 1, 4], 3)));
+        assert_eq!(refuse_other_machines(&rows_of_counts, "a", &[4, 1]), Ok(()));
+        assert_eq!(refuse_other_machines(&rows, "smoke", &[7]), Ok(()));
+        let problem = refuse_other_machines(&rows_of_counts, "a", &[4, 3]).unwrap_err().to_string();
+        assert!(problem.contains("CPUS=2 or 1 or 4, not 3"), "{problem}");
         let case = Case { row: rows[1].clone(), cpus: 4, medium: Err(Problem::new("none")) };
         assert_eq!(case.title(), "smoke on 4 CPUs, icount, pit quiet");
         assert_eq!(case.file(), "smoke-on-4-CPUs-icount-pit-quiet");
-        assert!(case.command().ends_with("proof smoke --cpus 4 --mem 128 --icount --append 'pit quiet'"));
+        assert!(case.command().ends_with("proof smoke --cpus 4 --mem 128 --icount 0 --append 'pit quiet'"));
+    }
+
+    #[test]
+    fn a_shape_is_the_machines_and_no_boot_option() {
+        let rows = parse("smoke 8 no 256 30 pit,smp:2x2x2 ok").unwrap();
+        assert_eq!((rows[0].options.as_str(), rows[0].shape), ("pit", Some([2, 2, 2])));
+        let case = Case { row: rows[0].clone(), cpus: 8, medium: Err(Problem::new("none")) };
+        assert_eq!(case.title(), "smoke on 8 CPUs, pit, 2x2x2");
+        assert!(case.command().ends_with("--append 'pit' --qemu-args='-smp sockets=2,cores=2,threads=2'"));
     }
 
     #[test]
@@ -377,8 +479,11 @@ mod tests {
             ("smoke 1 no 256", "a line is: proof"),
             ("smoke 0 no 256 30 - ok", "0 is not from 1 to 255"),
             ("smoke x no 256 30 - ok", "`x` is not a number of CPUs"),
-            ("smoke 1 on 256 30 - ok", "icount is `yes` or `no`"),
+            ("smoke 1 on 256 30 - ok", "icount is `yes`, `no`"),
             ("smoke 1 no 8 30 - ok", "8 is not from 16"),
+            ("smoke 4 no 256 30 smp:2x2 ok", "`smp:2x2` is not SOCKETSxCORESxTHREADS"),
+            ("smoke 4,8 no 256 30 smp:2x2x2 ok", "as many CPUs as the line says"),
+            ("smoke 4 no 256 30 smp:2x0x2 ok", "0 is not from 1 to 255"),
             ("smoke 1 no 256 30 - okay", "not `okay`"),
             ("smoke 1 no 256 30 - planted-x ok", "a planted bug must fail"),
         ] {
@@ -396,14 +501,18 @@ mod tests {
             missing: missing.iter().map(|text| (*text).to_owned()).collect(),
             tail: Vec::new(),
             panic: None,
+            unknown_option: None,
             proofs: proofs.iter().map(|line| (*line).to_owned()).collect(),
+            shares: Vec::new(),
             complaints: String::new(),
+            trace_fault: None,
             took: Duration::ZERO,
         };
+        let project = Project { root: ".".into(), target: "target".into() };
         let off = |status| Some(Outcome::Off(status));
-        assert_eq!(case.judge(&report(&[], off(15), &[])), None);
+        assert_eq!(case.judge(&project, &report(&[], off(15), &[])), None);
         let says = |report, text: &str| {
-            let why = case.judge(&report).unwrap_or_default();
+            let why = case.judge(&project, &report).unwrap_or_default();
             assert!(why.contains(text), "wanted {text}, got {why}");
         };
         says(report(&["start_bsp"], off(15), &[]), "never said `start_bsp`");

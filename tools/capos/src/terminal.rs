@@ -1,10 +1,14 @@
-//! The person's terminal as the machine's serial line. Ctrl-A x leaves; Ctrl-A Ctrl-A types one.
+//! The person's terminal as the machine's serial line. Ctrl-A x leaves; Ctrl-A Ctrl-A types one. A signal that can be caught leaves too: the
+//! terminal is as it was, and the machine is off.
 
 use std::io::{IsTerminal, Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
 
 use crate::qemu::{Event, Guest, Keys, Outcome};
 
@@ -77,6 +81,18 @@ fn type_on(keys: Keys) {
     });
 }
 
+/// Leaves when one of the signals comes that end a program.
+fn listen_on(keys: Keys) {
+    let Ok(mut signals) = Signals::new([SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]) else {
+        return; // as it was before: the signal ends us, and the machine with us
+    };
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            keys.signal(signal);
+        }
+    });
+}
+
 /// How a conversation ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Farewell {
@@ -84,6 +100,8 @@ pub enum Farewell {
     Ended(Outcome),
     /// The person left.
     Left,
+    /// This signal came.
+    Signal(i32),
     /// The time was over.
     TimeUp,
 }
@@ -92,6 +110,7 @@ pub enum Farewell {
 #[must_use]
 pub fn converse(guest: &mut Guest, limit: Option<Duration>) -> Farewell {
     let deadline = limit.map(|limit| Instant::now() + limit);
+    listen_on(guest.keys());
     let raw = Raw::enter();
     type_on(guest.keys());
     let farewell = loop {
@@ -102,6 +121,7 @@ pub fn converse(guest: &mut Guest, limit: Option<Duration>) -> Farewell {
             }
             Event::Ended(outcome) => break Farewell::Ended(outcome),
             Event::Quit => break Farewell::Left,
+            Event::Signal(signal) => break Farewell::Signal(signal),
             Event::TimeUp => break Farewell::TimeUp,
         }
     };

@@ -1,8 +1,8 @@
 //! Manifests: what a good one says, each refusal with its line, and bytes that nobody compiled.
 
-use abi::{Interface, rights};
+use abi::{Interface, Overrun, rights};
 use capos::manifest::compile;
-use image::format::{RawGrant, RawProcess, Record, TABLES_AT, table};
+use image::format::{RawContext, RawCpus, RawGrant, RawProcess, Record, TABLES_AT, table};
 use image::{Class, ErrorKind, Manifest};
 use proptest::prelude::*;
 
@@ -68,6 +68,39 @@ fn a_good_manifest_says_what_its_source_says() {
     assert_eq!(profiles, [("server", 256, Class::IpcServer, Some((1_000_000, 10_000_000)))]);
 }
 
+/// S-01: contexts, the words that grant them, and templates.
+#[test]
+fn s_01_a_good_manifest_has_contexts() {
+    let bytes = good();
+    let manifest = Manifest::parse(&bytes).unwrap();
+    let [audio, plain] = manifest.contexts().collect::<Vec<_>>()[..] else { panic!("two contexts") };
+    assert_eq!(
+        (audio.line, audio.name, audio.budget_ns, audio.period_ns),
+        (85, "audio", 2_000_000, 10_000_000)
+    );
+    assert_eq!((audio.deadline_ns, audio.overrun), (Some(5_000_000), Overrun::Fault));
+    assert_eq!(audio.cpus.iter().collect::<Vec<_>>(), [0, 65]);
+    assert_eq!((audio.criticality, audio.refills, audio.timeout), (7, Some(2), Some(("store", 9))));
+    assert_eq!((plain.name, plain.budget_ns, plain.period_ns), ("plain", 20_000, 60_000_000_000));
+    assert_eq!((plain.deadline_ns, plain.overrun, plain.criticality), (None, Overrun::Throttle, 0));
+    assert_eq!((plain.refills, plain.timeout, plain.cpus.iter().count()), (None, None, 256));
+
+    let of = |process: &str, name: &str| {
+        let process = manifest.process(process).unwrap();
+        process.grants().find(|grant| grant.name == name).unwrap()
+    };
+    let usual = rights::CALL | rights::GRANT | rights::WRITE;
+    let any = of("tour", "scheduling_context");
+    assert_eq!((any.interface, any.object, any.rights), (Interface::SchedulingContext, "", usual));
+    let named = of("store", "audio");
+    assert_eq!((named.interface, named.object, named.rights), (Interface::SchedulingContext, "audio", usual));
+    let sound = of("tour", "sound");
+    assert_eq!((sound.object, sound.rights, sound.line), ("audio", rights::CALL | rights::REVOKE, 36));
+
+    let template = |name: &str| manifest.process(name).unwrap().template();
+    assert_eq!((template("store"), template("tour")), (Some((1_000_000, 10_000_000)), None));
+}
+
 /// What is said about [`START`] with `more` behind it.
 fn refused(more: &str) -> String {
     let source = format!("{START}{more}");
@@ -97,7 +130,7 @@ fn the_whole_message_reads_well() {
         refused(more),
         "manifest: bad.toml:16: process \"x\": unknown capability \"foo\"; known are console, timer, thread_spawner, \
          thread_control, process_spawner, park, virtual_memory, system_info, factory, power, session, boot_manifest, \
-         endpoint, memory"
+         scheduling_policy, endpoint, memory, scheduling_context"
     );
 }
 
@@ -269,6 +302,28 @@ fn init_holds_what_it_needs() {
             "{said}"
         );
     }
+    // Another share than init's own, by itself or by a profile, is init's to give.
+    let profile = "profile = \"p\"\n[[profile]]\nname = \"p\"\n";
+    for share in [
+        "weight = 65",
+        "class = \"batch\"",
+        &format!("{profile}weight = 128"),
+        &format!("{profile}class = \"batch\""),
+    ] {
+        let said = without("nothing", share);
+        let lacks =
+            "process \"x\": init must be granted \"scheduling_policy\" to give this process another weight";
+        assert!(said.contains(lacks), "{said}");
+    }
+    // So is a budget.
+    let profile = "profile = \"p\"\n[[profile]]\nname = \"p\"\nbudget_ns = 20000\nperiod_ns = 40000";
+    let said = without("nothing", profile);
+    let lacks =
+        "11: process \"x\": init must be granted \"scheduling_context\" to give this process the budget";
+    assert!(said.contains(lacks), "{said}");
+    let same =
+        format!("{START}[[process]]\nname = \"x\"\nprogram = \"x\"\nweight = 64\nclass = \"normal\"\n");
+    assert!(compile("good.toml", &same).is_ok());
 }
 
 #[test]
@@ -322,6 +377,128 @@ fn pools_memory_and_profiles_are_checked() {
     refuses(&memory.replace("4096", "4097"), 11, "bytes = 4097 is not a multiple of the page size");
 }
 
+/// A context `c` (lines 11 to 14: 20 µs in 1 ms) with one more line, the 15th; `line` is where it is refused.
+#[track_caller]
+fn refuses_in_context(key: &str, line: u32, expected: &str) {
+    let context = "[[context]]\nname = \"c\"\nbudget_ns = 20000\nperiod_ns = 1000000\n";
+    refuses(&format!("{context}{key}\n"), line, expected);
+}
+
+#[test]
+fn s_01_contexts_are_checked() {
+    let context = "[[context]]\nname = \"c\"\nbudget_ns = 20000\nperiod_ns = 1000000\n";
+    assert!(
+        compile("good.toml", &format!("{START}{context}")).is_ok(),
+        "what is wrong below is the line that is added"
+    );
+    refuses(&context.repeat(2), 15, "context \"c\" is in line 11 already");
+    refuses(&context.replace("\"c\"", "\"a b\""), 11, "name \"a b\": a name is");
+    refuses(&context.replace("budget_ns = 20000\n", ""), 11, "context \"c\": `budget_ns` is missing");
+    refuses(&context.replace("period_ns = 1000000\n", ""), 11, "context \"c\": `period_ns` is missing");
+    refuses(&context.replace("20000", "19999"), 13, "budget_ns = 19999 is outside 20000 to");
+    refuses(
+        &context.replace("1000000", "60000000001"),
+        14,
+        "period_ns = 60000000001 is outside 20000 to 60000000000",
+    );
+    refuses(&context.replace("1000000", "-1"), 14, "period_ns = -1 is outside");
+    refuses(
+        &context.replace("20000", "1000001"),
+        11,
+        "budget_ns = 1000001 is more time than period_ns = 1000000",
+    );
+    refuses(
+        &context.replace("20000", "950000"),
+        11,
+        "950000 ns within 1000000 ns is more than the 95 % of a CPU that can be promised",
+    );
+    refuses_in_context(
+        "deadline_ns = 30000000",
+        11,
+        "deadline_ns = 30000000 is outside budget_ns = 20000 to period_ns",
+    );
+    refuses_in_context("deadline_ns = 21000", 11, "20000 ns within 21000 ns is more than the 95 %");
+    refuses_in_context("deadline_ns = 0", 15, "deadline_ns = 0 is outside");
+    refuses_in_context("cpus = []", 11, "context \"c\": no CPU in `cpus`");
+    refuses_in_context("cpus = [256]", 15, "cpus = 256 is outside 0 to 255");
+    refuses_in_context("cpus = [1, 1]", 15, "CPU \"1\" is in line 11 already");
+    refuses_in_context("cpus = 3", 15, "cpus: a whole number where a list should be");
+    refuses_in_context(
+        "overrun = \"wait\"",
+        15,
+        "unknown overrun \"wait\"; known are throttle, fault, demote",
+    );
+    refuses_in_context("overrun = 1", 15, "overrun: a whole number where a text should be");
+    refuses_in_context("criticality = 8", 15, "criticality = 8 is outside 0 to 7");
+    refuses_in_context("refills = 1", 15, "refills = 1 is outside 2 to 8");
+    refuses_in_context("refills = 9", 15, "refills = 9 is outside 2 to 8");
+    refuses_in_context("budget = 5", 15, "context \"c\": unknown key \"budget\"; known are name, budget_ns");
+    refuses_in_context("overrun = \"fault\"", 11, "overrun \"fault\" needs `timeout`");
+    refuses_in_context("timeout = \"e\"", 11, "`timeout` and `badge` are for overrun \"fault\"");
+    refuses_in_context("badge = 1", 11, "`timeout` and `badge` are for overrun \"fault\"");
+    refuses_in_context("overrun = \"demote\"\ntimeout = \"e\"", 11, "`timeout` and `badge` are for overrun");
+    refuses_in_context("timeout = \"\"", 15, "timeout \"\": a name is");
+    refuses_in_context("overrun = \"fault\"\ntimeout = \"a b\"", 11, "timeout \"a b\": a name is");
+    refuses_in_context("overrun = \"fault\"\ntimeout = \"e\"", 11, "nobody receives from \"endpoint:e\"");
+    let many: String = (0..129).map(|number| context.replace("\"c\"", &format!("\"c{number}\""))).collect();
+    assert!(refused(&many).contains("bad.toml: too many contexts; at most 128 fit"));
+
+    refuses_in_process("grants = [\"scheduling_context:c\"]", "no [[context]] has the name \"c\"; add it");
+    refuses_in_process(
+        "grants = [\"scheduling_context\"]",
+        "init must be granted \"scheduling_context\" to pass it on",
+    );
+    let granted = "[[process]]\nname = \"x\"\nprogram = \"x\"\ngrants = [\"scheduling_context:c\"]\n";
+    refuses(
+        &format!("{granted}{context}"),
+        14,
+        "process \"x\": init must be granted \"scheduling_context\" to make what is granted here",
+    );
+    let start = START.replace("\"power\",", "\"scheduling_context\",");
+    assert!(compile("good.toml", &format!("{start}{granted}{context}")).is_ok());
+    let looks_only =
+        START.replace("\"power\",", "{ cap = \"scheduling_context\", rights = [\"call\", \"grant\"] },");
+    let said = compile("bad.toml", &format!("{looks_only}{granted}{context}")).unwrap_err().to_string();
+    assert!(
+        said.contains("bad.toml:14: process \"x\": init must be granted \"scheduling_context\" to make"),
+        "{said}"
+    );
+
+    let init = |more: &str| {
+        format!("name = \"x\"\n[[process]]\nname = \"init\"\nprogram = \"init\"\n{more}\n{context}")
+    };
+    let budget = "profile = \"p\"\n[[profile]]\nname = \"p\"\nbudget_ns = 20000\nperiod_ns = 40000";
+    for (more, expected) in [
+        (
+            "grants = [\"scheduling_context:c\"]",
+            "bad.toml:5: process \"init\": a context with time is not for init",
+        ),
+        (budget, "bad.toml:2: process \"init\": a profile with a budget is not for init"),
+    ] {
+        let said = compile("bad.toml", &init(more)).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+    let profile = "[[profile]]\nname = \"p\"\nbudget_ns = 990000\nperiod_ns = 1000000\n";
+    refuses(profile, 11, "profile \"p\": 990000 ns within 1000000 ns is more than the 95 %");
+}
+
+/// The core takes exactly what a manifest may ask for: the boundary is the same, to the last digit.
+#[test]
+fn s_11_the_promise_is_the_cores() {
+    let bound = sched::Utilisation::BOUND;
+    let mut refusals = 0;
+    for period in [30_001_u64, 1_000_000, 1_000_007, 333_333_331, 59_999_999_999] {
+        let edge = period / 100 * 95 + period % 100 * 95 / 100;
+        for budget in edge - 2..=(edge + 2).min(period) {
+            let context = format!("[[context]]\nname = \"c\"\nbudget_ns = {budget}\nperiod_ns = {period}\n");
+            let is_taken = compile("edge.toml", &format!("{START}{context}")).is_ok();
+            assert_eq!(is_taken, sched::Utilisation::of(budget, period) <= bound, "{budget} in {period}");
+            refusals += usize::from(!is_taken);
+        }
+    }
+    assert!((1..25).contains(&refusals), "the edge is among them");
+}
+
 #[test]
 fn missing_programs_are_named() {
     let bytes = good();
@@ -368,8 +545,28 @@ fn the_kernel_checks_again_and_names_the_line() {
     );
     let (_, _, said) = at_boot(table::GRANTS, 0, |grant: &mut RawGrant| grant.rights = 0x100);
     assert!(said.contains("unknown right \"bits 0x100\""), "{said}");
+    let context = |change: fn(&mut RawContext)| at_boot(table::CONTEXT, 0, change);
+    let (line, _, said) = context(|context| context.overrun = 3);
+    assert!(line == 85 && said.contains("context \"audio\": unknown overrun \"number 3\""), "{said}");
+    for (change, expected) in [
+        ((|context| context.budget_ns = 0) as fn(&mut RawContext), "budget_ns = 0 is outside"),
+        (|context| context.period_ns = 0, "period_ns is missing"),
+        (|context| context.period_ns = u64::MAX, "period_ns = 9223372036854775807 is outside"),
+        (|context| context.deadline_ns = 1, "deadline_ns = 1 is outside"),
+        (|context| context.cpus = RawCpus::default(), "no CPU in `cpus`"),
+        (|context| context.criticality = 256, "criticality = 256 is outside"),
+        (|context| context.refills = 9, "refills = 9 is outside"),
+        (|context| context.badge = 1 << 32, "badge = 4294967296 is outside"),
+        (|context| context.overrun = 2, "`timeout` and `badge` are for overrun"),
+        (|context| context.timeout.len = 0, "overrun \"fault\" needs `timeout`"),
+        (|context| context.timeout = context.name, "nobody receives from \"endpoint:audio\""),
+    ] {
+        let (line, _, said) = context(change);
+        assert!(line == 85 && said.contains(expected), "{said}");
+    }
     let damaged =
         |(line, kind, _): (u32, ErrorKind, String)| line == 0 && matches!(kind, ErrorKind::Damaged { .. });
+    assert!(damaged(context(|context| context.timeout.at = u32::MAX)));
     assert!(damaged(at_boot(table::PROCESS, 1, |process: &mut RawProcess| process.args.count = 1000)));
     assert!(damaged(at_boot(table::PROCESS, 1, |process: &mut RawProcess| process.name.at = u32::MAX)));
     let (line, kind, _) = at_boot(table::PROCESS, 1, |process: &mut RawProcess| process.flags = 2);
@@ -395,6 +592,7 @@ fn read_all(manifest: &Manifest<'_>) -> usize {
         + manifest.pool_grants().count()
         + manifest.minter_allow().count()
         + manifest.profiles().count()
+        + manifest.contexts().map(|context| context.cpus.iter().count()).sum::<usize>()
 }
 
 proptest! {

@@ -43,6 +43,21 @@ fn a_good_run_is_one() {
 }
 
 #[test]
+fn boot_options_that_the_kernel_would_not_read_are_refused() {
+    let (folder, machine) = machine("options", "exit 33");
+    let log = folder.join("serial.log");
+    let start = |bytes| {
+        let machine = Machine { append: "x".repeat(bytes), ..machine.clone() };
+        Guest::start(&machine, &medium(), &log).map(drop)
+    };
+    assert!(start(1023).is_ok());
+    for bytes in [1024, 5000] {
+        let why = start(bytes).unwrap_err().to_string();
+        assert!(why.contains(&format!("{bytes} bytes: the kernel reads 1023 at most")), "{why}");
+    }
+}
+
+#[test]
 fn what_qemu_says_is_in_the_log_and_in_the_reason() {
     let (report, log) = watch("complaint", "echo 'no such machine' >&2; exit 1", LONG);
     assert_eq!(report.failure(None).unwrap(), "QEMU ended with status 1: no such machine");
@@ -65,6 +80,22 @@ fn a_run_that_does_not_end_is_stopped_and_its_machine_with_it() {
     assert!(report.failure(Some(Duration::from_secs(1))).unwrap().contains("not done after 1 s"));
     let process = Path::new("/proc").join(log.lines().next().unwrap());
     assert!(!process.exists(), "the machine {} still runs", process.display());
+}
+
+/// The limit waits while a trace is written, and no longer.
+#[test]
+fn a_trace_may_be_written_after_the_limit() {
+    let writes = "for i in 1 2 3 4 5 6 7 8; do echo $i >>\"$0.dump\"; sleep 0.2; done; echo two; ";
+    for (test, end, expected) in
+        [("writes", "exit 33", Some(Outcome::Off(0))), ("then-hangs", "exec sleep 1000", None)]
+    {
+        let (folder, machine) = machine(test, &format!("{writes}{end}"));
+        let machine = Machine { debug: Some(folder.join("machine.sh.dump")), ..machine };
+        let (limit, expects) = (Some(Duration::from_millis(700)), vec!["two".to_owned()]);
+        let log = folder.join("serial.log");
+        let run = Run { machine, medium: medium(), limit, expects, show: Show::Nothing, log };
+        assert_eq!(run.watch().unwrap().outcome, expected, "{test}");
+    }
 }
 
 #[test]

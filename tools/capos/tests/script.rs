@@ -44,6 +44,14 @@ fn the_echo_is_not_the_answer() {
 }
 
 #[test]
+fn long_lines_fail_the_step() {
+    let script = |columns: usize| format!("columns {columns}\nsee >\nenter abc\nrow > |\nenter bye\noff 0");
+    assert_eq!(play("columns-fit", ECHO, &script(5)), Ok(()));
+    let why = play("columns-long", ECHO, &script(4)).unwrap_err();
+    assert!(why.starts_with("x.txt:5: a line of 5 columns: `<abc>`"), "{why}");
+}
+
+#[test]
 fn what_must_not_come_fails_the_step() {
     let problem = play("never", ECHO, "see >\nenter panic\nnever <panic\nsee \\n> ").unwrap_err();
     assert!(problem.starts_with("x.txt:5: saw `<panic`, which must not come"), "{problem}");

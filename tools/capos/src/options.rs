@@ -1,0 +1,67 @@
+//! Boot options: words for the kernel, checked before a machine is started for nothing.
+
+use trace::dump::EVENTS_MAX;
+
+use crate::Problem;
+
+/// What the kernel says that it knows, in `kernel/src/bootinfo.rs`.
+pub const KNOWN: &str = "pit nocalib panic maxcpus=n policy=wfq|eevdf trace=n";
+
+/// Checks that the kernel reads them to the end. QEMU writes longer ones over what it tells the kernel itself.
+///
+/// # Errors
+/// When they are too long.
+pub fn fit(options: &str) -> Result<(), Problem> {
+    let (bytes, most) = (options.len(), abi::BOOT_LINE_BYTES_MAX);
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Problem(format!("boot options of {bytes} bytes: the kernel reads {most} at most; leave some out")))
+}
+
+/// Checks every word.
+///
+/// # Errors
+/// With the first that the kernel would leave out, or when there are too many.
+pub fn check(options: &str) -> Result<(), Problem> {
+    fit(options)?;
+    match options.split_ascii_whitespace().find(|word| !is_known(word)) {
+        None => Ok(()),
+        Some(word) => Err(Problem(format!(
+            "the kernel has no boot option `{word}`; there are: {KNOWN} (n of `trace` is 1 to {EVENTS_MAX})"
+        ))),
+    }
+}
+
+fn is_known(word: &str) -> bool {
+    match word.split_once('=') {
+        None => matches!(word, "pit" | "nocalib" | "panic"),
+        Some(("maxcpus", number)) => number.parse::<usize>().is_ok(),
+        Some(("policy", name)) => matches!(name, "wfq" | "eevdf"),
+        Some(("trace", number)) => number.parse().is_ok_and(|events| (1..=EVENTS_MAX).contains(&events)),
+        Some(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_the_kernel_leaves_out_are_refused() {
+        for good in ["", "pit maxcpus=2", "policy=eevdf trace=1048576"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for bad in ["policy=foo", "policy", "trace=0", "trace=1048577", "maxcpus=x", "pits", "pit polcy=wfq"]
+        {
+            let problem = check(bad).unwrap_err().to_string();
+            assert!(problem.contains("no boot option `"), "{bad}: {problem}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_knows_the_same() {
+        let kernel = include_str!("../../../kernel/src/bootinfo.rs");
+        assert!(kernel.contains(&format!("boot: {KNOWN} ")), "the kernel lists other options than `{KNOWN}`");
+    }
+}
