@@ -25,6 +25,7 @@
 //! `docs/janus-guests.md` is the design; `janus/cli` is the tool.
 #![forbid(unsafe_code)]
 
+pub mod amount;
 mod error;
 mod family;
 mod grant;

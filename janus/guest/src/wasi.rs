@@ -106,13 +106,13 @@ impl Machine<'_, '_, '_> {
     /// Serves a call of WASI. An error number is the guest's business; only a cancelled task stops.
     pub(crate) fn wasi(&mut self, call: Call, args: &[u64], memory: Option<Memory>) -> Result<i32, Stop> {
         match call {
-            Call::ArgsGet => Ok(self.strings(args, memory)),
-            Call::ArgsSizes => {
-                let (count, bytes) = sizes(&self.family.world.args);
+            Call::ArgsGet => self.strings(|world| &world.args, args, memory),
+            Call::EnvironGet => self.strings(|world| &world.env, args, memory),
+            Call::ArgsSizes | Call::EnvironSizes => {
+                let World { args: arguments, env, .. } = &*self.family.world;
+                let (count, bytes) = sizes(if call == Call::ArgsSizes { arguments } else { env });
                 Ok(self.two(args, memory, count, bytes))
             }
-            Call::EnvironGet => Ok(errno::SUCCESS),
-            Call::EnvironSizes => Ok(self.two(args, memory, 0, 0)),
             Call::ClockRes => Ok(self.put(memory, args[1], &1u64.to_le_bytes())),
             Call::ClockTime => Ok(self.time(args, memory)),
             Call::Random => self.random(args, memory),
@@ -184,19 +184,26 @@ impl Machine<'_, '_, '_> {
         }
     }
 
-    fn strings(&mut self, args: &[u64], memory: Option<Memory>) -> i32 {
+    fn strings(
+        &mut self,
+        which: fn(&World) -> &Vec<String>,
+        args: &[u64],
+        memory: Option<Memory>,
+    ) -> Result<i32, Stop> {
         let (mut pointer, mut at) = (args[0], args[1]);
         let family = self.family.clone();
-        for string in &family.world.args {
+        let strings = which(&family.world);
+        self.work(u64::from(sizes(strings).1))?;
+        for string in strings {
             let text = [string.as_bytes(), b"\0"].concat();
             let here = (at as u32).to_le_bytes();
             if !self.write(memory, pointer, &here) || !self.write(memory, at, &text) {
-                return errno::FAULT;
+                return Ok(errno::FAULT);
             }
             pointer += 4;
             at += text.len() as u64;
         }
-        errno::SUCCESS
+        Ok(errno::SUCCESS)
     }
 
     fn time(&mut self, args: &[u64], memory: Option<Memory>) -> i32 {
