@@ -52,7 +52,7 @@ PROOF = $(CAPOS) proof $(@:run-%=%) $(MACHINE) $(ARGS)
   run-scheduling-context run-session-context run-donation-stress run-context-accuracy run-context-order run-mcs \
   run-smp-workloads run-fair-hogs run-fair-ipc run-fair-wake-storm run-fair-fork-storm run-fair-crowd \
   sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
-  bench-sched bench-sim bench-runtime bench-io bench-guest fuzz fmt lint tidy doc
+  bench-sched bench-sim bench-runtime bench-io bench-guest fuzz wasmtime-test fmt lint tidy doc
 
 ##@ Start here
 
@@ -299,6 +299,9 @@ sim-replay: setup-rust ## play one failing seed again, and write its scenario an
 
 fuzz: setup-fuzz ## coverage-guided fuzzing of the core (TARGET, SECONDS)
 	@tools/fuzz.sh $(SECONDS) $(TARGET)
+
+wasmtime-test: setup-wasm ## the guests' tests on wasmtime, the second engine, in a folder of its own; the first build takes minutes
+	@CARGO_TARGET_DIR=target/wasmtime cargo test --locked -p janus-guest --features wasmtime $(ARGS)
 
 asan: setup-rust ## the runtime's suites under AddressSanitizer (nightly)
 	@tools/asan.sh

@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod amount;
+mod engine;
 mod error;
 mod family;
 mod grant;
@@ -36,6 +37,7 @@ mod program;
 mod wasi;
 mod world;
 
+pub use engine::Engine;
 pub use error::GuestError;
 pub use family::{MESSAGE_BYTES_MAX, Tally, Used};
 pub use grant::{Grant, Grants};
