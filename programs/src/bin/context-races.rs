@@ -32,7 +32,7 @@ use rt::{
 rt::main!(run);
 
 /// Processes that are started and killed, if the first argument does not say otherwise; the second is the seed.
-const ROUNDS: u64 = 60;
+const ROUNDS: u64 = 24;
 /// Processes at a time.
 const TOGETHER: usize = 2;
 /// Hostile threads of a process, besides those that they start.
@@ -144,7 +144,7 @@ fn spec(arena: &Arena, random: &mut Random) -> Spec {
 fn act(arena: &Arc<Arena>, random: &mut Random) -> Outcome {
     let slot = random.below(SLOTS as u64) as usize;
     let fallback = if random.below(3) == 0 { Fallback::Stop } else { Fallback::BestEffort };
-    match random.below(16) {
+    match random.below(24) {
         0..2 => {
             let made = caps::any::<SchedulingContext>()?.create(&spec(arena, random))?.context()?;
             *arena.contexts[slot].lock() = Some(Arc::new(made));
