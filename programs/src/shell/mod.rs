@@ -69,9 +69,9 @@ impl Shell {
                     self.history.add(line.trim());
                     self.execute(&line);
                 }
-                Event::Cut => println!(
-                    "shell: the line has more than {LINE_MAX} characters, so nothing was done; make it shorter"
-                ),
+                Event::Cut => {
+                    println!("shell: more than {LINE_MAX} characters, so nothing was done; make it shorter")
+                }
                 Event::EndOfInput => self.execute("logout"),
                 Event::Editing | Event::Interrupted => {}
             }
