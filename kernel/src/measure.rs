@@ -67,10 +67,14 @@ mod disabled {
     }
     #[inline(always)]
     pub fn dispatch(_: bool) {}
+    /// Nothing to remember.
+    pub struct Began;
     #[inline(always)]
-    pub fn interrupt_begins() {}
+    pub fn interrupt_begins() -> Began {
+        Began
+    }
     #[inline(always)]
-    pub fn interrupt_ends((): ()) {}
+    pub fn interrupt_ends(_: Began) {}
 }
 
 #[cfg(not(feature = "measure"))]
