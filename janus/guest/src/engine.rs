@@ -15,22 +15,15 @@ use crate::program::Part;
 pub(crate) const ARGS_MAX: usize = 9;
 
 /// What runs guests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     /// wasmi: starts at once, and is small.
+    #[cfg_attr(not(feature = "wasmtime"), default)]
     Interpreter,
     /// wasmtime: compiles to machine code first. With the feature `wasmtime`, and then by default.
     #[cfg(feature = "wasmtime")]
+    #[default]
     Compiler,
-}
-
-impl Default for Engine {
-    fn default() -> Engine {
-        #[cfg(feature = "wasmtime")]
-        return Engine::Compiler;
-        #[cfg(not(feature = "wasmtime"))]
-        Engine::Interpreter
-    }
 }
 
 /// An engine that keeps the code of one program.

@@ -40,8 +40,11 @@ fn question(name: &str, turn: usize) -> (Vec<u8>, u16, String) {
             let lines = turn % 40;
             let body = "one two\n".repeat(lines);
             let answer = format!("{lines} {} {}\n", 2 * lines, 8 * lines);
-            let request =
-                if turn % 2 == 0 { post("/wc", &body) } else { post_chunks("/wc", &body, 1 + turn % 50) };
+            let request = if turn.is_multiple_of(2) {
+                post("/wc", &body)
+            } else {
+                post_chunks("/wc", &body, 1 + turn % 50)
+            };
             (request, 200, answer)
         }
         "primes" => (get("/primes"), 200, "550 primes below 4000\n".into()),
