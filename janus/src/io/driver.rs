@@ -45,15 +45,15 @@ impl Driver {
         }
     }
 
-    /// Takes what the kernel has answered; waits for the first answer so long, if that is asked for. Answers how many.
-    fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> usize {
+    /// Takes what the kernel has answered; waits for the first answer so long, if that is asked for.
+    fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) {
         match self {
             Driver::Uring(ring) => ring.turn(here, wait),
             Driver::Epoll(epoll) => epoll.turn(here, wait),
         }
     }
 
-    fn cancel(&mut self, op: Name, here: &Worker) -> usize {
+    fn cancel(&mut self, op: Name, here: &Worker) {
         match self {
             Driver::Uring(ring) => ring.cancel(op, here),
             Driver::Epoll(epoll) => epoll.cancel(op, here),
@@ -122,14 +122,20 @@ impl Io {
     pub(super) unsafe fn start(&self, here: &Worker, request: &Request, op: &Op) -> io::Result<()> {
         let driver = self.open(here)?;
         // SAFETY: the caller's.
-        let reaped = unsafe {
+        unsafe {
             match driver {
                 Driver::Uring(ring) => ring.start(request, op, here)?,
                 Driver::Epoll(epoll) => epoll.start(op)?,
             }
-        };
-        self.under_way.set(self.under_way.get() + 1 - reaped);
+        }
+        self.under_way.set(self.under_way.get() + 1);
         Ok(())
+    }
+
+    /// An operation has its answer. By the worker itself.
+    #[inline]
+    pub(super) fn ended(&self) {
+        self.under_way.set(self.under_way.get() - 1);
     }
 
     /// Asks for the end of an operation, which this worker (of index `home`) carries out; the answer comes as for any other.
@@ -138,8 +144,7 @@ impl Io {
         if here.index == home {
             // SAFETY: on the worker's own thread.
             if let Some(driver) = unsafe { self.driver() } {
-                let ended = driver.cancel(op.name(), here);
-                self.under_way.set(self.under_way.get() - ended);
+                driver.cancel(op.name(), here);
             }
             return;
         }
@@ -164,9 +169,9 @@ impl Io {
         }
         // SAFETY: on the worker's own thread.
         let Some(driver) = (unsafe { self.driver() }) else { return false };
-        let ended = driver.turn(here, wait);
-        self.under_way.set(self.under_way.get() - ended);
-        ended > 0
+        let before = self.under_way.get();
+        driver.turn(here, wait);
+        self.under_way.get() < before
     }
 
     /// Sleeps until there is an answer, or the bell rings, or so long. False: it has nothing to sleep in.
@@ -188,7 +193,8 @@ impl Io {
         };
         // SAFETY: on the worker's own thread.
         let Some(driver) = (unsafe { self.driver() }) else { return };
-        let ended: usize = wanted.into_iter().map(|op| driver.cancel(op, here)).sum();
-        self.under_way.set(self.under_way.get() - ended);
+        for op in wanted {
+            driver.cancel(op, here);
+        }
     }
 }

@@ -80,7 +80,7 @@ impl Epoll {
 
     /// # Safety
     /// As for `Io::start`.
-    pub(super) unsafe fn start(&mut self, op: &Op) -> io::Result<usize> {
+    pub(super) unsafe fn start(&mut self, op: &Op) -> io::Result<()> {
         let index = op.fd as usize;
         if index >= self.waiting.len() {
             let _quiet = Quiet::new();
@@ -88,22 +88,19 @@ impl Epoll {
         }
         op.next.set(self.waiting[index]);
         self.waiting[index] = op;
-        self.register(op.fd).inspect_err(|_| self.waiting[index] = op.next.get())?;
-        Ok(0)
+        self.register(op.fd).inspect_err(|_| self.waiting[index] = op.next.get())
     }
 
-    /// Ends it, if it is still there; answers how many that were.
-    pub(super) fn cancel(&mut self, name: Name, here: &Worker) -> usize {
+    /// Ends it, if it is still there.
+    pub(super) fn cancel(&mut self, name: Name, here: &Worker) {
         let this = |waits: &Op| ptr::from_ref(waits).addr() == name.op;
-        match self.waiting.get(name.fd as usize) {
-            Some(_) => self.unlist(name.fd as usize, this, -libc::ECANCELED, here),
-            None => 0,
+        if (name.fd as usize) < self.waiting.len() {
+            self.unlist(name.fd as usize, this, -libc::ECANCELED, here);
         }
     }
 
     /// Takes those out of the list of a descriptor that `chosen` says, and gives them this answer.
-    fn unlist(&mut self, fd: usize, chosen: impl Fn(&Op) -> bool, answer: i32, here: &Worker) -> usize {
-        let mut ended = 0;
+    fn unlist(&mut self, fd: usize, chosen: impl Fn(&Op) -> bool, answer: i32, here: &Worker) {
         let mut op = std::mem::replace(&mut self.waiting[fd], ptr::null());
         // SAFETY: an operation in the list has no answer yet, so it is there.
         while let Some(waits) = unsafe { op.as_ref() } {
@@ -111,14 +108,12 @@ impl Epoll {
             if chosen(waits) {
                 // SAFETY: it is out of the list, and this is its one answer.
                 unsafe { Op::finish(op, answer, here) };
-                ended += 1;
             } else {
                 waits.next.set(self.waiting[fd]);
                 self.waiting[fd] = op;
             }
             op = next;
         }
-        ended
     }
 
     /// Waits so long for events; answers how many came. Interrupted is none: the caller looks again.
@@ -147,14 +142,13 @@ impl Epoll {
         }
     }
 
-    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> usize {
+    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) {
         self.looks += 1;
         if wait.is_none() && self.looks < LOOKS {
-            return 0;
+            return;
         }
         self.looks = 0;
         let found = self.ask(wait.unwrap_or(Some(Duration::ZERO)));
-        let mut ended = 0;
         for index in 0..found {
             let libc::epoll_event { events, u64: data } = self.events[index];
             if data == BELL {
@@ -164,12 +158,11 @@ impl Epoll {
             let fd = data as usize;
             let concerns =
                 |op: &Op| events & (BOTH | if op.side == Side::In { READABLE } else { WRITABLE }) != 0;
-            ended += self.unlist(fd, concerns, -libc::EAGAIN, here);
+            self.unlist(fd, concerns, -libc::EAGAIN, here);
             if !self.waiting[fd].is_null() && self.register(fd as RawFd).is_err() {
                 // They find out why themselves.
-                ended += self.unlist(fd, |_| true, -libc::EAGAIN, here);
+                self.unlist(fd, |_| true, -libc::EAGAIN, here);
             }
         }
-        ended
     }
 }

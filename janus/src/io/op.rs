@@ -197,7 +197,7 @@ impl Op {
     /// The kernel's answer, as it writes them: an error is negative.
     ///
     /// # Safety
-    /// The operation was handed to a driver and has no answer yet (invariant 1); it is not touched afterwards.
+    /// The operation was handed to the driver of `here` and has no answer yet (invariant 1); it is not touched afterwards.
     pub(super) unsafe fn finish(op: *const Op, answer: i32, here: &Worker) {
         // SAFETY: the caller's; invariant 3.
         let task = unsafe {
@@ -205,6 +205,7 @@ impl Op {
             (*op).answer.store(i64::from(answer), Ordering::Release);
             task
         };
+        here.io.ended();
         wake_task(task, Some(here));
     }
 
@@ -230,6 +231,11 @@ pub(crate) struct Manner {
 /// Charges the request, does it, and blocks the task meanwhile.
 pub(crate) fn perform(cx: &Cx, request: Request, manner: &Manner) -> io::Result<usize> {
     charge(cx, manner.cost, manner.at)?;
+    carry_out(cx, request, manner)
+}
+
+/// The same for what the caller has charged already.
+pub(crate) fn carry_out(cx: &Cx, request: Request, manner: &Manner) -> io::Result<usize> {
     let mut eager = manner.eager;
     let mut asked = Request { patient: !eager, ..request };
     loop {

@@ -55,52 +55,44 @@ impl Uring {
         self.bell.as_raw_fd()
     }
 
-    /// Answers how many other operations ended meanwhile.
-    ///
     /// # Safety
     /// As for `Io::start`.
-    pub(super) unsafe fn start(&mut self, request: &Request, op: &Op, here: &Worker) -> io::Result<usize> {
+    pub(super) unsafe fn start(&mut self, request: &Request, op: &Op, here: &Worker) -> io::Result<()> {
         let entry = entry(request).user_data(std::ptr::from_ref(op).expose_provenance() as u64);
         // SAFETY: the caller's.
         unsafe { self.push(&entry, here) }
     }
 
-    /// Asks the kernel to end it: if it is too late for that, there is an answer anyway. Answers how many operations ended
-    /// meanwhile.
-    pub(super) fn cancel(&mut self, name: Name, here: &Worker) -> usize {
+    /// Asks the kernel to end it: if it is too late for that, there is an answer anyway.
+    pub(super) fn cancel(&mut self, name: Name, here: &Worker) {
         let entry = opcode::AsyncCancel::new(name.op as u64).build().user_data(CANCEL);
-        let mut ended = 0;
-        loop {
-            // SAFETY: it refers to nothing.
-            match unsafe { self.push(&entry, here) } {
-                Ok(more) => return ended + more,
-                // The kernel is out of memory for the moment. The task cannot go on without this.
-                Err(_) => ended += self.turn(here, Some(Some(Duration::from_millis(1)))),
-            }
+        // SAFETY: it refers to nothing.
+        while unsafe { self.push(&entry, here) }.is_err() {
+            // The kernel is out of memory for the moment. The task cannot go on without this.
+            self.turn(here, Some(Some(Duration::from_millis(1))));
         }
     }
 
     /// # Safety
     /// What the entry refers to stays until its answer is taken.
-    unsafe fn push(&mut self, entry: &Entry, here: &Worker) -> io::Result<usize> {
-        let mut ended = 0;
+    unsafe fn push(&mut self, entry: &Entry, here: &Worker) -> io::Result<()> {
         // A full queue is handed over; twice, if the kernel wants its answers taken first.
         for _ in 0..3 {
             // SAFETY: the caller's.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                return Ok(ended);
+                return Ok(());
             }
-            ended += self.turn(here, None);
+            self.turn(here, None);
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> usize {
+    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) {
         match wait {
             Some(timeout) => self.wait(timeout),
             None => self.hand_over(),
         }
-        self.take_answers(here)
+        self.take_answers(here);
     }
 
     /// Gives the kernel what is new, and lets it finish what it has for us. Costs nothing if there is neither.
@@ -131,8 +123,7 @@ impl Uring {
         let _ = self.ring.submitter().submit_with_args(want, &args);
     }
 
-    fn take_answers(&mut self, here: &Worker) -> usize {
-        let mut ended = 0;
+    fn take_answers(&mut self, here: &Worker) {
         for answer in self.ring.completion() {
             match answer.user_data() {
                 CANCEL => {}
@@ -144,11 +135,9 @@ impl Uring {
                     let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
                     // SAFETY: it was handed over by `start`, and this is its one answer.
                     unsafe { Op::finish(op, answer.result(), here) };
-                    ended += 1;
                 }
             }
         }
-        ended
     }
 }
 
