@@ -33,6 +33,32 @@ fn no_workers_and_too_many_are_refused() {
     );
 }
 
+/// More tasks are ready than a worker's rings hold, and each is ready again at once: they take turns.
+#[test]
+fn tasks_that_no_ring_has_room_for_are_not_overtaken() {
+    const TASKS: u64 = 6000;
+    let rt = runtime(Config::new().workers(1).watchdog(None));
+    let rounds: Vec<AtomicU64> = (0..TASKS).map(|_| AtomicU64::new(0)).collect();
+    let (all, rounds) = (&AtomicU64::new(0), &rounds);
+    rt.run(|cx| {
+        cx.nursery_with(janus::NurseryOptions::new().share(janus::Budget::UNLIMITED), |n| {
+            for mine in rounds {
+                let turns = move |cx: &Cx| {
+                    while all.fetch_add(1, Ordering::Relaxed) < 40 * TASKS {
+                        mine.fetch_add(1, Ordering::Relaxed);
+                        cx.yield_now().unwrap();
+                    }
+                };
+                drop(n.spawn(turns).unwrap());
+            }
+        })
+    })
+    .unwrap()
+    .unwrap();
+    let least = rounds.iter().map(|mine| mine.load(Ordering::Relaxed)).min().unwrap();
+    assert!(least >= 10, "somebody had {least} turns where 40 are fair");
+}
+
 #[test]
 fn on_256_workers_each_of_a_million_tasks_runs_once() {
     const TASKS: usize = 1_000_000;
