@@ -32,6 +32,8 @@ pub(super) struct Epoll {
     events: Box<[libc::epoll_event; BATCH]>,
     /// Looks since the last system call, when nobody waits for its answer.
     looks: u32,
+    /// Operations without an answer.
+    pub(super) under_way: usize,
 }
 
 /// One look in so many without a wait asks the kernel.
@@ -45,7 +47,7 @@ impl Epoll {
         // SAFETY: the kernel has just made it for us.
         let poll = unsafe { OwnedFd::from_raw_fd(poll as RawFd) };
         let events = Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH]);
-        let epoll = Epoll { poll, bell: sys::event()?, waiting: Vec::new(), events, looks: 0 };
+        let epoll = Epoll { poll, bell: sys::event()?, waiting: Vec::new(), events, looks: 0, under_way: 0 };
         epoll.control(libc::EPOLL_CTL_ADD, epoll.bell.as_raw_fd(), libc::EPOLLIN as u32, BELL)?;
         Ok(epoll)
     }
@@ -88,7 +90,9 @@ impl Epoll {
         }
         op.next.set(self.waiting[index]);
         self.waiting[index] = op;
-        self.register(op.fd).inspect_err(|_| self.waiting[index] = op.next.get())
+        self.register(op.fd).inspect_err(|_| self.waiting[index] = op.next.get())?;
+        self.under_way += 1;
+        Ok(())
     }
 
     /// Ends it, if it is still there.
@@ -108,6 +112,7 @@ impl Epoll {
             if chosen(waits) {
                 // SAFETY: it is out of the list, and this is its one answer.
                 unsafe { Op::finish(op, answer, here) };
+                self.under_way -= 1;
             } else {
                 waits.next.set(self.waiting[fd]);
                 self.waiting[fd] = op;

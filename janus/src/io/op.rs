@@ -197,7 +197,7 @@ impl Op {
     /// The kernel's answer, as it writes them: an error is negative.
     ///
     /// # Safety
-    /// The operation was handed to the driver of `here` and has no answer yet (invariant 1); it is not touched afterwards.
+    /// The operation was handed to a driver and has no answer yet (invariant 1); it is not touched afterwards.
     pub(super) unsafe fn finish(op: *const Op, answer: i32, here: &Worker) {
         // SAFETY: the caller's; invariant 3.
         let task = unsafe {
@@ -205,7 +205,6 @@ impl Op {
             (*op).answer.store(i64::from(answer), Ordering::Release);
             task
         };
-        here.io.ended();
         wake_task(task, Some(here));
     }
 

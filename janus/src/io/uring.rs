@@ -31,24 +31,28 @@ pub(super) struct Uring {
     bell: OwnedFd,
     /// The kernel watches the bell.
     watched: bool,
+    /// Operations without an answer.
+    pub(super) under_way: usize,
 }
 
 impl Uring {
-    pub(super) fn new() -> io::Result<Uring> {
-        // By the thread that will use it: the kernel does our completions when we ask for them, in batches.
-        let deferred = IoUring::builder()
-            .setup_cqsize(ANSWERS)
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            .build(ENTRIES);
+    /// By the thread that will use it. `alone`: no other will, and the kernel completes our operations when we ask for it, in
+    /// batches. Else it does so whenever that thread is in the kernel: at the next tick, if it is stuck.
+    pub(super) fn new(alone: bool) -> io::Result<Uring> {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(ANSWERS).setup_taskrun_flag();
+        let chosen = if alone {
+            builder.setup_single_issuer().setup_defer_taskrun().build(ENTRIES)
+        } else {
+            builder.setup_coop_taskrun().build(ENTRIES)
+        };
         // Before Linux 6.1.
-        let ring = deferred.or_else(|_| IoUring::builder().setup_cqsize(ANSWERS).build(ENTRIES))?;
+        let ring = chosen.or_else(|_| IoUring::builder().setup_cqsize(ANSWERS).build(ENTRIES))?;
         let usable = ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop();
         if !usable {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
-        Ok(Uring { ring, bell: sys::event()?, watched: false })
+        Ok(Uring { ring, bell: sys::event()?, watched: false, under_way: 0 })
     }
 
     pub(super) fn bell(&self) -> RawFd {
@@ -60,7 +64,9 @@ impl Uring {
     pub(super) unsafe fn start(&mut self, request: &Request, op: &Op, here: &Worker) -> io::Result<()> {
         let entry = entry(request).user_data(std::ptr::from_ref(op).expose_provenance() as u64);
         // SAFETY: the caller's.
-        unsafe { self.push(&entry, here) }
+        unsafe { self.push(&entry, here)? };
+        self.under_way += 1;
+        Ok(())
     }
 
     /// Asks the kernel to end it: if it is too late for that, there is an answer anyway.
@@ -135,6 +141,7 @@ impl Uring {
                     let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
                     // SAFETY: it was handed over by `start`, and this is its one answer.
                     unsafe { Op::finish(op, answer.result(), here) };
+                    self.under_way -= 1;
                 }
             }
         }
