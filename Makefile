@@ -49,7 +49,7 @@ PROOF = $(CAPOS) proof $(@:run-%=%) $(MACHINE) $(ARGS)
   run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-ipc run-park run-ring-flood \
   run-tlb-stress run-fuzz run-fuzz-long run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock run-latency run-policy run-dispatch \
   run-thread-fairness run-thread-fairness-interactive run-thread-fairness-weight-change run-smp-fairness run-thread-scale run-smp-process-scale \
-  run-scheduling-context run-session-context run-donation-stress run-context-accuracy run-context-order run-mcs \
+  run-scheduling-context run-session-context run-donation-stress run-context-races run-context-accuracy run-context-order run-mcs \
   run-smp-workloads run-fair-hogs run-fair-ipc run-fair-wake-storm run-fair-fork-storm run-fair-crowd \
   sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
   bench-sched bench-sim bench-runtime bench-io bench-guest fuzz fmt lint tidy doc
@@ -211,6 +211,9 @@ run-context-order: setup-qemu ## scenarios of the simulator, played by threads: 
 	@$(PROOF)
 
 run-donation-stress: setup-qemu ## 10,000 loans across CPUs beside revocations and kills (by time, or with ICOUNT=1)
+	@$(PROOF)
+
+run-context-races: setup-qemu ## every operation on contexts against every other, on all CPUs, by processes that are killed
 	@$(PROOF)
 
 run-mcs: ICOUNT = 1

@@ -17,6 +17,7 @@ use programs::ensure;
 use programs::kit::{self, MS, Usage};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::random::Random;
+use programs::ticks;
 use rt::abi::{Exception, TransportError, rights};
 use rt::sync::Mutex;
 use rt::{
@@ -225,6 +226,8 @@ fn storm(rounds: u64, seed: u64) -> Outcome {
         tally.rebound.load(Ordering::Relaxed)
     );
     ensure!(lent * 2 > answered, "{lent} loans in {answered} calls");
-    ensure!(rt::boot_info().cpus == 1 || across > 100, "{across} of {answered} calls were across CPUs");
+    // By counted instructions CPUs take turns, and servers move less often: 81 of 10,578 on two CPUs.
+    let enough = answered / if ticks::is_counted() { 1000 } else { 100 };
+    ensure!(rt::boot_info().cpus == 1 || across > enough, "{across} of {answered} calls were across CPUs");
     Ok(())
 }
