@@ -108,6 +108,7 @@ impl Fair {
 
     /// Moves forward by `real_ns` of running; returns how far (F-02), carrying the remainder. A thread with arrears moves at three
     /// quarters of its speed until they are paid: soon enough for the next move, and too slowly to keep others waiting.
+    #[inline(always)]
     pub(crate) fn charge(&mut self, real_ns: u64) -> i64 {
         let virtual_ns = self.virtual_of(real_ns);
         let paid = if self.arrears == 0 { 0 } else { self.arrears.min(virtual_ns / 4) };
