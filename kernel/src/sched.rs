@@ -4,6 +4,7 @@
 //! is left if it blocks, until the next thread stands on its own stack: so nobody can run a thread that is still being left.
 
 mod budgets;
+mod idle;
 mod looks;
 mod moves;
 
@@ -11,6 +12,7 @@ pub use budgets::{
     bind_current, bind_queued, context_info, current_may_run_on, depend, free, may_run_on, obey, readmit,
     send_home, take_context, yield_to,
 };
+pub use idle::idle_loop;
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
 
 use crate::arch::percpu::{self, PerCpu};
@@ -29,7 +31,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::timerq::TimerQueue;
 use looks::assert_time;
-use moves::{balance, steal};
+use moves::balance;
 use sched::{
     Blocked, CpuId, CpuMask, Decision, Effect, Evicted, Landscape, Noted, PolicyKind, Replaced, Runnable,
     ThreadId, Topology,
@@ -785,75 +787,6 @@ fn change_space(me: &'static PerCpu, root: u64, process: Option<&alloc::sync::Ar
 /// Leaves the current process's tables for the kernel's: the process is about to be taken apart.
 pub fn leave_space() {
     load_space(percpu::this(), None);
-}
-
-// ---- idle -----------------------------------------------------------------------------------------------------------------
-
-/// What a CPU does with nothing to do. Never returns, never blocks.
-pub extern "C" fn idle_loop(_: u64) -> ! {
-    let me = percpu::this();
-    loop {
-        if let Some(next) = me.sched.handoff.take() {
-            run_woken(me, next);
-            continue;
-        }
-        let mut queue = me.sched.queue.lock();
-        let mut until_ns = u64::MAX;
-        if !queue.stays_idle() {
-            let now = time::now_ns();
-            let decision = queue.dispatch(now);
-            // Somebody's refill comes then.
-            until_ns = decision.until_ns;
-            tracing::decided(me, None, Why::Idle, &decision, now);
-            if decision.run.is_some() {
-                me.sched.mark_dispatch(true);
-                unmark_idle(me);
-                leave(me, queue, decision, now);
-                continue;
-            }
-        }
-        drop(queue);
-        // The mark first: whoever queued for a busy neighbour before it was seen is found by the look at the neighbours that follows. Who
-        // queues for this CPU interrupts it.
-        if !me.sched.idle.swap(true, Ordering::Relaxed) {
-            IDLE.insert(me.id);
-        }
-        if steal(me) {
-            continue;
-        }
-        time::arm(me, until_ns, time::now_ns());
-        crate::process::note_idle(me.id);
-        cpu::wait_for_interrupt();
-    }
-}
-
-/// Runs the thread that has woken this idle CPU, or queues it if that is not alone.
-#[inline(always)]
-fn run_woken(me: &'static PerCpu, next: Runnable<()>) {
-    let now = time::now_ns();
-    let mut queue = me.sched.queue.lock();
-    if queue.runs_at_once(&next) {
-        tracing::arrives(me, &next, now);
-    }
-    match queue.run_at_once(next, now) {
-        Ok(decision) => {
-            tracing::decided(me, None, Why::Idle, &decision, now);
-            me.counters.queue_depth_max.raise(1);
-            me.sched.mark_dispatch(true);
-            unmark_idle(me);
-            leave(me, queue, decision, now);
-        }
-        Err(next) => {
-            drop(queue);
-            enqueue_on(me, me, next);
-        }
-    }
-}
-
-fn unmark_idle(me: &PerCpu) {
-    if me.sched.idle.swap(false, Ordering::Relaxed) {
-        IDLE.remove(me.id);
-    }
 }
 
 /// As [`look`], when somebody was woken here or from elsewhere: the loop of an idle CPU asks the core itself, next.
