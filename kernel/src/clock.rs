@@ -6,7 +6,7 @@
 use crate::arch::{apic, cpu, pit};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use kcore::clock::{Clock, CpuClock, HighWater, Scale};
+use kcore::clock::{Clock, CpuClock, HighWater, Line, Scale};
 
 const INTERVALS: usize = 3;
 /// So often is an interval tried until three agree.
@@ -22,6 +22,10 @@ const PIT_ROUND: u64 = 1 << 16;
 
 struct Shared {
     sequence: AtomicU32,
+    /// The clock's `Line`, word by word: what nearly every reader needs.
+    base_tsc: AtomicU64,
+    base_ns: AtomicU64,
+    mult: AtomicU64,
     clock: UnsafeCell<Clock>,
 }
 // SAFETY: written by the boot CPU between two odd sequence numbers; readers try again when they saw one.
@@ -29,6 +33,10 @@ unsafe impl Sync for Shared {}
 
 static CLOCK: Shared = Shared {
     sequence: AtomicU32::new(0),
+    base_tsc: AtomicU64::new(0),
+    base_ns: AtomicU64::new(0),
+    // 1 GHz, as the clock below.
+    mult: AtomicU64::new(1 << 40),
     clock: UnsafeCell::new(Clock::new(0, 0, Scale::from_hz(1_000_000_000).expect("1 GHz is a frequency"))),
 };
 /// Engaged if some CPU's TSC is not in step with the boot CPU's.
@@ -42,13 +50,15 @@ static TICKS_NS: AtomicU64 = AtomicU64::new(0);
 pub fn now_ns() -> u64 {
     loop {
         let before = CLOCK.sequence.load(Ordering::Acquire);
-        // SAFETY: a copy that may be torn; it is used only if the sequence number says that it is not.
-        let clock = unsafe { CLOCK.clock.get().read_volatile() };
+        let line = Line {
+            base_tsc: CLOCK.base_tsc.load(Ordering::Relaxed),
+            base_ns: CLOCK.base_ns.load(Ordering::Relaxed),
+            mult: CLOCK.mult.load(Ordering::Relaxed),
+        };
         let tsc = cpu::rdtsc();
         fence(Ordering::Acquire);
         if before & 1 == 0 && CLOCK.sequence.load(Ordering::Relaxed) == before {
-            let now = clock.now(tsc);
-            return if UNUSUAL.load(Ordering::Relaxed) { unusual(&clock, tsc) } else { now };
+            return if UNUSUAL.load(Ordering::Relaxed) { unusual() } else { line.now(tsc) };
         }
         cpu::pause();
     }
@@ -58,11 +68,21 @@ pub fn now_ns() -> u64 {
 static UNUSUAL: AtomicBool = AtomicBool::new(false);
 
 #[cold]
-fn unusual(clock: &Clock, tsc: u64) -> u64 {
+fn unusual() -> u64 {
     if BY_TICKS.load(Ordering::Relaxed) {
         return TICKS_NS.load(Ordering::Relaxed);
     }
-    CpuClock::IN_STEP.now(clock, tsc, &HIGH_WATER)
+    loop {
+        let before = CLOCK.sequence.load(Ordering::Acquire);
+        // SAFETY: a copy that may be torn; it is used only if the sequence number says that it is not.
+        let clock = unsafe { CLOCK.clock.get().read_volatile() };
+        let tsc = cpu::rdtsc();
+        fence(Ordering::Acquire);
+        if before & 1 == 0 && CLOCK.sequence.load(Ordering::Relaxed) == before {
+            return CpuClock::IN_STEP.now(&clock, tsc, &HIGH_WATER);
+        }
+        cpu::pause();
+    }
 }
 
 fn publish(make: impl FnOnce(u64, &Clock) -> Clock) {
@@ -71,6 +91,10 @@ fn publish(make: impl FnOnce(u64, &Clock) -> Clock) {
     unsafe {
         let clock = CLOCK.clock.get();
         *clock = make(cpu::rdtsc(), &*clock);
+        let Line { base_tsc, base_ns, mult } = (*clock).line();
+        CLOCK.base_tsc.store(base_tsc, Ordering::Relaxed);
+        CLOCK.base_ns.store(base_ns, Ordering::Relaxed);
+        CLOCK.mult.store(mult, Ordering::Relaxed);
     }
     CLOCK.sequence.fetch_add(1, Ordering::Release);
 }

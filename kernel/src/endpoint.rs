@@ -341,7 +341,7 @@ impl Endpoint {
     }
 
     /// The usual call in one step: words, to a receiver that waits. `None` if it is not that simple; then nothing has happened.
-    #[inline]
+    #[inline(always)]
     pub fn meet(
         self: &Arc<Endpoint>,
         thread: &'static Thread,
@@ -364,11 +364,11 @@ impl Endpoint {
     }
 
     /// The end of [`Endpoint::meet`]: the receiver is told.
-    #[inline]
+    #[inline(always)]
     pub fn deliver_words(&self, thread: &'static Thread, met: &Met, completion: &Completion, direct: bool) {
         let delivered = match &met.lends {
             Some(call) => ring::complete_lending(&met.server, completion, thread, call),
-            None => ring::complete(&met.server, completion, direct),
+            None => ring::complete_here(&met.server, completion, direct),
         };
         if !delivered {
             self.undelivered(met.token);
@@ -385,7 +385,7 @@ impl Endpoint {
     }
 
     /// Waits for a call, if that is all there is to do. `false`: it is not, and nothing has happened.
-    #[inline]
+    #[inline(always)]
     pub fn wait_for_call(
         self: &Arc<Endpoint>,
         thread: &'static Thread,
@@ -641,6 +641,7 @@ impl Endpoint {
     }
 
     /// The call with `token`, to be answered, if it is in flight and `server`'s process has it.
+    #[inline(always)]
     pub fn take(&self, server: &ThreadRef, token: u64) -> Option<InFlight> {
         let mut state = self.state.lock();
         let flight = take_by_token(&mut state, token, Some(server));
@@ -690,10 +691,10 @@ impl Drop for Endpoint {
 
 impl InFlight {
     /// Answers the caller with words.
-    #[inline]
+    #[inline(always)]
     pub fn answer_words(self, words: [u64; 2], direct: bool) {
         let completion = Completion { flags: cqe_flags::INLINE, w: words, ..Completion::OK };
-        ring::complete(&self.caller, &completion, direct);
+        ring::complete_here(&self.caller, &completion, direct);
     }
 
     /// Answers the caller. Nobody else can any more.
@@ -753,25 +754,33 @@ pub struct Answer {
     pub cap: Option<Cap>,
 }
 
+#[inline(always)]
 fn new_flight(state: &mut State, entry: InFlight, payer: &Ledger) -> Result<u64, InFlight> {
     let at = match state.free.pop() {
         Some(at) => at as usize,
-        None => {
-            // All are taken; the list of free ones is empty, and gets room for all.
-            let room = state.flights.len() + 1;
-            if room > MAX_CALLS
-                || !queue::reserve(&mut state.flights, 1, payer)
-                || !queue::reserve(&mut state.free, room, payer)
-            {
-                return Err(entry);
-            }
-            state.flights.push(Flight { generation: 0, taken: false, entry });
-            state.flights.len() - 1
-        }
+        None => match more_flights(state, &entry, payer) {
+            Some(at) => at,
+            None => return Err(entry),
+        },
     };
     state.generation = state.generation.wrapping_add(1).max(1);
     state.flights[at] = Flight { generation: state.generation, taken: true, entry };
     Ok(u64::from(state.generation) << 32 | at as u64)
+}
+
+/// Room for one more call in flight: all are taken; the list of free ones is empty, and gets room for all.
+#[cold]
+#[inline(never)]
+fn more_flights(state: &mut State, entry: &InFlight, payer: &Ledger) -> Option<usize> {
+    let room = state.flights.len() + 1;
+    if room > MAX_CALLS
+        || !queue::reserve(&mut state.flights, 1, payer)
+        || !queue::reserve(&mut state.free, room, payer)
+    {
+        return None;
+    }
+    state.flights.push(Flight { generation: 0, taken: false, entry: *entry });
+    Some(state.flights.len() - 1)
 }
 
 fn take_flight(state: &mut State, at: usize) -> Option<InFlight> {

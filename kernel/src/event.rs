@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 static COUNTS: AtomicU64 = AtomicU64::new(0);
 static SOURCE: AtomicU8 = AtomicU8::new(0);
 
-/// Nearer than this makes no difference: the interrupt itself takes as long.
-pub const MIN_DELTA_NS: u64 = 1_000;
+/// Nearer than this makes no difference: going back to user mode takes as long.
+pub const MIN_DELTA_NS: u64 = 100;
 /// An event further away is armed in steps: the counter has 32 bits.
 pub const MAX_DELTA_NS: u64 = 1_000_000_000;
 /// Without local timers everybody is asked this often.

@@ -64,7 +64,7 @@ fn requests(me: &'static PerCpu, now: u64) {
     if reasons & smp::IPI_TICK != 0 {
         time::event(me, now);
     } else if reasons & smp::IPI_RESCHED != 0 {
-        sched::look(me, now);
+        sched::look_for_woken(me, || now);
     }
 }
 

@@ -191,6 +191,13 @@ impl Cap {
         }
     }
 
+    /// Does it name `object`, which has no state?
+    #[inline(always)]
+    pub fn is(&self, object: &Object) -> bool {
+        debug_assert!(Object::stateless(object.interface()).is_some(), "of others there are many");
+        core::mem::discriminant(&self.object) == core::mem::discriminant(object)
+    }
+
     /// The same with fewer rights and perhaps another badge; revoked together with it.
     pub fn derive(&self, rights: u16, badge: u32) -> Cap {
         let badge = if badge == 0 { self.badge } else { badge };

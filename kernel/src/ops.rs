@@ -59,14 +59,95 @@ impl From<Option<Completion>> for Reply {
 /// Submissions so far, by operation; the last counts what is none.
 pub static SUBMITTED: [AtomicU64; Op::COUNT + 1] = [const { AtomicU64::new(0) }; Op::COUNT + 1];
 
-/// Does what `sqe` says for the current thread.
+/// Operation, version and flags of an entry, as one number.
+const fn shape(op: Op, flags: u16) -> u32 {
+    op as u32 | (SQE_VERSION as u32) << 8 | (flags as u32) << 16
+}
+
+const CALL_WORDS: u32 = shape(Op::Call, flags::INLINE);
+const RECV: u32 = shape(Op::Recv, 0);
+const RETURN_WORDS: u32 = shape(Op::Return, flags::INLINE | flags::QUIET);
+const PARK: u32 = shape(Op::Park, 0);
+const UNPARK: u32 = shape(Op::Unpark, flags::QUIET);
+const SLEEP: u32 = shape(Op::Sleep, 0);
+const YIELD: u32 = shape(Op::Yield, 0);
+
+/// Does what `sqe` says for the current thread. What every call, answer, park, sleep and yield comes down to is tried first, without ceremony;
+/// whatever is not that simple has changed nothing, and goes the way of everything.
+#[inline(always)]
 pub fn submit(thread: &'static Thread, sqe: &Sqe, will_wait: bool) -> Outcome {
+    let process = &thread.body().process;
+    match shape_of(sqe) {
+        CALL_WORDS if call_words(thread, process, sqe, will_wait) => {
+            tally(Op::Call);
+            called(thread)
+        }
+        RECV if wait_for_call(thread, process, sqe) => {
+            tally(Op::Recv);
+            Outcome::Done
+        }
+        RETURN_WORDS if answer_words(thread, process, sqe, will_wait) => {
+            tally(Op::Return);
+            Outcome::Done
+        }
+        PARK if sqe.arg0 <= u64::from(u32::MAX) && may(process, sqe.cap, &Object::ParkSpace) => {
+            tally(Op::Park);
+            let outcome = park::park(thread, sqe.user_data, sqe.addr, sqe.arg0 as u32, sqe.arg1);
+            if let Some(completion) = &outcome {
+                ring::post_now(thread, sqe.user_data, completion);
+            }
+            Outcome::Done
+        }
+        UNPARK if may(process, sqe.cap, &Object::ParkSpace) => {
+            tally(Op::Unpark);
+            let completion = park::unpark(thread, sqe.addr, sqe.arg0, will_wait);
+            if completion.status != 0 {
+                ring::post_now(thread, sqe.user_data, &completion);
+            }
+            Outcome::Done
+        }
+        SLEEP if sqe.arg0 != 0 && may(process, sqe.cap, &Object::Timer) => {
+            tally(Op::Sleep);
+            if let Some(completion) = &sleep(thread, process, sqe) {
+                ring::post_now(thread, sqe.user_data, completion);
+            }
+            Outcome::Done
+        }
+        YIELD => {
+            tally(Op::Yield);
+            sched::yield_now();
+            ring::post_now(thread, sqe.user_data, &Completion::OK);
+            Outcome::Done
+        }
+        _ => submit_any(thread, sqe, will_wait),
+    }
+}
+
+/// Does capability `id` name `object`, which has no state, and may it be used? Nobody revokes these, so what it is now is what it stays.
+#[inline(always)]
+fn may(process: &Process, id: u32, object: &Object) -> bool {
+    let caps = process.caps.lock();
+    caps.get(CapId(id)).is_some_and(|cap| cap.rights & rights::CALL != 0 && cap.is(object))
+}
+
+#[inline(always)]
+fn shape_of(sqe: &Sqe) -> u32 {
+    u32::from(sqe.op) | u32::from(sqe.version) << 8 | u32::from(sqe.flags) << 16
+}
+
+#[inline(always)]
+fn tally(op: Op) {
+    SUBMITTED[op as usize].fetch_add(1, Ordering::Relaxed);
+}
+
+#[inline(never)]
+fn submit_any(thread: &'static Thread, sqe: &Sqe, will_wait: bool) -> Outcome {
     let reply = match Op::from_raw(sqe.op) {
         _ if sqe.version != SQE_VERSION => TransportError::UnsupportedSqeVersion.into(),
         None => TransportError::UnknownOp.into(),
         Some(Op::Nop) => nop(sqe),
         Some(op) => {
-            SUBMITTED[op as usize].fetch_add(1, Ordering::Relaxed);
+            tally(op);
             perform(thread, op, sqe, will_wait).unwrap_or_else(Reply::from)
         }
     };
@@ -174,6 +255,7 @@ fn simple(thread: &'static Thread, process: &Process, op: Op, sqe: &Sqe, will_wa
     }
 }
 
+#[inline(always)]
 fn sleep(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Option<Completion> {
     if sqe.arg0 == 0 {
         return Some(Completion::OK);
@@ -316,37 +398,31 @@ fn passenger<T>(
     Ok((Some(cap), value))
 }
 
-/// Does an entry carry two words and nothing else?
-#[inline]
-fn is_words(sqe: &Sqe) -> bool {
-    sqe.flags & !flags::QUIET == flags::INLINE && sqe.addr | u64::from(sqe.len | sqe.xfer) == 0
+/// Does an entry whose message is words carry nothing else?
+#[inline(always)]
+fn is_bare(sqe: &Sqe) -> bool {
+    sqe.addr | u64::from(sqe.len | sqe.xfer) == 0
 }
 
-/// Runs `then` with the endpoint that capability `id` names, if it is one that has the right `right` and was not revoked.
+/// The endpoint that capability `id` names, if it is one that has the right `right` and was not revoked.
 #[inline(always)]
-fn with_endpoint<T>(
-    process: &Process,
-    id: u32,
-    right: u16,
-    then: impl FnOnce(&Arc<Endpoint>, &Cap) -> Option<T>,
-) -> Option<T> {
-    let caps = process.caps.lock();
+fn endpoint_of(caps: &CapTable<Cap>, id: u32, right: u16) -> Option<(&Arc<Endpoint>, &Cap)> {
     let cap = caps.get(CapId(id))?;
-    then(cap.endpoint(right)?, cap)
+    Some((cap.endpoint(right)?, cap))
 }
 
 /// The usual call: words, to an endpoint where a receiver waits. `false` if it is not that simple; then nothing has happened.
-#[inline]
+#[inline(always)]
 fn call_words(thread: &'static Thread, process: &Process, sqe: &Sqe, will_wait: bool) -> bool {
-    if !is_words(sqe) || sqe.method > u32::from(u16::MAX) || sqe.result_len as usize > MAX_MESSAGE_BYTES {
+    if !is_bare(sqe) || sqe.method > u32::from(u16::MAX) || sqe.result_len as usize > MAX_MESSAGE_BYTES {
         return false;
     }
     let reply = Buffer { address: sqe.result_addr, length: sqe.result_len };
-    let met = with_endpoint(process, sqe.cap, rights::CALL, |endpoint, cap| {
-        let met = endpoint.meet(thread, sqe.user_data, cap.epoch(), reply)?;
-        Some((endpoint.clone(), met, cap.badge))
-    });
-    let Some((endpoint, met, badge)) = met else { return false };
+    let caps = process.caps.lock();
+    let Some((endpoint, cap)) = endpoint_of(&caps, sqe.cap, rights::CALL) else { return false };
+    let Some(met) = endpoint.meet(thread, sqe.user_data, cap.epoch(), reply) else { return false };
+    let (endpoint, badge) = (endpoint.clone(), cap.badge);
+    drop(caps);
     let completion = Completion {
         flags: sqe.method << cqe_flags::METHOD_SHIFT | cqe_flags::INLINE,
         badge,
@@ -359,9 +435,6 @@ fn call_words(thread: &'static Thread, process: &Process, sqe: &Sqe, will_wait: 
 }
 
 fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
-    if call_words(thread, process, sqe, will_wait) {
-        return Ok(called(thread));
-    }
     let Found { object, rights: held, badge, epoch } = resolve(process, sqe.cap)?;
     if held & rights::CALL == 0 {
         return Err(TransportError::NotPermitted);
@@ -385,19 +458,22 @@ fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: b
     let accept = || ring::accept(thread, sqe.user_data, waits_on).ok_or(TransportError::NoSpace);
     let (cap, caller) = passenger(process, sqe, accept)?;
     endpoint.call(thread, Call { caller, reply, method, badge, epoch, message, cap }, will_wait);
-    Ok(called(thread))
+    Ok(match called(thread) {
+        Outcome::Lent => Reply::Lent,
+        _ => Reply::Later,
+    })
 }
 
 /// A call was made: has it taken the thread's context along?
-#[inline]
-fn called(thread: &'static Thread) -> Reply {
+#[inline(always)]
+fn called(thread: &'static Thread) -> Outcome {
     if thread.lent.load(Ordering::Relaxed) != 0 {
-        return Reply::Lent;
+        return Outcome::Lent;
     }
     if thread.context().is_some() {
         loan::regret(thread);
     }
-    Reply::Later
+    Outcome::Done
 }
 
 /// The endpoint that capability `id` may receive from, and the capability's epoch.
@@ -408,6 +484,18 @@ fn served(process: &Process, id: u32) -> Decoded<(Arc<Endpoint>, u64)> {
         }
         _ => Err(TransportError::NotPermitted),
     }
+}
+
+/// The usual RECV: nobody's time is borrowed, and no call waits. `false` if it is not that simple; then nothing has happened.
+#[inline(always)]
+fn wait_for_call(thread: &'static Thread, process: &Process, sqe: &Sqe) -> bool {
+    if sqe.result_len as usize > MAX_MESSAGE_BYTES || thread.borrows.load(Ordering::Relaxed) {
+        return false;
+    }
+    let buffer = Buffer { address: sqe.result_addr, length: sqe.result_len };
+    let caps = process.caps.lock();
+    let Some((endpoint, cap)) = endpoint_of(&caps, sqe.cap, rights::RECV) else { return false };
+    endpoint.wait_for_call(thread, sqe.user_data, buffer, cap.epoch())
 }
 
 fn recv(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Decoded<Reply> {
@@ -421,24 +509,25 @@ fn recv(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Decoded<Reply>
         loan::leave(ctx, &thread.reference());
     }
     let buffer = Buffer { address: sqe.result_addr, length: sqe.result_len };
-    let waits = with_endpoint(process, sqe.cap, rights::RECV, |endpoint, cap| {
-        endpoint.wait_for_call(thread, sqe.user_data, buffer, cap.epoch()).then_some(())
-    });
-    if waits.is_some() {
-        return Ok(Reply::Later);
-    }
     let (endpoint, epoch) = served(process, sqe.cap)?;
     Ok(endpoint.recv(thread, sqe.user_data, buffer, epoch).into())
 }
 
-fn answer(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
-    if is_words(sqe) && sqe.method == 0 {
-        let take = |endpoint: &Arc<Endpoint>, _: &Cap| endpoint.take(&thread.reference(), sqe.result_addr);
-        if let Some(flight) = with_endpoint(process, sqe.cap, rights::RECV, take) {
-            flight.answer_words([sqe.arg0, sqe.arg1], will_wait);
-            return Ok(Completion::OK.into());
-        }
+/// The usual answer: words, and nobody is told that it was given. `false` if it is not that simple; then nothing has happened.
+#[inline(always)]
+fn answer_words(thread: &'static Thread, process: &Process, sqe: &Sqe, will_wait: bool) -> bool {
+    if !is_bare(sqe) || sqe.method != 0 {
+        return false;
     }
+    let caps = process.caps.lock();
+    let Some((endpoint, _)) = endpoint_of(&caps, sqe.cap, rights::RECV) else { return false };
+    let Some(flight) = endpoint.take(&thread.reference(), sqe.result_addr) else { return false };
+    drop(caps);
+    flight.answer_words([sqe.arg0, sqe.arg1], will_wait);
+    true
+}
+
+fn answer(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
     let (endpoint, _) = served(process, sqe.cap)?;
     let exception = match i32::try_from(sqe.method) {
         Ok(0) => None,

@@ -15,6 +15,7 @@ use alloc::sync::Arc;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
+use kcore::sqlease::SqLease;
 
 /// What a completion says, without the caller's own number: the rest of a [`Cqe`].
 #[repr(C)]
@@ -133,7 +134,7 @@ impl RingSide {
     }
 
     /// The operation in slot `op` is over.
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, op: u8, sequence: Option<u32>) -> Option<Pending> {
         let wanted = |pending: &mut Pending| sequence.is_none_or(|sequence| pending.sequence == sequence);
         let pending = self.pending[op as usize].take_if(wanted)?;
@@ -144,13 +145,26 @@ impl RingSide {
 
     #[inline]
     fn post(&mut self, user_data: u64, c: &Completion) {
+        self.put(0, user_data, c);
+        self.publish(1);
+    }
+
+    /// Writes a completion, `ahead` of the next one, which nobody sees yet.
+    #[inline(always)]
+    fn put(&mut self, ahead: u32, user_data: u64, c: &Completion) {
         // SAFETY: an open ring has its page; the slot is inside it. The program may scribble there: its own loss.
         unsafe {
-            let slot = &raw mut (*self.page).cq[(self.cq_tail % CQ_ENTRIES) as usize];
+            let slot = &raw mut (*self.page).cq[(self.cq_tail.wrapping_add(ahead) % CQ_ENTRIES) as usize];
             publish_48(user_data, (&raw const *c).cast(), slot.cast());
-            self.cq_tail = self.cq_tail.wrapping_add(1);
-            (*self.page).cq_tail.store(self.cq_tail, Ordering::Release);
         }
+    }
+
+    /// The next `count` completions are there to be seen.
+    #[inline(always)]
+    fn publish(&mut self, count: u32) {
+        self.cq_tail = self.cq_tail.wrapping_add(count);
+        // SAFETY: an open ring has its page.
+        unsafe { (*self.page).cq_tail.store(self.cq_tail, Ordering::Release) };
     }
 
     fn satisfied(&self) -> bool {
@@ -178,6 +192,7 @@ pub fn process_of_thread(who: &ThreadRef) -> Option<Arc<Process>> {
 }
 
 /// Accepts an operation of the current thread that completes later. `None` if it has none to spare (which a credit excludes).
+#[inline(always)]
 pub fn accept(thread: &Thread, user_data: u64, on: Waitable) -> Option<Waiter> {
     let mut ring = thread.ring.lock();
     let op = ring.busy.trailing_ones();
@@ -203,6 +218,12 @@ pub const FAULT_OP: u8 = u8::MAX;
 ///
 /// A call along which a context was lent ends here, however it ends: the loan is back before the completion is.
 pub fn complete(waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
+    complete_here(waiter, completion, direct)
+}
+
+/// As [`complete`], for the paths of every call and answer.
+#[inline(always)]
+pub fn complete_here(waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
     if waiter.op == FAULT_OP {
         crate::context::methods::fault_answered(&waiter.thread, completion);
         return true;
@@ -220,7 +241,7 @@ pub fn complete(waiter: &Waiter, completion: &Completion, direct: bool) -> bool 
 }
 
 /// The thread that a completion was posted to. The same, as was just checked; without that check whoever is there now is woken.
-#[inline]
+#[inline(always)]
 fn wake(thread: &'static Thread, waiter: &Waiter, direct: bool) {
     if cfg!(feature = "planted-no-generation-check") {
         sched::wake_thread(thread, &thread.reference(), direct);
@@ -230,6 +251,7 @@ fn wake(thread: &'static Thread, waiter: &Waiter, direct: bool) {
 }
 
 /// As [`complete`], of a call along which the thread has lent its context. The thread is woken in any case: it may wait for the loan only.
+#[cold]
 #[inline(never)]
 fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
     #[cfg(feature = "planted-exception-keeps-loan")]
@@ -294,7 +316,15 @@ enum Posted {
 /// Does a thread wait for calls?
 pub fn receives(thread: &Thread) -> bool {
     let ring = thread.ring.lock();
-    ring.pending.iter().flatten().any(|pending| matches!(pending.on, Waitable::Recv(_)))
+    let mut busy = ring.busy;
+    while busy != 0 {
+        let pending = ring.pending[busy.trailing_zeros() as usize].as_ref();
+        if pending.is_some_and(|pending| matches!(pending.on, Waitable::Recv(_))) {
+            return true;
+        }
+        busy &= busy - 1;
+    }
+    false
 }
 
 /// Runs `then` while the operation is under way and cannot complete; nothing, if it is over.
@@ -418,6 +448,35 @@ pub fn drain(
 /// The beginning of a NOP without flags: the whole of what it says but for its number.
 const PLAIN_NOP: u64 = Op::Nop as u64 | (SQE_VERSION as u64) << 8;
 
+/// Completes a NOP without flags, `user_data`, and those that follow it at `head`, `most` at most. Says how many followed.
+#[inline(always)]
+fn complete_nops(
+    thread: &Thread,
+    lease: &SqLease,
+    page: *const Ring,
+    head: u32,
+    user_data: u64,
+    most: u32,
+) -> u32 {
+    let mut ring = thread.ring.lock();
+    ring.put(0, user_data, &Completion::OK);
+    let mut count = 0;
+    while count < most && thread.sq.verify(lease).is_ok() {
+        // SAFETY: the thread's own ring page; each word is read once.
+        let [first, user_data] = unsafe {
+            let from = &raw const (*page).sq[(head.wrapping_add(count) % SQ_ENTRIES) as usize];
+            from.cast::<[u64; 2]>().read_volatile()
+        };
+        if first != PLAIN_NOP {
+            break;
+        }
+        count += 1;
+        ring.put(count, user_data, &Completion::OK);
+    }
+    ring.publish(count + 1);
+    count
+}
+
 #[inline(never)]
 fn consume(
     thread: &'static Thread,
@@ -440,7 +499,8 @@ fn consume(
         thread.sq.release(lease);
         return Err(TransportError::BadMessage);
     }
-    for _ in 0..count {
+    let mut left = count;
+    while left > 0 {
         if credits == 0 {
             credits = thread.ring.lock().credits();
             if credits == 0 {
@@ -448,6 +508,7 @@ fn consume(
             }
         }
         credits -= 1;
+        left -= 1;
         if thread.sq.verify(&lease).is_err() {
             result = Err(TransportError::StaleSqConsumer);
             break;
@@ -458,7 +519,8 @@ fn consume(
         // SAFETY: as above; each word is read once. An entry that is something else by the time it is copied is that.
         let [first, user_data] = unsafe { from.cast::<[u64; 2]>().read_volatile() };
         if first == PLAIN_NOP {
-            post_now(thread, user_data, &Completion::OK);
+            let nops = 1 + complete_nops(thread, &lease, page, head, user_data, left.min(credits));
+            (head, left, credits) = (head.wrapping_add(nops - 1), left - (nops - 1), credits - (nops - 1));
             continue;
         }
         let mut sqe = MaybeUninit::<Sqe>::uninit();
@@ -484,14 +546,17 @@ fn consume(
     result
 }
 
-/// Waits until `min` completions are there or it is `deadline`. Says how many are there.
+/// Waits until `min` completions are there or `timeout_ns` are over. Says how many are there.
 #[inline(always)]
 pub fn wait(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
-    let unread = thread.ring.lock().unread();
+    let mut ring = thread.ring.lock();
+    let unread = ring.unread();
     if unread >= min || timeout_ns == 0 {
         return unread;
     }
-    wait_for_more(thread, min, time::deadline(timeout_ns))
+    ring.need = min;
+    drop(ring);
+    wait_for_more(thread, min, timeout_ns)
 }
 
 /// Completions that are there.
@@ -499,27 +564,29 @@ pub fn unread(thread: &Thread) -> u32 {
     thread.ring.lock().unread()
 }
 
+/// The end of [`wait`], whose completions are still missing: the ring says how many are needed.
 #[inline(never)]
-fn wait_for_more(thread: &'static Thread, min: u32, deadline: u64) -> u32 {
-    let mut armed = false;
-    loop {
+fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
+    let deadline = if timeout_ns == u64::MAX { u64::MAX } else { time::deadline(timeout_ns) };
+    if deadline != u64::MAX {
+        time::set_timer(thread, TIMEOUT, 0, deadline);
+    }
+    let unread = loop {
+        // Whoever ends a process says so before it wakes the threads; one that was not woken yet will see it here, or be woken.
+        let ended = thread.body().process.is_ending();
+        if !ended {
+            sched::block_here();
+        }
         let mut ring = thread.ring.lock();
         let unread = ring.unread();
-        let ended = thread.body().process.is_ending();
-        if unread >= min || ended || (armed && time::now_ns() >= deadline) {
+        if unread >= min || ended || (deadline != u64::MAX && time::now_ns() >= deadline) {
             ring.need = 0;
-            drop(ring);
-            if armed {
-                time::cancel_timer(thread, TIMEOUT);
-            }
-            return unread;
+            break unread;
         }
         ring.need = min;
-        drop(ring);
-        if !armed && deadline != u64::MAX {
-            armed = true;
-            time::set_timer(thread, TIMEOUT, 0, deadline);
-        }
-        sched::block();
+    };
+    if deadline != u64::MAX {
+        time::cancel_timer(thread, TIMEOUT);
     }
+    unread
 }

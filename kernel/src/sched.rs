@@ -4,6 +4,7 @@
 //! is left if it blocks, until the next thread stands on its own stack: so nobody can run a thread that is still being left.
 
 mod budgets;
+mod idle;
 mod looks;
 mod moves;
 
@@ -11,6 +12,7 @@ pub use budgets::{
     NotBound, bind_current, bind_queued, context_info, current_may_run_on, depend, free, may_run_on, obey,
     readmit, send_home, take_context, yield_to,
 };
+pub use idle::idle_loop;
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
 
 use crate::arch::percpu::{self, PerCpu};
@@ -20,7 +22,7 @@ use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::paging;
 use crate::mm::stacks::OffStackToken;
 use crate::mm::tlb::AtomicMask;
-use crate::thread::{self, State, Thread};
+use crate::thread::{self, State, Thread, Wait};
 use crate::time;
 use crate::tracing::{self, Why};
 use budgets::stop;
@@ -29,10 +31,10 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::timerq::TimerQueue;
 use looks::assert_time;
-use moves::{balance, steal};
+use moves::balance;
 use sched::{
-    Blocked, CpuId, CpuMask, Decision, Effect, Evicted, Landscape, Noted, PolicyKind, Runnable, ThreadId,
-    Topology,
+    Blocked, CpuId, CpuMask, Decision, Effect, Evicted, Landscape, Noted, PolicyKind, Replaced, Runnable,
+    ThreadId, Topology,
 };
 use trace::Kind;
 
@@ -191,7 +193,7 @@ pub fn wake(who: &ThreadRef, direct: bool) -> Woken {
 }
 
 /// As [`wake`], of the record that `who` names.
-#[inline]
+#[inline(always)]
 pub fn wake_thread(thread: &'static Thread, who: &ThreadRef, direct: bool) -> Woken {
     let mut wait = thread.wait.lock();
     if !thread.is(who) {
@@ -227,12 +229,11 @@ pub fn start(runnable: Runnable<()>) {
 }
 
 /// Keeps a thread for [`block`], if that is soon to come; there is one such place.
-#[inline]
+#[inline(always)]
 fn hand_over(runnable: Runnable<()>) {
     let me = percpu::this();
-    let may_stay = CpuId::new(me.id).is_some_and(|cpu| runnable.may_run_on(cpu));
     let first = me.sched.handoff.take();
-    if first.is_none() && may_stay {
+    if first.is_none() && CpuId::new(me.id).is_some_and(|cpu| runnable.may_run_on(cpu)) {
         me.sched.handoff.set(Some(runnable));
         me.sched.attention.set(true);
     } else {
@@ -257,7 +258,9 @@ pub fn hand_over_lending(runnable: Runnable<()>) {
 fn flush_handoff(me: &'static PerCpu) {
     if let Some(runnable) = me.sched.handoff.take() {
         me.counters.handoffs_flushed.bump();
-        enqueue(if me.sched.lends.replace(false) { endow(me, runnable) } else { runnable });
+        let runnable = if me.sched.lends.replace(false) { endow(me, runnable) } else { runnable };
+        // Into a queue, also on a CPU that is idle: whoever asks for this wants the place empty.
+        enqueue_on(me, place(&runnable, me), runnable);
     }
 }
 
@@ -285,9 +288,25 @@ pub fn settle_handoff() {
     flush_handoff(percpu::this());
 }
 
+#[inline(never)]
 fn enqueue(runnable: Runnable<()>) {
     let me = percpu::this();
     let target = place(&runnable, me);
+    if target.id == me.id && me.current.get().is_null() && runnable.context().is_none() {
+        // Whoever wakes an idle CPU is taken by the idle loop, if it stays the only one; others are queued in the order in which they came.
+        // One with a context is queued: who looks for that must find it.
+        match me.sched.handoff.take() {
+            None => {
+                me.sched.handoff.set(Some(runnable));
+                return me.sched.attention.set(true);
+            }
+            Some(first) => enqueue_on(me, me, first),
+        }
+    }
+    enqueue_on(me, target, runnable);
+}
+
+fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, runnable: Runnable<()>) {
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
     if cfg!(feature = "planted-alloc-under-lock") {
@@ -319,6 +338,16 @@ fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
     if previous.is_some_and(may_stay) && IDLE.is_empty() {
         me.counters.wakes_stayed.bump();
         return me;
+    }
+    // The next: it ran on a CPU that is idle, and not spoken for.
+    if let Some(last) = previous
+        && IDLE.contains(last.index())
+        && !PENDING.contains(last.index())
+        && runnable.may_run_on(last)
+        && let Some(target) = percpu::get(last.index())
+    {
+        me.counters.wakes_stayed.bump();
+        return target;
     }
     let idle = IDLE.snapshot();
     let land =
@@ -360,7 +389,14 @@ fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, now: u64)
 // ---- waiting --------------------------------------------------------------------------------------------------------------
 
 /// The current thread waits until somebody wakes it; at once back if somebody has already.
+#[inline(never)]
 pub fn block() {
+    block_here();
+}
+
+/// As [`block`], for the path of every wait.
+#[inline(always)]
+pub fn block_here() {
     let me = percpu::this();
     let thread = thread::current();
     debug_assert!(!me.held.any(), "blocking with a lock held");
@@ -374,6 +410,41 @@ pub fn block() {
     let now = time::now_ns();
     me.sched.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
+    // The usual case: another thread runs in the place of this one, and nothing else changes.
+    if !me.sched.lends.get()
+        && let Some(next) = me.sched.handoff.take()
+    {
+        match queue.take_place(next, now) {
+            Ok(Replaced { blocked, run, until_ns }) => {
+                me.counters.handoffs_taken.bump();
+                tracing::handed_over(me, thread, run, now);
+                debug_assert!(wait.parked.is_none() && blocked.context().is_none());
+                // Nothing is dropped, which the compiler cannot know.
+                core::mem::forget(wait.parked.replace(blocked));
+                me.sched.leaving.set(Some(thread));
+                core::mem::forget(wait);
+                let next = thread::get(run.0 as u32).expect("a thread that runs");
+                time::arm(me, until_ns, now);
+                me.sched.attention.set(false);
+                me.sched.resched.set(false);
+                switch_to(me, queue, thread, next);
+                return fpu::reset(thread.mxcsr.get());
+            }
+            Err(next) => me.sched.handoff.set(Some(next)),
+        }
+    }
+    block_rarely(me, thread, wait, queue, now);
+}
+
+/// The rest of [`block`], when it is not a plain handoff.
+#[inline(never)]
+fn block_rarely(
+    me: &'static PerCpu,
+    thread: &'static Thread,
+    mut wait: Guard<'static, Wait>,
+    mut queue: Guard<'static, Queue>,
+    now: u64,
+) {
     let (blocked, decision) = match me.sched.handoff.take() {
         Some(next) => {
             me.counters.handoffs_taken.bump();
@@ -423,7 +494,7 @@ pub fn end() -> ! {
     me.sched.leaving.set(Some(thread));
     me.sched.leave_for(After::Reap(thread));
     core::mem::forget(wait);
-    leave(me, queue, decision, now);
+    leave_rarely(me, queue, decision, now);
     unreachable!("an ended thread was run");
 }
 
@@ -486,7 +557,7 @@ fn replant<E>(
     // It is off its stack only after the switch; whoever is next wakes it.
     me.sched.leave_for(After::Requeue(thread.reference()));
     core::mem::forget(wait);
-    leave(me, queue, decision, now);
+    leave_rarely(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
     changed
 }
@@ -555,7 +626,14 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     fpu::reset(thread.mxcsr.get());
 }
 
+/// As [`leave`], for paths that are not taken at every turn.
+#[inline(never)]
+fn leave_rarely(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<()>, now: u64) {
+    leave(me, queue, decision, now);
+}
+
 /// Switches to whom `decision` names. Returns when this context is chosen again.
+#[inline(always)]
 fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<()>, now: u64) {
     let previous = me.current.get();
     if decision.noted != Noted::NOTHING || decision.evicted.is_some() {
@@ -578,6 +656,10 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<()
         }
         return;
     }
+    // SAFETY: records are never unmapped.
+    if let (Some(next), Some(previous)) = (next, unsafe { previous.as_ref() }) {
+        return switch_to(me, queue, previous, next);
+    }
     core::mem::forget(queue);
     me.counters.switches.bump();
     me.current.set(next_pointer);
@@ -588,11 +670,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<()
     };
     let to = match next {
         Some(thread) => {
-            thread.cpu.store(me.id as u32, Ordering::Relaxed);
-            let body = thread.body();
-            segments::set_kernel_stack(me, body.stack.top());
-            load_space(me, Some(&body.process));
-            features::set_fs_base(thread.fs_base.get());
+            dress(me, thread);
             thread.rsp.get()
         }
         None => {
@@ -603,6 +681,28 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<()
     // SAFETY: `to` was saved when that context was left or made, and it is chosen by this CPU alone: the entity is a single value.
     unsafe { switch::switch_stack(save, to) };
     finish_switch();
+}
+
+/// From one thread to another.
+#[inline(always)]
+fn switch_to(me: &'static PerCpu, queue: Guard<'_, Queue>, previous: &'static Thread, next: &'static Thread) {
+    core::mem::forget(queue);
+    me.counters.switches.bump();
+    me.current.set(next);
+    dress(me, next);
+    // SAFETY: saved when that thread was left, or made for it; it is chosen by this CPU alone: the entity is a single value.
+    unsafe { switch::switch_stack(previous.rsp.as_ptr(), next.rsp.get()) };
+    finish_switch();
+}
+
+/// What the CPU must know of a thread that is about to run.
+#[inline(always)]
+fn dress(me: &'static PerCpu, thread: &'static Thread) {
+    thread.cpu.store(me.id as u32, Ordering::Relaxed);
+    let body = thread.body();
+    segments::set_kernel_stack(me, body.stack.top());
+    load_space(me, Some(&body.process));
+    features::set_fs_base(thread.fs_base.get());
 }
 
 /// The context of the thread that is left ran dry, was late, or makes it stop.
@@ -661,11 +761,16 @@ fn finish_work(me: &PerCpu) {
 }
 
 /// Loads the tables of `process`, or the kernel's, unless they are.
+#[inline(always)]
 fn load_space(me: &'static PerCpu, process: Option<&alloc::sync::Arc<crate::process::Process>>) {
     let root = process.map_or(paging::kernel_root(), |process| process.space.root());
-    if me.root.get() == root {
-        return;
+    if me.root.get() != root {
+        change_space(me, root, process);
     }
+}
+
+#[inline(never)]
+fn change_space(me: &'static PerCpu, root: u64, process: Option<&alloc::sync::Arc<crate::process::Process>>) {
     if let Some(process) = process {
         process.space.resident.insert(me.id);
         segments::clear_selectors();
@@ -685,45 +790,13 @@ pub fn leave_space() {
     load_space(percpu::this(), None);
 }
 
-// ---- idle -----------------------------------------------------------------------------------------------------------------
-
-/// What a CPU does with nothing to do. Never returns, never blocks.
-pub extern "C" fn idle_loop(_: u64) -> ! {
-    let me = percpu::this();
-    loop {
-        let mut queue = me.sched.queue.lock();
-        let mut until_ns = u64::MAX;
-        if !queue.stays_idle() {
-            let now = time::now_ns();
-            let decision = queue.dispatch(now);
-            // Somebody's refill comes then.
-            until_ns = decision.until_ns;
-            tracing::decided(me, None, Why::Idle, &decision, now);
-            if decision.run.is_some() {
-                me.sched.mark_dispatch(true);
-                unmark_idle(me);
-                leave(me, queue, decision, now);
-                continue;
-            }
-        }
-        drop(queue);
-        if steal(me) {
-            continue;
-        }
-        if !me.sched.idle.swap(true, Ordering::Relaxed) {
-            IDLE.insert(me.id);
-            // Somebody may have queued for a busy neighbour before the mark was seen: look once more.
-            continue;
-        }
-        time::arm(me, until_ns, time::now_ns());
-        crate::process::note_idle(me.id);
-        cpu::wait_for_interrupt();
-    }
-}
-
-fn unmark_idle(me: &PerCpu) {
-    if me.sched.idle.swap(false, Ordering::Relaxed) {
-        IDLE.remove(me.id);
+/// As [`look`], when somebody was woken here or from elsewhere: the loop of an idle CPU asks the core itself, next.
+#[inline(always)]
+pub fn look_for_woken(me: &'static PerCpu, now: impl FnOnce() -> u64) {
+    if me.current.get().is_null() {
+        PENDING.remove(me.id);
+    } else {
+        look(me, now());
     }
 }
 

@@ -53,8 +53,12 @@ pub fn event(me: &'static PerCpu, now: u64) {
             ring::timer_due(&waiter);
         }
     }
-    // Waking takes time.
-    crate::sched::look(me, if has_woken { now_ns() } else { now });
+    if has_woken {
+        // Waking takes time.
+        crate::sched::look_for_woken(me, now_ns);
+    } else {
+        crate::sched::look(me, now);
+    }
 }
 
 struct Records;

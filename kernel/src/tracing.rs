@@ -277,6 +277,22 @@ pub fn decided(me: &PerCpu, left: Option<&Thread>, why: Why, decision: &Decision
     }
 }
 
+/// As [`decided`]: the current thread of `me` waits, and `run` runs in its place.
+#[inline(always)]
+pub fn handed_over(me: &PerCpu, left: &Thread, run: ThreadId, now: u64) {
+    if on() {
+        record_handoff(me.id, left, run, now);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn record_handoff(me: usize, left: &Thread, run: ThreadId, now: u64) {
+    let decision =
+        Decision { run: Some(run), until_ns: u64::MAX, switched: true, noted: Noted::NOTHING, evicted: None };
+    record_decision(me, Some(left), Why::Handoff(run), &decision, now);
+}
+
 #[cold]
 #[inline(never)]
 fn record_decision(me: usize, left: Option<&Thread>, why: Why, decision: &Decision<()>, now: u64) {

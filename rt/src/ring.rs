@@ -127,9 +127,8 @@ impl Client {
     unsafe fn write(&self, mut sqe: Sqe) {
         let ring = self.ring();
         let tail = self.sq_tail.get();
-        while tail.wrapping_sub(ring.sq_head.load(Ordering::Acquire)) >= SQ_ENTRIES {
-            self.enter(0, 0);
-            self.take_all();
+        if tail.wrapping_sub(ring.sq_head.load(Ordering::Acquire)) >= SQ_ENTRIES {
+            self.make_room(tail);
         }
         sqe.version = SQE_VERSION;
         let place = &raw const ring.sq[(tail % SQ_ENTRIES) as usize];
@@ -137,6 +136,16 @@ impl Client {
         unsafe { place.cast_mut().write(sqe) };
         self.sq_tail.set(tail.wrapping_add(1));
         ring.sq_tail.store(tail.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Has the kernel take entries until there is room for one at `tail`.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&self, tail: u32) {
+        while tail.wrapping_sub(self.ring().sq_head.load(Ordering::Acquire)) >= SQ_ENTRIES {
+            self.enter(0, 0);
+            self.take_all();
+        }
     }
 
     /// Has the kernel take the entries, and waits.
@@ -221,6 +230,7 @@ impl Client {
     }
 
     #[cold]
+    #[inline(never)]
     fn wait_slow(&self, token: Token) -> Cqe {
         let mut refusals = 0;
         loop {
@@ -233,6 +243,94 @@ impl Client {
                 syscall::exit_thread(EXIT_RING_BROKEN);
             }
         }
+    }
+
+    /// See [`run_all`].
+    ///
+    /// # Safety
+    /// As [`Client::push`], until this returns.
+    unsafe fn run_all(&self, sqes: &[Sqe], done: &mut [Cqe]) -> Result<(), TransportError> {
+        let ring = self.ring();
+        let (count, free) = (sqes.len() as u32, self.free.get());
+        let tail = self.sq_tail.get();
+        let used = tail.wrapping_sub(ring.sq_head.load(Ordering::Acquire));
+        // With nothing else under way slot n is entry n, and completions are mostly there in the order of the entries.
+        if free != u32::MAX || count == 0 || used + count > SQ_ENTRIES || done.len() < sqes.len() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_all_singly(sqes, done) };
+        }
+        let first = self.serial.get().wrapping_add(1) & 0x7fff_ffff;
+        let first = if first > 0x7fff_ffff - SQ_ENTRIES { 1 } else { first };
+        self.serial.set(first + count - 1);
+        self.free.set(u32::MAX.checked_shl(count).unwrap_or(0));
+        let ids = u64::from(first) << 32;
+        // The numbers of neighbours differ by one in both halves: serial and slot.
+        const STEP: u64 = 1 << 32 | 1;
+        let mut id = ids;
+        for (at, sqe) in (tail..).zip(sqes) {
+            let place = (&raw const ring.sq[(at % SQ_ENTRIES) as usize]).cast_mut();
+            // SAFETY: there is room, so the kernel does not read this slot before the tail has passed it. The page is writable.
+            unsafe { place.write(Sqe { user_data: id, version: SQE_VERSION, ..*sqe }) };
+            id += STEP;
+        }
+        self.sq_tail.set(tail.wrapping_add(count));
+        ring.sq_tail.store(tail.wrapping_add(count), Ordering::Release);
+        self.enter(count.into(), u64::MAX);
+        let head = self.cq_head.get();
+        let there = ring.cq_tail.load(Ordering::Acquire).wrapping_sub(head).min(count);
+        let (mut taken, mut id) = (0, ids);
+        for (at, place) in (head..).zip(done.iter_mut()).take(there as usize) {
+            // SAFETY: below the tail: see `take_one`.
+            let cqe = unsafe { (&raw const ring.cq[(at % CQ_ENTRIES) as usize]).read() };
+            if cqe.user_data != id {
+                break;
+            }
+            *place = cqe;
+            taken += 1;
+            id += STEP;
+        }
+        self.cq_head.set(head.wrapping_add(taken));
+        ring.cq_head.store(head.wrapping_add(taken), Ordering::Release);
+        self.free.set(self.free.get() | !u32::MAX.checked_shl(taken).unwrap_or(0));
+        if taken < count {
+            self.wait_rest(ids, STEP, taken, &mut done[..sqes.len()]);
+        }
+        Ok(())
+    }
+
+    /// The rest of [`Client::run_all`], whose completions come in another order, or later.
+    #[cold]
+    #[inline(never)]
+    fn wait_rest(&self, ids: u64, step: u64, from: u32, done: &mut [Cqe]) {
+        let id_of = |at: u32| ids + u64::from(at) * step;
+        for at in from..done.len() as u32 {
+            // SAFETY: `Cell` of this thread, as in `push`: now completions go through the slots.
+            unsafe { (*self.slots[at as usize].as_ptr()).user_data = id_of(at) };
+        }
+        for (at, place) in (0..).zip(done.iter_mut()).skip(from as usize) {
+            *place = self.wait(Token { id: id_of(at), of_this_thread: PhantomData });
+        }
+    }
+
+    /// As [`Client::run_all`], beside others that are under way.
+    ///
+    /// # Safety
+    /// As [`Client::push`], until this returns.
+    #[cold]
+    #[inline(never)]
+    unsafe fn run_all_singly(&self, sqes: &[Sqe], done: &mut [Cqe]) -> Result<(), TransportError> {
+        if self.free.get().count_ones() < sqes.len() as u32 || done.len() < sqes.len() {
+            return Err(TransportError::NoSpace);
+        }
+        let mut tokens = [const { None }; OPS_MAX as usize];
+        for (token, sqe) in tokens.iter_mut().zip(sqes) {
+            // SAFETY: the caller's promise.
+            *token = Some(unsafe { self.push(*sqe)? });
+        }
+        for (token, place) in tokens.into_iter().flatten().zip(done) {
+            *place = self.wait(token);
+        }
+        Ok(())
     }
 
     /// Submits `sqe` and waits for it.
@@ -253,10 +351,20 @@ impl Client {
 ///
 /// # Safety
 /// The buffers that the entry names must be the caller's until this returns, and the operation must be sound.
-#[inline]
+#[inline(always)]
 pub unsafe fn run(sqe: Sqe) -> Cqe {
     // SAFETY: the caller's promise.
     unsafe { tls::current().client.run(sqe) }
+}
+
+/// Submits `sqes`, by one system call, and waits for all of them: `done` gets their completions, in the order of the entries. `NoSpace`, and
+/// nothing is submitted, if there are more than the thread may have under way, or than `done` has places.
+///
+/// # Safety
+/// As [`run`], for each of them.
+pub unsafe fn run_all(sqes: &[Sqe], done: &mut [Cqe]) -> Result<(), TransportError> {
+    // SAFETY: the caller's promise.
+    unsafe { tls::current().client.run_all(sqes, done) }
 }
 
 /// Submits `sqe`; it is under way when this returns. `NoSpace` if [`OPS_MAX`] are.
@@ -299,7 +407,7 @@ pub unsafe fn run_quiet(mut sqe: Sqe) {
 ///
 /// # Safety
 /// As [`run`], until the thread has waited for something.
-#[inline]
+#[inline(always)]
 pub unsafe fn queue_quiet(mut sqe: Sqe) {
     sqe.flags |= flags::QUIET;
     sqe.user_data = QUIET_ID;

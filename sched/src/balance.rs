@@ -166,6 +166,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
+    /// Whether a thread waits here that `thief` might take: without one, [`most_overdue`] need not be told of this CPU.
+    #[inline]
+    pub fn may_give_to(&self, thief: CpuId) -> bool {
+        !self.open.is_empty() || (!self.restricted.is_empty() && self.restricted.reach().contains(thief))
+    }
+
     /// Takes the victim's first thread that may run here. For a CPU that has nothing else to run.
     pub fn steal_from(&mut self, victim: &mut Cpu<T, P>, now: u64) -> MoveOutcome {
         self.take_from(victim, now, |_| true)

@@ -12,7 +12,7 @@ use crate::queue::{Aggregates, Queue, Wanted};
 use crate::{
     Blocked, Context, CpuId, CpuTime, Decision, Effect, Evicted, EvictionReason, Exchanged, FOREVER,
     LatencyClass, MAX_CONTEXTS_PER_CPU, Misplaced, Noted, Overrun, Payload, Policy, PolicyKind, QueueKind,
-    Runnable, Snapshot, ThreadId, Ticket, Utilisation, Weight, WeightError,
+    Replaced, Runnable, Snapshot, ThreadId, Ticket, Utilisation, Weight, WeightError,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +231,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     /// Charges everything up to `now` to the one target that had the CPU (S-12). Time never goes back: an older `now`
     /// charges nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge(&mut self, now: u64) {
         if now <= self.at_ns {
             return;
@@ -412,6 +412,25 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     /// every synchronous call, so the usual case (nobody has a context) is a path of its own.
     #[inline]
     pub fn block_for(&mut self, next: Runnable<T>, now: u64) -> Result<Exchanged<T>, Misplaced<T>> {
+        match self.take_place(next, now) {
+            Ok(Replaced { blocked, run, until_ns }) => {
+                let decision = Decision {
+                    run: Some(run),
+                    until_ns,
+                    switched: true,
+                    noted: Noted::NOTHING,
+                    evicted: None,
+                };
+                Ok((Some(blocked), decision))
+            }
+            Err(next) => self.block_and_hand_over(next, now),
+        }
+    }
+
+    /// The usual case of [`Cpu::block_for`]: nobody here has a context, `next` may run here, and there is something left of the slice. Otherwise
+    /// nothing has happened but the charge.
+    #[inline(always)]
+    pub fn take_place(&mut self, next: Runnable<T>, now: u64) -> Result<Replaced<T>, Runnable<T>> {
         self.charge(now);
         let left_ns = match &self.running {
             Some(Running { thread, tier: Tier::Fair, .. }) => thread.quantum_ns,
@@ -420,7 +439,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         // Without contexts nobody is demoted, either.
         let is_plain = self.contexts == 0 && self.direct.is_none() && next.0.context.is_none();
         if !is_plain || left_ns == 0 || !next.0.may_run_on(self.id) {
-            return self.block_and_hand_over(next, now);
+            return Err(next);
         }
         let mut next = next.0;
         self.arrive(&mut next);
@@ -439,7 +458,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.sequence += 1;
         next.key = Key { tag, sequence: self.sequence };
         next.quantum_ns = left_ns.min(self.policy.quantum_ns(&next.fair));
-        let run = Some(next.id);
+        let run = next.id;
         let blocked = Blocked(core::mem::replace(left, next));
         running.until_ns = FOREVER;
         if !self.open.is_empty() || !self.restricted.is_empty() {
@@ -448,7 +467,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         let until_ns = running.until_ns;
         self.wanted = false;
         self.leftover_ns = 0;
-        Ok((Some(blocked), Decision { run, until_ns, switched: true, noted: Noted::NOTHING, evicted: None }))
+        Ok(Replaced { blocked, run, until_ns })
     }
 
     #[inline(never)]
@@ -589,6 +608,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 evicted: None,
             };
         }
+        if self.running.is_none()
+            && self.contexts == 0
+            && self.direct.is_none()
+            && let Some(next) = self.pop_fair()
+        {
+            return self.end_idleness(next);
+        }
         let previous = self.current();
         let mut evicted = None;
         if let Some(running) = self.running.take() {
@@ -603,6 +629,45 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             thread.account.preemptions -= 1;
         }
         self.start(next, previous, evicted)
+    }
+
+    /// The usual dispatch of an idle CPU: nobody has a context.
+    #[inline]
+    fn end_idleness(&mut self, mut next: Box<Entity<T>>) -> Decision<T> {
+        self.leftover_ns = 0;
+        next.quantum_ns = self.policy.quantum_ns(&next.fair);
+        next.account.runnable_ns += self.at_ns.saturating_sub(next.account.runnable_since_ns);
+        let run = Some(next.id);
+        let until_ns = if self.anybody_waits() { self.at_ns + next.quantum_ns } else { FOREVER };
+        self.running = Some(Running { thread: next, tier: Tier::Fair, until_ns });
+        Decision { run, until_ns, switched: true, noted: Noted::NOTHING, evicted: None }
+    }
+
+    /// Whether [`Cpu::run_at_once`] would run it.
+    #[inline]
+    pub fn runs_at_once(&self, next: &Runnable<T>) -> bool {
+        self.stays_idle() && next.0.context.is_none() && next.0.may_run_on(self.id)
+    }
+
+    /// [`Cpu::enqueue`] and [`Cpu::dispatch`] in one, of a thread that wakes an idle CPU: nobody runs or waits, and nobody here has a context.
+    /// Otherwise the thread is given back, and nothing has happened but the charge.
+    #[inline]
+    pub fn run_at_once(&mut self, next: Runnable<T>, now: u64) -> Result<Decision<T>, Runnable<T>> {
+        self.charge(now);
+        if !self.runs_at_once(&next) {
+            return Err(next);
+        }
+        let mut next = next.0;
+        self.arrive(&mut next);
+        self.enter_fair(&mut next);
+        let tag = self.policy.tag(&mut next.fair);
+        next.key = self.next_key(tag);
+        next.quantum_ns = self.policy.quantum_ns(&next.fair);
+        next.account.runnable_since_ns = self.at_ns;
+        let run = Some(next.id);
+        (self.wanted, self.leftover_ns) = (false, 0);
+        self.running = Some(Running { thread: next, tier: Tier::Fair, until_ns: FOREVER });
+        Ok(Decision { run, until_ns: FOREVER, switched: true, noted: Noted::NOTHING, evicted: None })
     }
 
     /// The running thread lets the others go first: it is queued only after the next one was chosen.

@@ -35,6 +35,17 @@ pub struct Decision<T> {
     pub evicted: Option<Evicted<T>>,
 }
 
+/// One thread waits and another runs in its place, at once: what came of [`crate::Cpu::take_place`].
+#[derive(Debug)]
+pub struct Replaced<T> {
+    /// Who waits.
+    pub blocked: Blocked<T>,
+    /// Who runs.
+    pub run: ThreadId,
+    /// As [`Decision::until_ns`].
+    pub until_ns: u64,
+}
+
 /// What an observer of a context wants to be told (S-08). It is about the context of the thread that ran before. A set of bits: every
 /// dispatch asks whether there is anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

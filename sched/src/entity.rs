@@ -128,7 +128,7 @@ impl<T> Entity<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn may_run_on(&self, cpu: CpuId) -> bool {
         match &self.context {
             Some(context) => context.home() == cpu && self.is_allowed_on(cpu),

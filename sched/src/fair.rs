@@ -108,6 +108,7 @@ impl Fair {
 
     /// Moves forward by what it ran, in its own virtual time, and returns how far. A thread with arrears moves at three
     /// quarters of its speed until they are paid: soon enough for the next move, and too slowly to keep others waiting.
+    #[inline(always)]
     pub(crate) fn advance(&mut self, virtual_ns: i64) -> i64 {
         let paid = if self.arrears == 0 { 0 } else { self.arrears.min(virtual_ns / 4) };
         self.arrears -= paid;

@@ -71,7 +71,9 @@ pub use context::{
     AdmissionError, Context, ContextId, ContextInfo, Overrun, Proposal, Refused, Spec, SpecError, Utilisation,
 };
 pub use cpu::Cpu;
-pub use decision::{Decision, Effect, Evicted, EvictionReason, Exchanged, Misplaced, NotReady, Noted, Taken};
+pub use decision::{
+    Decision, Effect, Evicted, EvictionReason, Exchanged, Misplaced, NotReady, Noted, Replaced, Taken,
+};
 pub use entity::{Blocked, EmptyMask, Key, Payload, QueueKind, Runnable, THREAD_BYTES, ThreadId, Ticket};
 pub use fair::Fair;
 pub use ledger::{Ledger, Refill};

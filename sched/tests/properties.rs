@@ -499,10 +499,11 @@ fn f_15_an_endless_storm_does_not_push_the_clock_back() {
     }
 }
 
-/// A call to a waiting server is the same in one step (`block_for`) as in three, whatever happened before: two CPUs with the same history, one
-/// of each kind, decide and account alike.
+/// A call to a waiting server is the same in one step (`block_for`) as in three, and so is a thread that wakes an idle CPU (`run_at_once`) as in
+/// two, whatever happened before: two CPUs with the same history, one of each kind, decide and account alike.
 #[test]
 fn k_15_a_call_in_one_step() {
+    let mut at_once = 0;
     for (seed, policy) in (1..40).flat_map(|seed| POLICIES.map(|policy| (seed, policy))) {
         let mut random = Random::new(seed);
         let mut next = move |bound: u64| random.range(0, bound - 1);
@@ -536,7 +537,8 @@ fn k_15_a_call_in_one_step() {
         }
         for step in 0..2_000 {
             now += [0, 300, 20_000, 900_000, 5_000_000][next(5) as usize];
-            let choice = next(8);
+            // Now and then most wait, so that the CPU is idle.
+            let choice = if step / 100 % 2 == 0 { next(9) } else { [4, 4, 4, 5][next(4) as usize] };
             let which = next(6) as usize;
             let seen = [0, 1].map(|side| {
                 let (cpu, asleep) = &mut sides[side];
@@ -558,6 +560,14 @@ fn k_15_a_call_in_one_step() {
                         asleep.extend(cpu.block(now));
                         Some(cpu.dispatch(now))
                     }
+                    5 => wake(asleep).map(|thread| {
+                        let thread = if side == 0 { cpu.run_at_once(thread, now) } else { Err(thread) };
+                        at_once += u32::from(thread.is_ok());
+                        thread.unwrap_or_else(|thread| {
+                            let _ = cpu.enqueue(thread, now).unwrap();
+                            cpu.dispatch(now)
+                        })
+                    }),
                     _ => match wake(asleep) {
                         None => None,
                         Some(server) if side == 0 => {
@@ -587,4 +597,5 @@ fn k_15_a_call_in_one_step() {
             assert_eq!(seen[0], seen[1], "seed {seed}, step {step}, {policy:?}");
         }
     }
+    assert!(at_once > 1_000, "an idle CPU was woken {at_once} times only");
 }

@@ -51,9 +51,7 @@ impl Scale {
     /// Nanoseconds of `ticks` counts, rounded down.
     #[inline]
     pub const fn ns(self, ticks: u64) -> u64 {
-        let product = ticks as u128 * self.mult as u128;
-        // One comparison of the upper half, where comparing the quotient would be two.
-        if (product >> 64) as u64 >= 1 << SHIFT { u64::MAX } else { (product >> SHIFT) as u64 }
+        scaled(ticks, self.mult)
     }
 
     /// Counts of `ns` nanoseconds, rounded up: `self.ns(self.ticks(ns)) >= ns`, unless that is past the end of the counter.
@@ -72,6 +70,32 @@ impl Scale {
             inverse: self.inverse.wrapping_add_signed(-step(self.inverse)) + (self.inverse >> 21) + 1,
         }
     }
+}
+
+/// What of a [`Clock`] is needed to read it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// The count at the last tick.
+    pub base_tsc: u64,
+    /// The time then.
+    pub base_ns: u64,
+    /// Nanoseconds per count, times 2^40.
+    pub mult: u64,
+}
+
+impl Line {
+    /// As [`Clock::now`].
+    #[inline]
+    pub const fn now(&self, tsc: u64) -> u64 {
+        self.base_ns.saturating_add(scaled(tsc.saturating_sub(self.base_tsc), self.mult))
+    }
+}
+
+#[inline]
+const fn scaled(ticks: u64, mult: u64) -> u64 {
+    let product = ticks as u128 * mult as u128;
+    // One comparison of the upper half, where comparing the quotient would be two.
+    if (product >> 64) as u64 >= 1 << SHIFT { u64::MAX } else { (product >> SHIFT) as u64 }
 }
 
 /// The line from counter to nanoseconds.
@@ -93,7 +117,13 @@ impl Clock {
     /// The time at count `tsc`. Counts before the last tick read as that tick.
     #[inline]
     pub const fn now(&self, tsc: u64) -> u64 {
-        self.base_ns.saturating_add(self.scale.ns(tsc.saturating_sub(self.base_tsc)))
+        self.line().now(tsc)
+    }
+
+    /// What [`Clock::now`] goes by, for those who publish it as words.
+    #[inline]
+    pub const fn line(&self) -> Line {
+        Line { base_tsc: self.base_tsc, base_ns: self.base_ns, mult: self.scale.mult }
     }
 
     /// The count at which it is `ns`: never too early, unless a later tick makes the clock slower.

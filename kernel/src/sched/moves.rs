@@ -16,7 +16,10 @@ pub(super) fn steal(me: &'static PerCpu) -> bool {
     let summaries = percpu::all()
         .filter(|other| other.id != me.id)
         .inspect(|_| me.counters.queue_locks_by_steals.bump())
-        .filter_map(|other| other.sched.queue.try_lock().map(|queue| queue.summary()));
+        .filter_map(|other| {
+            let queue = other.sched.queue.try_lock()?;
+            queue.may_give_to(thief).then(|| queue.summary())
+        });
     let Some(victim) = ::sched::most_overdue(thief, summaries) else { return false };
     let Some(victim) = percpu::get(victim.index()) else { return false };
     me.counters.queue_locks_by_steals.bump();

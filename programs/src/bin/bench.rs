@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use programs::kit::MS;
 use programs::proof::{Doing, Outcome, prove};
-use rt::abi::{Op, Sqe};
+use rt::abi::{Cqe, Op, Sqe};
 use rt::{
     Command, Factory, Fallback, ParkSpace, Pending, ProcessSpawner, SchedulingContext, Spec, ThreadControl,
     Timer, caps, println, ring, syscall, thread,
@@ -172,19 +172,20 @@ fn revoke_among(name: &str, count: usize, any: &SchedulingContext) -> Outcome {
 
 /// Thirty-two NOPs by one system call; the row is what each costs.
 fn nop_batch() -> Outcome {
+    let entries = [nop(); 32];
+    let mut done = [Cqe::default(); 32];
     part_of("ring-nop-32-each", 1, 32, || {
-        let mut tokens = [const { None }; 32];
-        for token in &mut tokens {
-            // SAFETY: names no memory.
-            *token = Some(unsafe { ring::queue(nop()) }.map_err(rt::Error::from)?);
-        }
-        // SAFETY: only the entries above are in the queue.
-        unsafe { syscall::cap_enter(32, u64::MAX) };
-        for token in tokens.into_iter().flatten() {
-            ring::wait(token);
-        }
+        // SAFETY: names no memory.
+        unsafe { ring::run_all(&entries, &mut done) }.map_err(rt::Error::from)?;
         Ok(())
-    })
+    })?;
+    // Completed, and each one by its own entry.
+    if done.iter().any(|cqe| cqe.status != 0)
+        || done.windows(2).any(|two| two[0].user_data == two[1].user_data)
+    {
+        return Err(programs::proof::Failure::new("a NOP was lost"));
+    }
+    Ok(())
 }
 
 /// Two threads that yield to each other, the other one on a context if there is one: the cost of one switch.
