@@ -44,15 +44,15 @@ MACHINE = $(if $(CPUS),--cpus '$(CPUS)') $(if $(filter-out 0,$(ICOUNT)),--icount
 PROOF = $(CAPOS) proof $(@:run-%=%) $(MACHINE) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test setup setup-rust setup-test setup-bench setup-peers setup-fuzz setup-qemu setup-iso setup-linux \
-  clean janus install asan replay iso iso-test terminal-test kernel-test linux-test bench-kernel bench-linux \
+.PHONY: help run tour test setup setup-rust setup-test setup-wasm setup-bench setup-peers setup-fuzz setup-qemu setup-iso setup-linux \
+  clean janus run-tenants install asan replay iso iso-test terminal-test kernel-test linux-test bench-kernel bench-linux \
   run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-ipc run-park run-ring-flood \
   run-tlb-stress run-fuzz run-fuzz-long run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock run-latency run-policy run-dispatch \
   run-thread-fairness run-thread-fairness-interactive run-thread-fairness-weight-change run-smp-fairness run-thread-scale run-smp-process-scale \
-  run-scheduling-context run-session-context run-donation-stress run-context-accuracy run-context-order run-mcs \
+  run-scheduling-context run-session-context run-donation-stress run-context-races run-context-accuracy run-context-order run-mcs \
   run-smp-workloads run-fair-hogs run-fair-ipc run-fair-wake-storm run-fair-fork-storm run-fair-crowd \
   sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
-  bench-sched bench-sim bench-runtime bench-io bench-guest fuzz fmt lint tidy doc
+  bench-sched bench-sim bench-runtime bench-io bench-guest fuzz wasmtime-test fmt lint tidy doc
 
 ##@ Start here
 
@@ -95,6 +95,11 @@ janus: setup-rust ## play the examples of the runtime, one after the other
 	  printf '\n--- %s (janus/examples/%s.rs)\n' $$name $$name; \
 	  cargo run --release --quiet --locked -p janus --example $$name || exit 1; done
 
+run-tenants: setup-wasm ## an HTTP server with handlers that nobody trusts, under attack beside well-behaved ones (ARGS=--short)
+	@janus/guest/guests/build.sh target/tenants
+	@cargo build --release --locked -p janus-tenants
+	@cargo run --release --quiet --locked -p janus-tenants -- proof janus/tenants/tenants.conf --modules target/tenants $(ARGS)
+
 install: setup-test ## install the C library of the runtime: headers, static and shared, pkg-config (PREFIX, DESTDIR)
 	@janus/capi/install.sh '$(PREFIX)' '$(DESTDIR)'
 
@@ -108,6 +113,9 @@ setup-rust:
 
 setup-test:
 	@tools/setup.sh rust python c wasm iso linux
+
+setup-wasm:
+	@tools/setup.sh rust wasm
 
 setup-qemu:
 	@tools/setup.sh rust qemu
@@ -213,6 +221,9 @@ run-context-order: setup-qemu ## scenarios of the simulator, played by threads: 
 run-donation-stress: setup-qemu ## 10,000 loans across CPUs beside revocations and kills (by time, or with ICOUNT=1)
 	@$(PROOF)
 
+run-context-races: setup-qemu ## every operation on contexts against every other, on all CPUs, by processes that are killed
+	@$(PROOF)
+
 run-mcs: ICOUNT = 1
 run-mcs: setup-qemu ## the behaviours that seL4's tests of its MCS kernel ask for, one named test a line
 	@$(PROOF)
@@ -291,6 +302,9 @@ sim-replay: setup-rust ## play one failing seed again, and write its scenario an
 
 fuzz: setup-fuzz ## coverage-guided fuzzing of the core (TARGET, SECONDS)
 	@tools/fuzz.sh $(SECONDS) $(TARGET)
+
+wasmtime-test: setup-wasm ## the guests' tests on wasmtime, the second engine, in a folder of its own; the first build takes minutes
+	@CARGO_TARGET_DIR=target/wasmtime cargo test --locked -p janus-guest --features wasmtime $(ARGS)
 
 asan: setup-rust ## the runtime's suites under AddressSanitizer (nightly)
 	@tools/asan.sh

@@ -206,9 +206,10 @@ impl<O: Order> Peer<O> {
         }
     }
 
-    /// The counters of a thread.
+    /// The counters of a thread, the wait that goes on included.
     pub fn snapshot(&self, id: u32) -> Snapshot {
         let thread = &self.threads[id as usize];
+        let waits_ns = if thread.sequence == 0 { 0 } else { self.at_ns - thread.runnable_since_ns };
         Snapshot {
             weight: Weight::new(thread.weight as u16).expect("taken from a valid weight"),
             class: thread.class,
@@ -216,7 +217,7 @@ impl<O: Order> Peer<O> {
             virtual_runtime_ns: thread.virtual_runtime_ns,
             voluntary_blocks: thread.voluntary_blocks,
             preemptions: thread.preemptions,
-            runnable_accumulated_ns: thread.runnable_ns,
+            runnable_accumulated_ns: thread.runnable_ns + waits_ns,
             migrations: 0,
             throttles: 0,
         }

@@ -430,10 +430,12 @@ impl Cx {
         }
     }
 
-    /// Waits so long, at least. Time is virtual in deterministic mode: an hour passes at once when nobody can run.
+    /// Waits so long, at least. Time is virtual in deterministic mode: an hour passes at once when nobody can run. It costs an
+    /// operation, so a loop of sleeps that are over at once gives way like any other.
     #[track_caller]
     pub fn sleep(&self, duration: Duration) -> Result<(), Cancelled> {
         ensure_stack(self.task);
+        self.check()?;
         let until = self.deadline(duration);
         let at = Location::caller();
         let timer = self.arm(until);

@@ -2,7 +2,8 @@
 //!
 //! The calls look like those of `std`, and take the task's [`Cx`]: [`TcpStream::read(cx, ..)`](crate::net::TcpStream::read).
 //! Each of them
-//! - costs one of `syscalls` and one of `ops`, however long it waits: the rows "file I/O" and "network I/O" of the cost table;
+//! - costs one of `syscalls` and one of `ops`, however long it waits: the rows "file I/O" and "network I/O" of the cost table.
+//!   So do those that make a descriptor; those without a `Cx` (options, addresses, `shutdown`) are free;
 //! - ends with [`IoError::Cancelled`] when the task is cancelled. What was done all the same is not lost: then it is `Ok`;
 //! - leaves no trace: when it has returned, the kernel has forgotten the buffer, also after a cancellation or a timeout.
 //!
@@ -25,7 +26,7 @@ pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use pool::unblock;
 
 use crate::budget::Operation;
-use crate::cx::{ChargeError, Cx};
+use crate::cx::{ChargeError, Cx, ensure_stack};
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -109,6 +110,15 @@ pub(crate) fn charge(cx: &Cx, operation: Operation, at: &'static Location<'stati
 #[inline]
 pub(crate) fn refused(cx: &Cx) -> io::Result<()> {
     if cx.shared().is_deterministic() { Err(IoError::Deterministic.into()) } else { Ok(()) }
+}
+
+/// At the start of a call that does not wait, such as one that makes a descriptor: charges it, and sees to it that there is
+/// I/O here and room on the stack.
+pub(crate) fn begin(cx: &Cx, operation: Operation, at: &'static Location<'static>) -> io::Result<()> {
+    charge(cx, operation, at)?;
+    refused(cx)?;
+    ensure_stack(cx.task);
+    Ok(())
 }
 
 /// [`std::io::Read`] with a [`Cx`].

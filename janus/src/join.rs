@@ -58,14 +58,19 @@ impl Join {
         self.0.load(Ordering::Acquire) == DETACHED
     }
 
-    /// Registers a joiner; false: the task has ended already. Registering again is harmless.
+    /// Registers a joiner; false: the task has ended already. Registering again is harmless. There is one handle, so one
+    /// joiner at a time: who had it before, and gave up, is replaced.
     #[inline]
     pub(crate) fn wait(&self, waiter: usize) -> bool {
         debug_assert!(waiter > DETACHED);
-        match self.0.compare_exchange(OPEN, waiter, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => true,
-            Err(found) => found == waiter,
+        let mut found = OPEN;
+        while found != DONE {
+            match self.0.compare_exchange(found, waiter, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(other) => found = other,
+            }
         }
+        false
     }
 
     /// The handle goes away. True: the task had ended, and the caller drops the result and frees the task.

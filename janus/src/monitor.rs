@@ -137,7 +137,7 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             }
             seen[index].spare = match at {
                 Some(at) => Some(free.swap_remove(at)),
-                None => rested().and_then(|index| call_spare(shared, index)),
+                None => rested().and_then(|index| call_spare(shared, index, worker.index)),
             };
         }
     }
@@ -159,9 +159,11 @@ fn report(shared: &Shared, worker: &Worker, hog: Hog) {
     hogs.push(hog);
 }
 
-/// Puts this spare on duty; None: the system refused a thread.
-fn call_spare(shared: &Arc<Shared>, index: usize) -> Option<usize> {
+/// Puts this spare on duty for a stuck worker; None: the system refused a thread.
+fn call_spare(shared: &Arc<Shared>, index: usize, stuck: u16) -> Option<usize> {
     let spare = &shared.workers[index];
+    // Where tasks do not move, those that wait for I/O are the stuck worker's, whoever takes their answers.
+    spare.io.cover(shared.config.migrates().then_some(stuck));
     let known = spare.thread.lock().unwrap_or_else(PoisonError::into_inner).is_some();
     spare.retired.store(false, Ordering::Release);
     shared.set_active(1);
@@ -180,6 +182,7 @@ fn relieve(shared: &Shared, index: usize) -> bool {
     let moves = shared.config.migrates();
     if moves {
         let spare = &shared.workers[index];
+        spare.io.cover(None);
         spare.retired.store(true, Ordering::Release);
         shared.set_active(-1);
         spare.unpark();

@@ -470,15 +470,58 @@ impl<T> Handle<'_, T> {
     /// the child goes on until its nursery ends it.
     #[track_caller]
     pub fn join(self, cx: &Cx) -> Result<T, TaskError> {
+        match self.wait(cx, u64::MAX, Location::caller()) {
+            Ok(_) => self.take(cx),
+            Err(Cancelled) => Err(TaskError::Cancelled),
+        }
+    }
+
+    /// The same, for so long at most: then the handle comes back.
+    ///
+    /// ```
+    /// # use janus::{Config, Runtime, TaskError};
+    /// # use std::time::Duration;
+    /// # let runtime = Runtime::new(Config::new()).unwrap();
+    /// let end = runtime.run(|cx| cx.nursery(|nursery| {
+    ///     let sleeper = nursery.spawn(|cx| cx.sleep(Duration::from_secs(3600)).is_err()).unwrap();
+    ///     let sleeper = sleeper.join_timeout(cx, Duration::from_millis(1)).expect_err("it sleeps");
+    ///     sleeper.cancel();
+    ///     sleeper.join(cx)
+    /// })).unwrap().unwrap();
+    /// assert!(matches!(end, Ok(true)));
+    /// ```
+    #[track_caller]
+    pub fn join_timeout(self, cx: &Cx, timeout: Duration) -> Result<Result<T, TaskError>, Self> {
         let at = Location::caller();
+        let until = cx.deadline(timeout);
         ensure_stack(cx.task);
+        let timer = cx.arm(until);
+        let ended = self.wait(cx, until, at);
+        cx.shared().timers.disarm(timer);
+        match ended {
+            Ok(true) => Ok(self.take(cx)),
+            Ok(false) => Err(self),
+            Err(Cancelled) => Ok(Err(TaskError::Cancelled)),
+        }
+    }
+
+    /// Waits until the child has ended, or until that time, for which the caller has armed a timer; has it?
+    fn wait(&self, cx: &Cx, until: u64, at: &'static Location<'static>) -> Result<bool, Cancelled> {
+        ensure_stack(cx.task);
+        let late = || until != u64::MAX && cx.shared().now_ns() >= until;
         if !std::ptr::eq(cx.task.shared, self.nursery.shared) {
             // A task of another runtime may be gone, runtime and all, when this child wakes it: it looks by itself.
             while !self.task.join.is_done() {
-                cx.sleep(FOREIGN_LOOK).map_err(|Cancelled| TaskError::Cancelled)?;
+                if late() {
+                    return Ok(false);
+                }
+                cx.sleep(FOREIGN_LOOK)?;
             }
         }
         while !self.task.join.is_done() {
+            if late() {
+                return Ok(false);
+            }
             if self.task.join.wait(cx.waiter().bits()) {
                 // Who waits for a child that cannot go on learns it, as one who waits for all of them does. Where the pool
                 // has no end, only one with an exact budget can stop for good.
@@ -490,11 +533,14 @@ impl<T> Handle<'_, T> {
                 if expects {
                     self.nursery.expect_none(cx.waiter());
                 }
-                if end == Err(Cancelled) {
-                    return Err(TaskError::Cancelled);
-                }
+                end?;
             }
         }
+        Ok(true)
+    }
+
+    /// The result of a child that has ended.
+    fn take(self, cx: &Cx) -> Result<T, TaskError> {
         let task = self.task;
         std::mem::forget(self);
         // SAFETY: the task has ended, and this was its handle.

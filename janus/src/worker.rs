@@ -56,7 +56,8 @@ const RINGS_EVERY: u32 = 13;
 
 /// What one worker holds of tasks that wait for their first run. More go to the common queue.
 const DEQUE: usize = 2048;
-const RING: usize = 512;
+/// The same of those that ran before, by priority: low, normal, high. Thousands of connections may be ready at once.
+const RINGS: [usize; 3] = [512, 4096, 512];
 /// Stacks that a worker keeps at hand, a class.
 const STACKS: usize = 64;
 
@@ -116,6 +117,8 @@ pub(crate) struct Worker {
     pub(crate) beacon: Beacon,
     pub(crate) deque: Deque<Task>,
     pub(crate) rings: [Ring<Task>; 3],
+    /// A ring was full, and what came then is in the inbox: what comes later must not overtake it.
+    spilled: Cell<bool>,
     pub(crate) inbox: Inbox,
     pub(crate) steal_enabled: AtomicBool,
     pub(crate) thread: Mutex<Option<Thread>>,
@@ -171,7 +174,8 @@ impl Worker {
             counters: Counters::default(),
             beacon: Beacon::default(),
             deque: Deque::new(DEQUE),
-            rings: [Ring::new(RING), Ring::new(RING), Ring::new(RING)],
+            rings: RINGS.map(Ring::new),
+            spilled: Cell::new(false),
             inbox: Inbox::new(),
             steal_enabled: AtomicBool::new(true),
             thread: Mutex::new(None),
@@ -263,6 +267,9 @@ impl Worker {
             det.push(task);
             return;
         }
+        if self.spilled.get() && self.follows_spilled(task) {
+            return;
+        }
         let priority = Priority::from_bits(task.priority.load(Ordering::Relaxed));
         let pointer = task.as_ptr();
         // SAFETY: invariant 4.
@@ -276,9 +283,24 @@ impl Worker {
         match pushed {
             Ok(()) => self.beacon.keep(1),
             // It stays with this thread, and anybody may take from the common queue.
-            Err(_) if task.started() && !self.shared().config.migrates() => self.inbox.push(task),
+            Err(_) if task.started() && !self.shared().config.migrates() => {
+                self.inbox.push(task);
+                self.spilled.set(true);
+            }
             Err(_) => self.shared().common.push(task),
         }
+    }
+
+    /// The rings were full: as long as the inbox is not empty, it is where tasks queue. Else those that a full ring refused
+    /// would wait until there is nothing in it, which under load is never.
+    #[cold]
+    fn follows_spilled(&self, task: TaskRef) -> bool {
+        self.spilled.set(!self.inbox.is_empty());
+        let follows = self.spilled.get() && task.started();
+        if follows {
+            self.inbox.push(task);
+        }
+        follows
     }
 
     /// The next task of this worker, or of the common queue, or one whose I/O has ended.

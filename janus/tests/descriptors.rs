@@ -173,6 +173,46 @@ fn j_13_an_accept_loop_survives_the_end_of_descriptors() {
     });
 }
 
+/// A loop that does nothing about it but try again: it does not spin, and those who can close something run.
+#[test]
+fn j_13_an_accept_loop_without_descriptors_does_not_spin() {
+    let _alone = ONE_AT_A_TIME.lock();
+    on_every_backend(|rt| {
+        rt.run(|cx| {
+            let listener = TcpListener::bind(cx, "127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            cx.nursery_with(free(), |n| {
+                // It waits in the kernel's queue.
+                let client = TcpStream::connect(cx, address).unwrap();
+                // Less than are open: not one more.
+                let limited = Limit::set(3);
+                let (listener, start) = (&listener, cx.now());
+                let loops = n
+                    .spawn(move |cx| {
+                        let mut failed = 0;
+                        loop {
+                            match listener.accept(cx) {
+                                Ok(accepted) => return (accepted, failed, cx.now()),
+                                Err(error) => assert!(IoError::is_out_of_descriptors(&error), "{error}"),
+                            }
+                            failed += 1;
+                        }
+                    })
+                    .unwrap();
+                cx.sleep(Duration::from_millis(10)).unwrap();
+                drop(limited);
+                let (accepted, failed, end) = loops.join(cx).unwrap();
+                // Each took a millisecond at least, however slow the machine is.
+                let most = (end - start).as_millis() as usize + 1;
+                assert!((1..=most).contains(&failed), "{failed} attempts in {:?}", end - start);
+                drop((accepted, client));
+            })
+            .unwrap();
+        })
+        .unwrap();
+    });
+}
+
 /// The limit of open descriptors, put back at the end.
 struct Limit(libc::rlimit);
 

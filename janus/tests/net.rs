@@ -236,7 +236,7 @@ fn j_13_a_cancelled_read_loses_no_bytes() {
     on_every_backend(|rt| {
         rt.run(|cx| {
             let (server, client) = pair(cx);
-            let (mut sent, mut got) = (0_u64, 0_u64);
+            let (mut sent, mut got, mut cancelled) = (0_u64, 0_u64, 0);
             for round in 0..300_u32 {
                 let outcome = cx.nursery(|n| {
                     let server = &server;
@@ -244,21 +244,26 @@ fn j_13_a_cancelled_read_loses_no_bytes() {
                     for _ in 0..round % 4 {
                         cx.yield_now().unwrap();
                     }
+                    // Before the byte, which then is another's, or after it, which may be too late.
+                    if round % 3 == 0 {
+                        reader.cancel();
+                    }
                     client.write_all(cx, &[round as u8]).unwrap();
                     sent += 1;
                     reader.cancel();
                     reader.join(cx)
                 });
                 // Cancelled before it ran, while it waited, or not in time.
-                if let Ok(Ok(Ok(bytes))) = outcome {
-                    got += bytes as u64;
+                match outcome {
+                    Ok(Ok(Ok(bytes))) => got += bytes as u64,
+                    _ => cancelled += 1,
                 }
             }
             client.shutdown(Shutdown::Write).unwrap();
             let mut rest = Vec::new();
             server.read_to_end(cx, &mut rest).unwrap();
             assert_eq!(got + rest.len() as u64, sent);
-            assert!(!rest.is_empty(), "some reads were cancelled");
+            assert!(cancelled > 0, "some reads were cancelled");
         })
         .unwrap();
     });

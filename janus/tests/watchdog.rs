@@ -311,3 +311,56 @@ fn a_spare_has_one_thread_however_late_it_starts() {
         assert!(most <= 1, "{most} threads of one spare");
     });
 }
+
+/// Tasks that wait for I/O behind a task that never checks: the spare takes their answers, and them, where they may move.
+#[test]
+fn io_under_way_on_a_stuck_worker_goes_on_when_trusted() {
+    let _alone = alone();
+    for backend in [janus::io::Backend::Uring, janus::io::Backend::Epoll] {
+        let config = Config::new().workers(1).io_backend(backend);
+        let (rt, _) = watched(trusting(config));
+        let (done, hogging) = (&AtomicUsize::new(0), &AtomicBool::new(false));
+        let ends: Vec<_> = (0..8).map(|_| std::os::unix::net::UnixStream::pair().unwrap()).collect();
+        let (ours, theirs): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+        std::thread::scope(|scope| {
+            // The peers are outside: they ask, and wait for each answer.
+            for mut peer in theirs {
+                scope.spawn(move || {
+                    use std::io::{Read, Write};
+                    while !hogging.load(Ordering::Relaxed) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    for round in 0..20_u8 {
+                        peer.write_all(&[round]).unwrap();
+                        let mut answer = [0];
+                        peer.read_exact(&mut answer).unwrap();
+                        assert_eq!(answer, [round]);
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            let relieved = rt.run(|cx| {
+                cx.nursery(|n| {
+                    for stream in ours {
+                        let stream = janus::net::UnixStream::from_std(stream).unwrap();
+                        let echo = move |cx: &Cx| {
+                            let mut byte = [0];
+                            while stream.read(cx, &mut byte).is_ok_and(|got| got > 0) {
+                                stream.write_all(cx, &byte).unwrap();
+                            }
+                        };
+                        drop(n.spawn(echo).unwrap());
+                    }
+                    // They all wait in the one worker's driver.
+                    cx.sleep(Duration::from_millis(2)).unwrap();
+                    hogging.store(true, Ordering::Relaxed);
+                    hog(|| done.load(Ordering::Relaxed) == 8)
+                })
+            });
+            assert!(
+                relieved.unwrap().unwrap(),
+                "{backend:?}: the peers were answered while the worker was stuck"
+            );
+        });
+    }
+}

@@ -33,6 +33,41 @@ fn no_workers_and_too_many_are_refused() {
     );
 }
 
+/// More tasks are ready than a worker's rings hold, and each is ready again at once: they take turns.
+#[test]
+fn tasks_that_no_ring_has_room_for_are_not_overtaken() {
+    const TASKS: u64 = 6000;
+    let rt = runtime(Config::new().workers(1).watchdog(None));
+    // Turns of all tasks so far, and the most of them that one task saw between two of its own.
+    let (all, longest) = (&AtomicU64::new(0), &AtomicU64::new(0));
+    rt.run(|cx| {
+        let (open, gate) = channel::<()>(0);
+        let gate = &gate;
+        cx.nursery_with(janus::NurseryOptions::new().share(janus::Budget::UNLIMITED), |n| {
+            for _ in 0..TASKS {
+                let turns = move |cx: &Cx| {
+                    assert!(gate.recv(cx).is_err());
+                    let mut last = all.load(Ordering::Relaxed);
+                    while last < 40 * TASKS {
+                        cx.yield_now().unwrap();
+                        let now = all.fetch_add(1, Ordering::Relaxed);
+                        longest.fetch_max(now - last, Ordering::Relaxed);
+                        last = now;
+                    }
+                };
+                drop(n.spawn(turns).unwrap());
+            }
+            // They all have begun, and wait: nobody has anything to run but this task.
+            cx.sleep(Duration::from_millis(1)).unwrap();
+            drop(open);
+        })
+    })
+    .unwrap()
+    .unwrap();
+    let longest = longest.load(Ordering::Relaxed);
+    assert!(longest < 3 * TASKS, "{longest} turns of {TASKS} others between two of one task's own");
+}
+
 #[test]
 fn on_256_workers_each_of_a_million_tasks_runs_once() {
     const TASKS: usize = 1_000_000;

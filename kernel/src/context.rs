@@ -18,7 +18,7 @@ use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::{heap, tlb};
 use crate::object::{Session, fresh_id};
 use crate::process::Process;
-use crate::sched;
+use crate::sched::{self, NotBound};
 use crate::thread::{self, Thread, mark};
 use crate::time;
 use crate::tracing::{self, Promise};
@@ -446,11 +446,21 @@ fn give(record: &mut Record, time: Box<Context>, to: ThreadRef) -> bool {
     }
     drop(wait);
     thread.marks.fetch_and(!(mark::STOPS | mark::STAYS), Ordering::AcqRel);
-    let Err(time) = sched::bind_queued(thread, time, (record.owner == to).then_some(record.context_only))
-    else {
-        return false;
-    };
-    record.kept = Some(time);
+    let is_own = record.owner == to;
+    match sched::bind_queued(thread, time, is_own.then_some(record.context_only)) {
+        Ok(()) => return false,
+        Err(NotBound::NotQueued(time)) => record.kept = Some(time),
+        Err(NotBound::Elsewhere(time)) => {
+            record.kept = Some(time);
+            if is_own {
+                // It has chosen other CPUs: it goes on without.
+                thread.set_context(None, false);
+                record.owner = ThreadRef::NONE;
+                record.holder = ThreadRef::NONE;
+                return false;
+            }
+        }
+    }
     let without = match record.context_only {
         _ if record.owner != to => 0,
         true => mark::STOPS,

@@ -67,6 +67,10 @@ macro_rules! over_all {
 }
 
 counters! {
+    /// Timer interrupts.
+    ticks: sum,
+    /// Timers that were armed for a moment that had passed already.
+    oneshot_misses: sum,
     /// From one context to another, the idle loop included.
     switches: sum,
     /// Threads that an idle CPU took from others.

@@ -7,7 +7,7 @@ use crate::arch::percpu::{self, PerCpu};
 use crate::arch::{apic, cpu, pit, smp};
 use crate::mm::{stacks, tlb};
 use crate::process::{self, Reason};
-use crate::{console, context, sched, thread, time};
+use crate::{console, context, measure, sched, thread, time};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Interrupts that nobody expected.
@@ -16,6 +16,7 @@ pub static UNEXPECTED: AtomicU64 = AtomicU64::new(0);
 /// The part that must not allocate, print or decode.
 fn handle(me: &'static PerCpu, vector: usize) {
     me.in_interrupt.set(true);
+    let began = measure::interrupt_begins();
     if vector == VECTOR_PIT {
         // Where ticks are the clock, what has passed since the last one is whoever ran, and not this interrupt.
         crate::clock::tick(crate::event::PIT_TICK_NS);
@@ -47,6 +48,7 @@ fn handle(me: &'static PerCpu, vector: usize) {
         }
     }
     sched::interrupt_ends(me);
+    measure::interrupt_ends(began);
     me.in_interrupt.set(false);
 }
 

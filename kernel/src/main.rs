@@ -15,6 +15,7 @@ mod event;
 mod image;
 mod interrupt;
 mod lock;
+mod measure;
 mod methods;
 mod mm;
 mod object;

@@ -9,8 +9,8 @@ mod looks;
 mod moves;
 
 pub use budgets::{
-    bind_current, bind_queued, context_info, current_may_run_on, depend, free, may_run_on, obey, readmit,
-    send_home, take_context, yield_to,
+    NotBound, bind_current, bind_queued, context_info, current_may_run_on, depend, free, may_run_on, obey,
+    readmit, send_home, take_context, yield_to,
 };
 pub use idle::idle_loop;
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
@@ -123,6 +123,7 @@ impl CpuSched {
         if cfg!(debug_assertions) {
             self.in_dispatch.set(begins);
         }
+        crate::measure::dispatch(begins);
     }
 
     /// Somebody is left only so that something is done for it.

@@ -6,7 +6,7 @@ use crate::mm::frames;
 use crate::mm::stacks::STACK_BYTES;
 use crate::process::{self, Process};
 use crate::thread::{self, State};
-use crate::{console, counters, event, image, interrupt, ring, sched, time};
+use crate::{console, counters, event, image, interrupt, measure, ring, sched, time};
 use ::sched::Policy as _;
 use abi::Exception;
 use alloc::sync::Arc;
@@ -242,10 +242,11 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
 }
 
 const OTHERS: usize = 11;
+const COUNTERS: usize = counters::COUNT + OTHERS + measure::COUNT;
 
 /// The kernel's counters, by name: those of CPUs first.
 fn all_counters() -> impl Iterator<Item = (&'static str, u64)> {
-    counters::all().into_iter().chain(other_counters())
+    counters::all().into_iter().chain(other_counters()).chain(measure::all())
 }
 
 fn other_counters() -> [(&'static str, u64); OTHERS] {
@@ -267,10 +268,10 @@ fn other_counters() -> [(&'static str, u64); OTHERS] {
 
 fn count(c: &Context<'_>, params: &[u8]) -> Outcome {
     let skip = start(params)?;
-    if skip > counters::COUNT + OTHERS {
+    if skip > COUNTERS {
         return Err((Exception::InvalidArgument, "there are not so many counters").into());
     }
-    let rest = list(counters::COUNT + OTHERS, all_counters().skip(skip))?;
+    let rest = list(COUNTERS, all_counters().skip(skip))?;
     let names: usize = rest.iter().map(|(name, _)| words::text(name.len())).sum();
     let size = words::structures::<m::counter::Owned>(rest.len()) + names;
     c.reply_long::<m::system_info_counters_results::Owned>(size, |mut r| {

@@ -23,6 +23,9 @@ pub fn arm(me: &PerCpu, until_ns: u64, now: u64) {
     let at = until_ns.min(me.sched.next_deadline.load(Ordering::Relaxed));
     if at < me.armed_ns.get() {
         me.armed_ns.set(at);
+        if at <= now {
+            me.counters.oneshot_misses.bump();
+        }
         event::program_oneshot(at.saturating_sub(now));
     }
 }
@@ -33,6 +36,7 @@ pub fn event(me: &'static PerCpu, now: u64) {
         return;
     }
     me.armed_ns.set(u64::MAX);
+    me.counters.ticks.bump();
     let mut has_woken = false;
     if me.id == 0 {
         clock::discipline(now);

@@ -254,10 +254,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 context.charge(elapsed, now, &mut thread.key.tag, &mut self.noted);
             }
             _ => {
-                let virtual_ns = thread.fair.charge(elapsed);
+                // What is counted is all that it ran; arrears change where it stands, not what it had (F-02).
+                let virtual_ns = thread.fair.virtual_of(elapsed);
                 thread.account.virtual_runtime_ns += virtual_ns as u64;
                 thread.quantum_ns = thread.quantum_ns.saturating_sub(elapsed);
-                self.clock.advance(thread.fair.weight(), virtual_ns);
+                let moved_ns = thread.fair.advance(virtual_ns);
+                self.clock.advance(thread.fair.weight(), moved_ns);
             }
         }
     }

@@ -106,19 +106,18 @@ impl Fair {
         self.derive();
     }
 
-    /// Moves forward by `real_ns` of running; returns how far (F-02), carrying the remainder. A thread with arrears moves at three
+    /// Moves forward by what it ran, in its own virtual time, and returns how far. A thread with arrears moves at three
     /// quarters of its speed until they are paid: soon enough for the next move, and too slowly to keep others waiting.
     #[inline(always)]
-    pub(crate) fn charge(&mut self, real_ns: u64) -> i64 {
-        let virtual_ns = self.virtual_of(real_ns);
+    pub(crate) fn advance(&mut self, virtual_ns: i64) -> i64 {
         let paid = if self.arrears == 0 { 0 } else { self.arrears.min(virtual_ns / 4) };
         self.arrears -= paid;
         self.position += virtual_ns - paid;
         virtual_ns - paid
     }
 
-    /// Real time as its own virtual time, carrying the remainder.
-    fn virtual_of(&mut self, real_ns: u64) -> i64 {
+    /// Real time as its own virtual time (F-02), carrying the remainder.
+    pub(crate) fn virtual_of(&mut self, real_ns: u64) -> i64 {
         if self.weight.get() == crate::REFERENCE_WEIGHT {
             // The remainder is less than one whole and stays.
             return real_ns as i64;
@@ -128,6 +127,13 @@ impl Fair {
         let virtual_ns = (scaled / weight) as i64;
         self.remainder = scaled % weight;
         virtual_ns
+    }
+
+    /// Moves forward by `real_ns` of running; returns how far.
+    #[cfg(test)]
+    pub(crate) fn charge(&mut self, real_ns: u64) -> i64 {
+        let virtual_ns = self.virtual_of(real_ns);
+        self.advance(virtual_ns)
     }
 
     fn derive(&mut self) {

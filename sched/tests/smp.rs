@@ -261,6 +261,10 @@ fn f_16_no_phase_has_a_loser() {
             let found = shares(&mut machine, 8 * SECOND);
             let worst = found.iter().map(|share| (share - 0.8).abs() / 0.8).fold(0.0, f64::max);
             assert!(worst <= 0.01, "{policy:?}, seed {seed}: {found:.4?}");
+            // F-02: what moves do to positions does not show in what is counted.
+            for (number, hog) in machine.threads.iter().enumerate() {
+                assert_eq!(machine.snapshot(number).virtual_runtime_ns, hog.service_ns, "{policy:?}");
+            }
         }
     }
 }

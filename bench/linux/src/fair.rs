@@ -113,8 +113,11 @@ fn shares() -> Result<(), String> {
         }
         stop.store(true, Ordering::Relaxed);
         let all = error_of(before[0] - first[0], before[1] - first[1]);
-        println!("bench share-2to1-error-mpp/nice {all}");
-        println!("bench share-2to1-worst-100ms-mpp/nice {worst}");
+        // There are no latency classes: the peer of capOS's interactive threads is the same run.
+        for row in ["share-2to1", "share-2to1-interactive"] {
+            println!("bench {row}-error-mpp/nice {all}");
+            println!("bench {row}-worst-100ms-mpp/nice {worst}");
+        }
         hogs.into_iter().try_for_each(|hog| hog.join().unwrap_or_else(|_| Err("a hog panicked".to_owned())))
     })?;
     Policy::Other.set()

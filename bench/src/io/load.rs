@@ -10,7 +10,7 @@ use super::server::{Protocol, Server};
 
 /// Events that are taken at a time.
 const BATCH: usize = 256;
-/// How long the first answer may take.
+/// How long a connection, and the first answer, may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What a server did under the load.
@@ -55,6 +55,8 @@ pub fn run(
 struct Load {
     poll: rustix::fd::OwnedFd,
     connections: Vec<Connection>,
+    /// Connections that the server did not take: its queue was full, and nobody emptied it.
+    missing: usize,
     request: &'static [u8],
     protocol: Protocol,
     /// Bytes of an answer, once one is there.
@@ -67,19 +69,30 @@ impl Load {
         let poll = epoll::create(CreateFlags::CLOEXEC)?;
         let mut connections = Vec::with_capacity(count);
         for index in 0..count {
-            let stream = TcpStream::connect(address)?;
+            let stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == ErrorKind::TimedOut && index > 0 => break,
+                Err(error) => return Err(error),
+            };
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             epoll::add(&poll, &stream, EventData::new_u64(index as u64), EventFlags::IN)?;
             connections.push(Connection { stream, got: 0, sent_at: Instant::now() });
         }
         let request = protocol.request();
-        let mut load =
-            Load { poll, connections, request, protocol, answer: request.len(), latencies_ns: Vec::new() };
+        let mut load = Load {
+            missing: count - connections.len(),
+            poll,
+            connections,
+            request,
+            protocol,
+            answer: request.len(),
+            latencies_ns: Vec::new(),
+        };
         if protocol == Protocol::Http {
             load.answer = load.measure_answer()?;
         }
-        for index in 0..count {
+        for index in 0..load.connections.len() {
             load.send(index)?;
         }
         Ok(load)
@@ -87,7 +100,11 @@ impl Load {
 
     /// How long an answer is: all of a server's are alike. A server that does not answer has none.
     fn measure_answer(&mut self) -> io::Result<usize> {
-        let mut stream = TcpStream::connect(self.connections[0].stream.peer_addr()?)?;
+        let address = self.connections[0].stream.peer_addr()?;
+        let mut stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(usize::MAX),
+            other => other?,
+        };
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(self.request)?;
         let (mut text, mut buffer) = (Vec::new(), [0; 1024]);
@@ -173,8 +190,9 @@ impl Load {
             .map(|connection| (end - connection.sent_at).as_nanos() as u64)
             .filter(|&waited| waited > span.as_nanos() as u64 / 2)
             .collect();
-        let stuck = waiting.len();
+        let stuck = waiting.len() + self.missing;
         self.latencies_ns.extend(waiting);
+        self.latencies_ns.extend(std::iter::repeat_n(span.as_nanos() as u64, self.missing));
         self.latencies_ns.sort_unstable();
         let percentile = |percent: usize| {
             let at = (self.latencies_ns.len() * percent / 100).min(self.latencies_ns.len().saturating_sub(1));

@@ -60,7 +60,9 @@ impl Server {
         workers: usize,
         more: Option<&str>,
     ) -> Result<Server, String> {
-        let mut command = Command::new(program);
+        // It ends with us, also when we are killed and cannot end it.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program);
         command.arg(protocol.name()).arg(workers.to_string()).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child =

@@ -67,9 +67,5 @@ pub(crate) fn of_guest(error: &GuestError, used: &Used) -> u8 {
 
 /// What a guest that failed was refused.
 pub(crate) fn refused(used: &Used) -> Option<u8> {
-    match used {
-        Used { memory_refused: 1.., .. } => Some(MEMORY),
-        Used { spawn_refused: 1.., .. } => Some(SPAWN),
-        _ => None,
-    }
+    used.refused().map(of)
 }

@@ -1,7 +1,6 @@
 //! `janus`: runs WebAssembly guests under budgets and grants, and looks into a runtime that does.
 #![forbid(unsafe_code)]
 
-mod amount;
 mod code;
 mod run;
 mod top;
@@ -9,6 +8,7 @@ mod top;
 use clap::{Args, Parser, Subcommand};
 use janus::{Budget, Profile};
 use janus_guest::Grant;
+use janus_guest::amount;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

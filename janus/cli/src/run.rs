@@ -1,11 +1,11 @@
 //! `janus run` and `janus check`.
 
 use crate::Run;
-use crate::amount::{PARTS, show};
 use crate::code;
 use crate::top::Watched;
 use janus::budget::UNLIMITED;
 use janus::{Budget, Config, Cx, NurseryOptions, Recharge, Runtime, StackClass, TaskError};
+use janus_guest::amount::{PARTS, show};
 use janus_guest::{End, Given, Grants, GuestError, Input, Need, Options, Program, Tally, Used, World, needs};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -84,6 +84,7 @@ fn world(run: &Run) -> Result<World, Failure> {
         output: Mutex::new(Box::new(std::io::stdout())),
         errors: Mutex::new(Box::new(std::io::stderr())),
         files,
+        env: Vec::new(),
         // A run that is to repeat itself begins at the same time and draws the same numbers.
         epoch: if run.seed.is_some() { std::time::Duration::ZERO } else { epoch },
         seed: run.seed,

@@ -5,7 +5,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 to=${1:?the folder for the modules}
 shift
-[ $# -gt 0 ] || set -- wc primes sort
+[ $# -gt 0 ] || set -- wc primes sort greet
 mkdir -p "$to"
 for name in "$@"; do
   clang --target=wasm32-wasi --sysroot=/usr -O2 -Wall -Wextra -Werror -I"$here" -o "$to/$name.wasm" "$here/$name.c"

@@ -21,6 +21,9 @@ static int64_t range(int64_t first) {
     return found;
 }
 
+/* What a child may use, out of our own. */
+static const struct janus_budget each = {.ops = 1000000, .memory = 256 << 10, .channel_ops = 2};
+
 int main(void) {
     int64_t heard = 0, joined = 0, one;
     int children[CHILDREN];
@@ -28,7 +31,7 @@ int main(void) {
         return 1;
     }
     for (int i = 0; i < CHILDREN; i++) {
-        children[i] = janus_spawn(range, (int64_t)i * RANGE, NULL);
+        children[i] = janus_spawn(range, (int64_t)i * RANGE, &each);
         if (children[i] < 0) {
             fprintf(stderr, "no child: %d\n", children[i]);
             return 1;

@@ -1,7 +1,7 @@
 //! What a guest shares with the children that it spawns: channels, what it was given, and the sum of what they use.
 
 use crate::world::World;
-use janus::{Receiver, Sender};
+use janus::{Receiver, Resource, Sender};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +27,18 @@ pub struct Used {
     pub memory_refused: u64,
     /// How often a child was, for the same reason.
     pub spawn_refused: u64,
+}
+
+impl Used {
+    /// What was refused because it was spent, if anything: memory and children are refused, and do not stop a guest.
+    #[must_use]
+    pub fn refused(&self) -> Option<Resource> {
+        match self {
+            Used { memory_refused: 1.., .. } => Some(Resource::Memory),
+            Used { spawn_refused: 1.., .. } => Some(Resource::Spawn),
+            _ => None,
+        }
+    }
 }
 
 /// Counts what is used; shared, so that a host can look while the guest runs, and after it has failed.

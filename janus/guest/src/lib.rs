@@ -25,6 +25,8 @@
 //! `docs/janus-guests.md` is the design; `janus/cli` is the tool.
 #![forbid(unsafe_code)]
 
+pub mod amount;
+mod engine;
 mod error;
 mod family;
 mod grant;
@@ -35,6 +37,7 @@ mod program;
 mod wasi;
 mod world;
 
+pub use engine::Engine;
 pub use error::GuestError;
 pub use family::{MESSAGE_BYTES_MAX, Tally, Used};
 pub use grant::{Grant, Grants};

@@ -1,12 +1,12 @@
 //! Modules that were compiled, and are ready to run.
 
+use crate::engine::{Code, Core, Engine};
 use crate::error::GuestError;
 use crate::grant::{Grant, Grants};
 use crate::imports::Offer;
 use crate::pass::{INTERNAL, Import, instrument};
 use std::fmt;
 use std::sync::Arc;
-use wasmi::{Config, Engine, Module};
 
 /// Calls of a guest that may be open at a time.
 pub const CALLS_MAX: usize = 1_000;
@@ -19,14 +19,14 @@ pub const MODULES_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: String,
-    pub(crate) module: Module,
+    pub(crate) code: Code,
     pub(crate) imports: Vec<Import>,
     pub(crate) bytes: u64,
     pub(crate) starts: bool,
 }
 
 struct Inner {
-    engine: Engine,
+    core: Core,
     /// Each after those that it imports from; the last is the main one.
     parts: Vec<Part>,
     grants: Grants,
@@ -60,31 +60,41 @@ impl Program {
 
     /// The same with libraries: the module, and they, import from them by their names.
     pub fn link(wasm: &[u8], libraries: &[(&str, &[u8])], grants: Grants) -> Result<Program, GuestError> {
+        Program::link_for(Engine::default(), wasm, libraries, grants)
+    }
+
+    /// The same for one of the engines that there are.
+    pub fn link_for(
+        engine: Engine,
+        wasm: &[u8],
+        libraries: &[(&str, &[u8])],
+        grants: Grants,
+    ) -> Result<Program, GuestError> {
         if libraries.len() >= MODULES_MAX {
             let has = libraries.len() as u64 + 1;
             return Err(GuestError::TooLarge { what: "modules", has, limit: MODULES_MAX as u64 });
         }
         // Its own engine: an engine keeps the code of every module that it ever compiled.
-        let engine = Engine::new(&settings());
+        let core = Core::new(engine)?;
         let mut parts = Vec::new();
         for (name, wasm) in libraries {
             if Offer::provides(name) || parts.iter().any(|part: &Part| part.name == *name) {
                 return Err(GuestError::Reserved { name: (*name).to_string() });
             }
-            parts.push(Part::new(&engine, name, wasm, grants)?);
+            parts.push(Part::new(&core, name, wasm, grants)?);
         }
-        let main = Part::new(&engine, "main module", wasm, grants)?;
+        let main = Part::new(&core, "main module", wasm, grants)?;
         let names: Vec<String> = parts.iter().map(|part| part.name.clone()).collect();
         for part in parts.iter().chain([&main]) {
             part.check_imports(&names, grants)?;
         }
         let mut parts = order(parts)?;
         parts.push(main);
-        Ok(Program(Arc::new(Inner { engine, parts, grants })))
+        Ok(Program(Arc::new(Inner { core, parts, grants })))
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.0.engine
+    pub(crate) fn core(&self) -> &Core {
+        &self.0.core
     }
 
     pub(crate) fn parts(&self) -> &[Part] {
@@ -98,29 +108,17 @@ impl Program {
     /// Does it export such a function?
     #[must_use]
     pub fn exports(&self, name: &str) -> bool {
-        let main = self.0.parts.last().map(|part| &part.module);
-        main.and_then(|module| module.get_export(name)).is_some_and(|export| export.func().is_some())
+        self.0.parts.last().is_some_and(|main| main.code.exports(name))
     }
 }
 
-fn settings() -> Config {
-    let mut config = Config::default();
-    config.wasm_tail_call(true).wasm_extended_const(true).wasm_multi_memory(false);
-    config.wasm_custom_page_sizes(false).wasm_wide_arithmetic(false);
-    config.set_max_recursion_depth(CALLS_MAX).set_max_stack_height(STACK_BYTES_MAX);
-    config
-}
-
 impl Part {
-    fn new(engine: &Engine, name: &str, wasm: &[u8], grants: Grants) -> Result<Part, GuestError> {
+    fn new(core: &Core, name: &str, wasm: &[u8], grants: Grants) -> Result<Part, GuestError> {
         let done = instrument(wasm, grants.has(Grant::Memory))?;
-        let module = Module::new(engine, &done.wasm).map_err(|error| GuestError::Malformed {
-            reason: format!("the engine refuses it: {error}"),
-            offset: 0,
-        })?;
+        let code = core.compile(&done.wasm)?;
         Ok(Part {
             name: name.to_string(),
-            module,
+            code,
             imports: done.imports,
             bytes: done.bytes,
             starts: done.starts,
@@ -139,7 +137,7 @@ impl Part {
             if let Some(grant) = offer.grant.filter(|&grant| !grants.has(grant)) {
                 return Err(GuestError::NotGranted { import: name, grant });
             }
-            if !crate::machine::matches(&self.module, offer) {
+            if !self.code.matches(offer) {
                 return Err(GuestError::WrongType { import: name });
             }
         }

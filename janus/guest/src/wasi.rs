@@ -9,7 +9,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
-use wasmi::Memory;
 
 /// Error numbers of WASI.
 mod errno {
@@ -104,30 +103,30 @@ fn sizes(strings: &[String]) -> (u32, u32) {
 
 impl Machine<'_, '_, '_> {
     /// Serves a call of WASI. An error number is the guest's business; only a cancelled task stops.
-    pub(crate) fn wasi(&mut self, call: Call, args: &[u64], memory: Option<Memory>) -> Result<i32, Stop> {
+    pub(crate) fn wasi(&mut self, call: Call, args: &[u64]) -> Result<i32, Stop> {
         match call {
-            Call::ArgsGet => Ok(self.strings(args, memory)),
-            Call::ArgsSizes => {
-                let (count, bytes) = sizes(&self.family.world.args);
-                Ok(self.two(args, memory, count, bytes))
+            Call::ArgsGet => self.strings(|world| &world.args, args),
+            Call::EnvironGet => self.strings(|world| &world.env, args),
+            Call::ArgsSizes | Call::EnvironSizes => {
+                let World { args: arguments, env, .. } = &*self.family.world;
+                let (count, bytes) = sizes(if call == Call::ArgsSizes { arguments } else { env });
+                Ok(self.two(args, count, bytes))
             }
-            Call::EnvironGet => Ok(errno::SUCCESS),
-            Call::EnvironSizes => Ok(self.two(args, memory, 0, 0)),
-            Call::ClockRes => Ok(self.put(memory, args[1], &1u64.to_le_bytes())),
-            Call::ClockTime => Ok(self.time(args, memory)),
-            Call::Random => self.random(args, memory),
-            Call::FdRead => self.read(args, memory),
-            Call::FdWrite => self.write_out(args, memory),
-            Call::PathOpen => self.open(args, memory),
+            Call::ClockRes => Ok(self.put(args[1], &1u64.to_le_bytes())),
+            Call::ClockTime => Ok(self.time(args)),
+            Call::Random => self.random(args),
+            Call::FdRead => self.read(args),
+            Call::FdWrite => self.write_out(args),
+            Call::PathOpen => self.open(args),
             _ => {
                 self.io()?;
-                Ok(self.look(call, args, memory))
+                Ok(self.look(call, args))
             }
         }
     }
 
     /// Calls that move no data.
-    fn look(&mut self, call: Call, args: &[u64], memory: Option<Memory>) -> i32 {
+    fn look(&mut self, call: Call, args: &[u64]) -> i32 {
         let Some(descriptor) = self.files.get(args[0]) else { return errno::BADF };
         let given =
             |machine: &Machine<'_, '_, '_>, index: usize| machine.family.world.files[index].file.metadata();
@@ -137,7 +136,7 @@ impl Machine<'_, '_, '_> {
                 self.files.open[args[0] as usize] = None;
                 errno::SUCCESS
             }
-            (Call::FdStat, descriptor) => self.stat(descriptor, args[1], memory),
+            (Call::FdStat, descriptor) => self.stat(descriptor, args[1]),
             (Call::FdSetFlags, Descriptor::File { index, offset, writes, .. }) => {
                 let appends = args[1] & FLAG_APPEND != 0;
                 self.files.open[args[0] as usize] = Some(Descriptor::File { index, offset, writes, appends });
@@ -146,26 +145,22 @@ impl Machine<'_, '_, '_> {
             (Call::FdSetFlags, _) => errno::INVAL,
             (Call::FdPrestat, Descriptor::Root) => {
                 // A directory, whose name is one byte long.
-                self.put(memory, args[1], &[0, 0, 0, 0, 1, 0, 0, 0])
+                self.put(args[1], &[0, 0, 0, 0, 1, 0, 0, 0])
             }
-            (Call::FdPrestatName, Descriptor::Root) if args[2] >= 1 => self.put(memory, args[1], b"/"),
+            (Call::FdPrestatName, Descriptor::Root) if args[2] >= 1 => self.put(args[1], b"/"),
             (Call::FdPrestat | Call::FdPrestatName, _) => errno::BADF,
             (Call::FdSeek, Descriptor::File { index, .. }) => match given(self, index) {
-                Ok(data) => self.seek(args, memory, data.len()),
+                Ok(data) => self.seek(args, data.len()),
                 Err(_) => errno::IO,
             },
             (Call::FdSeek | Call::FdTell, Descriptor::Root) => errno::BADF,
-            (Call::FdTell, Descriptor::File { offset, .. }) => {
-                self.put(memory, args[1], &offset.to_le_bytes())
-            }
+            (Call::FdTell, Descriptor::File { offset, .. }) => self.put(args[1], &offset.to_le_bytes()),
             (Call::FdSeek | Call::FdTell, _) => errno::SPIPE,
-            (Call::FdFileStat, Descriptor::File { index, .. }) => {
-                self.file_stat(Some(index), args[1], memory)
-            }
-            (Call::FdFileStat, _) => self.file_stat(None, args[1], memory),
-            (Call::PathFileStat, Descriptor::Root) => match self.named(args[2], args[3], memory) {
-                Ok(Some(index)) => self.file_stat(Some(index), args[4], memory),
-                Ok(None) => self.file_stat(None, args[4], memory),
+            (Call::FdFileStat, Descriptor::File { index, .. }) => self.file_stat(Some(index), args[1]),
+            (Call::FdFileStat, _) => self.file_stat(None, args[1]),
+            (Call::PathFileStat, Descriptor::Root) => match self.named(args[2], args[3]) {
+                Ok(Some(index)) => self.file_stat(Some(index), args[4]),
+                Ok(None) => self.file_stat(None, args[4]),
                 Err(error) => error,
             },
             (Call::PathFileStat, _) => errno::NOTCAPABLE,
@@ -173,42 +168,44 @@ impl Machine<'_, '_, '_> {
         }
     }
 
-    fn put(&mut self, memory: Option<Memory>, at: u64, bytes: &[u8]) -> i32 {
-        if self.write(memory, at, bytes) { errno::SUCCESS } else { errno::FAULT }
+    fn put(&mut self, at: u64, bytes: &[u8]) -> i32 {
+        if self.vm.write(at, bytes) { errno::SUCCESS } else { errno::FAULT }
     }
 
-    fn two(&mut self, args: &[u64], memory: Option<Memory>, first: u32, second: u32) -> i32 {
-        match self.put(memory, args[0], &first.to_le_bytes()) {
-            errno::SUCCESS => self.put(memory, args[1], &second.to_le_bytes()),
+    fn two(&mut self, args: &[u64], first: u32, second: u32) -> i32 {
+        match self.put(args[0], &first.to_le_bytes()) {
+            errno::SUCCESS => self.put(args[1], &second.to_le_bytes()),
             error => error,
         }
     }
 
-    fn strings(&mut self, args: &[u64], memory: Option<Memory>) -> i32 {
+    fn strings(&mut self, which: fn(&World) -> &Vec<String>, args: &[u64]) -> Result<i32, Stop> {
         let (mut pointer, mut at) = (args[0], args[1]);
         let family = self.family.clone();
-        for string in &family.world.args {
+        let strings = which(&family.world);
+        self.work(u64::from(sizes(strings).1))?;
+        for string in strings {
             let text = [string.as_bytes(), b"\0"].concat();
             let here = (at as u32).to_le_bytes();
-            if !self.write(memory, pointer, &here) || !self.write(memory, at, &text) {
-                return errno::FAULT;
+            if !self.vm.write(pointer, &here) || !self.vm.write(at, &text) {
+                return Ok(errno::FAULT);
             }
             pointer += 4;
             at += text.len() as u64;
         }
-        errno::SUCCESS
+        Ok(errno::SUCCESS)
     }
 
-    fn time(&mut self, args: &[u64], memory: Option<Memory>) -> i32 {
+    fn time(&mut self, args: &[u64]) -> i32 {
         let time = match args[0] {
             0 => self.family.world.epoch + self.cx.now(),
             1 => self.cx.now(),
             _ => return errno::INVAL,
         };
-        self.put(memory, args[2], &(time.as_nanos() as u64).to_le_bytes())
+        self.put(args[2], &(time.as_nanos() as u64).to_le_bytes())
     }
 
-    fn random(&mut self, args: &[u64], memory: Option<Memory>) -> Result<i32, Stop> {
+    fn random(&mut self, args: &[u64]) -> Result<i32, Stop> {
         let len = args[1];
         if len > RANDOM_MAX {
             return Ok(errno::INVAL);
@@ -230,30 +227,32 @@ impl Machine<'_, '_, '_> {
                 }
             }
         }
-        Ok(self.put(memory, args[0], &bytes))
+        Ok(self.put(args[0], &bytes))
     }
 
     /// The buffers of a read or a write, cut to what is moved at a time.
-    fn buffers(&self, args: &[u64], memory: Option<Memory>) -> Result<Vec<(u64, u64)>, i32> {
+    fn buffers(&mut self, args: &[u64]) -> Result<Vec<(u64, u64)>, i32> {
         if args[2] > BUFFERS_MAX {
             return Err(errno::INVAL);
         }
-        let list = self.bytes(memory, args[1], args[2] * 8).ok_or(errno::FAULT)?;
+        let list = self.vm.bytes(args[1], args[2] * 8).ok_or(errno::FAULT)?;
         let word = |bytes: &[u8]| u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         let mut left = TRANSFER_MAX;
         let mut buffers = Vec::new();
         for pair in list.chunks_exact(8) {
             let (at, len) = (word(pair), word(&pair[4..]).min(left));
-            self.bytes(memory, at, len).ok_or(errno::FAULT)?;
+            if !self.vm.reaches(at, len) {
+                return Err(errno::FAULT);
+            }
             left -= len;
             buffers.push((at, len));
         }
         Ok(buffers)
     }
 
-    fn read(&mut self, args: &[u64], memory: Option<Memory>) -> Result<i32, Stop> {
+    fn read(&mut self, args: &[u64]) -> Result<i32, Stop> {
         self.io()?;
-        let buffers = match self.buffers(args, memory) {
+        let buffers = match self.buffers(args) {
             Ok(buffers) => buffers,
             Err(error) => return Ok(error),
         };
@@ -276,10 +275,10 @@ impl Machine<'_, '_, '_> {
         let mut left = &bytes[..];
         for (at, len) in buffers {
             let (now, later) = left.split_at(left.len().min(len as usize));
-            self.write(memory, at, now);
+            self.vm.write(at, now);
             left = later;
         }
-        Ok(self.put(memory, args[3], &(bytes.len() as u32).to_le_bytes()))
+        Ok(self.put(args[3], &(bytes.len() as u32).to_le_bytes()))
     }
 
     /// Waits for input, without a lock.
@@ -303,15 +302,15 @@ impl Machine<'_, '_, '_> {
         Ok(self.files.rest.drain(..count).collect())
     }
 
-    fn write_out(&mut self, args: &[u64], memory: Option<Memory>) -> Result<i32, Stop> {
+    fn write_out(&mut self, args: &[u64]) -> Result<i32, Stop> {
         self.io()?;
-        let buffers = match self.buffers(args, memory) {
+        let buffers = match self.buffers(args) {
             Ok(buffers) => buffers,
             Err(error) => return Ok(error),
         };
         let mut bytes = Vec::new();
         for (at, len) in buffers {
-            bytes.extend_from_slice(self.bytes(memory, at, len).unwrap_or_default());
+            bytes.extend(self.vm.bytes(at, len).unwrap_or_default());
         }
         self.work(bytes.len() as u64)?;
         let world = &self.family.world;
@@ -335,19 +334,19 @@ impl Machine<'_, '_, '_> {
             _ => return Ok(errno::BADF),
         };
         match done {
-            Ok(()) => Ok(self.put(memory, args[3], &(bytes.len() as u32).to_le_bytes())),
+            Ok(()) => Ok(self.put(args[3], &(bytes.len() as u32).to_le_bytes())),
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(64),
             Err(_) => Ok(errno::IO),
         }
     }
 
     /// Which of the given files a path names; `None` is the directory itself.
-    fn named(&self, at: u64, len: u64, memory: Option<Memory>) -> Result<Option<usize>, i32> {
+    fn named(&mut self, at: u64, len: u64) -> Result<Option<usize>, i32> {
         if len > PATH_MAX {
             return Err(errno::INVAL);
         }
-        let path = self.bytes(memory, at, len).ok_or(errno::FAULT)?;
-        let path = std::str::from_utf8(path).map_err(|_| errno::INVAL)?;
+        let path = self.vm.bytes(at, len).ok_or(errno::FAULT)?;
+        let path = std::str::from_utf8(&path).map_err(|_| errno::INVAL)?;
         let name = path.trim_start_matches("./").trim_start_matches('/');
         if name.is_empty() || name == "." {
             return Ok(None);
@@ -356,13 +355,13 @@ impl Machine<'_, '_, '_> {
         files.iter().position(|given| given.name == name).map(Some).ok_or(errno::NOENT)
     }
 
-    fn open(&mut self, args: &[u64], memory: Option<Memory>) -> Result<i32, Stop> {
+    fn open(&mut self, args: &[u64]) -> Result<i32, Stop> {
         self.io()?;
         if !matches!(self.files.get(args[0]), Some(Descriptor::Root)) {
             return Ok(errno::NOTCAPABLE);
         }
         let (flags, rights) = (args[4], args[5]);
-        let descriptor = match self.named(args[2], args[3], memory) {
+        let descriptor = match self.named(args[2], args[3]) {
             Err(error) => return Ok(error),
             Ok(None) => Descriptor::Root,
             Ok(Some(_)) if flags & (OPEN_DIRECTORY | OPEN_EXCLUSIVE) != 0 => return Ok(errno::NOTCAPABLE),
@@ -380,10 +379,10 @@ impl Machine<'_, '_, '_> {
             }
         };
         let Some(fd) = self.files.add(descriptor) else { return Ok(errno::MFILE) };
-        Ok(self.put(memory, args[8], &fd.to_le_bytes()))
+        Ok(self.put(args[8], &fd.to_le_bytes()))
     }
 
-    fn seek(&mut self, args: &[u64], memory: Option<Memory>, size: u64) -> i32 {
+    fn seek(&mut self, args: &[u64], size: u64) -> i32 {
         let Some(Descriptor::File { index, offset, writes, appends }) = self.files.get(args[0]) else {
             return errno::BADF;
         };
@@ -397,10 +396,10 @@ impl Machine<'_, '_, '_> {
             return errno::INVAL;
         };
         self.files.open[args[0] as usize] = Some(Descriptor::File { index, offset, writes, appends });
-        self.put(memory, args[3], &offset.to_le_bytes())
+        self.put(args[3], &offset.to_le_bytes())
     }
 
-    fn stat(&mut self, descriptor: Descriptor, at: u64, memory: Option<Memory>) -> i32 {
+    fn stat(&mut self, descriptor: Descriptor, at: u64) -> i32 {
         let (kind, rights) = match descriptor {
             Descriptor::Root => (KIND_DIRECTORY, u64::MAX),
             Descriptor::File { writes: false, .. } => (KIND_FILE, !RIGHT_WRITE),
@@ -412,10 +411,10 @@ impl Machine<'_, '_, '_> {
         stat[0] = kind;
         stat[8..16].copy_from_slice(&rights.to_le_bytes());
         stat[16..].copy_from_slice(&u64::MAX.to_le_bytes());
-        self.put(memory, at, &stat)
+        self.put(at, &stat)
     }
 
-    fn file_stat(&mut self, index: Option<usize>, at: u64, memory: Option<Memory>) -> i32 {
+    fn file_stat(&mut self, index: Option<usize>, at: u64) -> i32 {
         let mut stat = [0; 64];
         stat[16] = KIND_DIRECTORY;
         if let Some(index) = index {
@@ -429,7 +428,7 @@ impl Machine<'_, '_, '_> {
                 stat[field..field + 8].copy_from_slice(&nanos);
             }
         }
-        self.put(memory, at, &stat)
+        self.put(at, &stat)
     }
 }
 

@@ -59,6 +59,8 @@ type Sink = Box<dyn Write + Send>;
 pub struct World {
     /// Its arguments; the first is its name.
     pub args: Vec<String>,
+    /// Its environment, as `NAME=value`.
+    pub env: Vec<String>,
     /// Its standard input.
     pub input: Mutex<Input>,
     /// Its standard output.
@@ -74,10 +76,11 @@ pub struct World {
 }
 
 impl Default for World {
-    /// No arguments, no input, no files; output is thrown away; the time begins at zero.
+    /// No arguments, no environment, no input, no files; output is thrown away; the time begins at zero.
     fn default() -> World {
         World {
             args: Vec::new(),
+            env: Vec::new(),
             input: Mutex::new(Input::Empty),
             output: Mutex::new(Box::new(io::sink())),
             errors: Mutex::new(Box::new(io::sink())),

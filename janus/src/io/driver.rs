@@ -1,5 +1,9 @@
 //! A worker's I/O: what its tasks have under way in the kernel. One driver a worker, made by the first operation there; only
 //! the worker's own thread touches it, so it needs no lock. Others leave word in `cancels` and wake the worker.
+//!
+//! Where tasks may move (`Config::trusting`) there is one exception, and so a lock: while a worker is stuck in a task that
+//! never checks, the spare that the watchdog has called takes the answers of its driver (`stand_in`), and with them the
+//! tasks, whose next operations are the spare's own.
 
 use super::Backend;
 use super::epoll::Epoll;
@@ -7,20 +11,34 @@ use super::op::{Name, Op, Request};
 use super::uring::Uring;
 use crate::alloc::Quiet;
 use crate::worker::Worker;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// See the module.
 pub(crate) struct Io {
+    /// With `taken`, where tasks may move; else on the worker's own thread.
     driver: UnsafeCell<Option<Driver>>,
-    under_way: Cell<usize>,
+    taken: AtomicBool,
+    kind: AtomicU8,
+    /// As the driver says, for who does not have it.
+    under_way: AtomicUsize,
+    /// The stuck worker whose answers this one takes too.
+    covers: AtomicU16,
     /// Operations whose tasks have moved to other workers and want them ended.
     cancels: Mutex<Vec<Name>>,
     cancels_left: AtomicUsize,
 }
+
+/// What `kind` says: there was no I/O yet, or which driver there is.
+const CLOSED: u8 = 0;
+const URING: u8 = 1;
+const EPOLL: u8 = 2;
+
+/// Covers nobody.
+const NOBODY: u16 = u16::MAX;
 
 // The ring is large and lives as long as its worker: in the worker it would only be in the way.
 enum Driver {
@@ -29,12 +47,20 @@ enum Driver {
 }
 
 impl Driver {
-    fn new(backend: Backend) -> io::Result<Driver> {
-        let ring = || Uring::new().map(|ring| Driver::Uring(Box::new(ring)));
+    /// `alone`: only the calling thread will use it.
+    fn new(backend: Backend, alone: bool) -> io::Result<Driver> {
+        let ring = || Uring::new(alone).map(|ring| Driver::Uring(Box::new(ring)));
         match backend {
             Backend::Uring => ring(),
             Backend::Epoll => Epoll::new().map(Driver::Epoll),
             Backend::Auto => ring().or_else(|_| Epoll::new().map(Driver::Epoll)),
+        }
+    }
+
+    fn under_way(&self) -> usize {
+        match self {
+            Driver::Uring(ring) => ring.under_way,
+            Driver::Epoll(epoll) => epoll.under_way,
         }
     }
 
@@ -45,18 +71,35 @@ impl Driver {
         }
     }
 
-    /// Takes what the kernel has answered; waits for the first answer so long, if that is asked for. Answers how many.
-    fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> usize {
+    /// Takes what the kernel has answered; waits for the first answer so long, if that is asked for.
+    fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) {
         match self {
             Driver::Uring(ring) => ring.turn(here, wait),
             Driver::Epoll(epoll) => epoll.turn(here, wait),
         }
     }
 
-    fn cancel(&mut self, op: Name, here: &Worker) -> usize {
+    fn cancel(&mut self, op: Name, here: &Worker) {
         match self {
             Driver::Uring(ring) => ring.cancel(op, here),
             Driver::Epoll(epoll) => epoll.cancel(op, here),
+        }
+    }
+}
+
+/// The driver of one `Io`, for a moment.
+struct Held<'a> {
+    io: &'a Io,
+    driver: &'a mut Option<Driver>,
+    locked: bool,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let under_way = self.driver.as_ref().map_or(0, Driver::under_way);
+        self.io.under_way.store(under_way, Ordering::Relaxed);
+        if self.locked {
+            self.io.taken.store(false, Ordering::Release);
         }
     }
 }
@@ -65,54 +108,49 @@ impl Io {
     pub(crate) fn new() -> Io {
         Io {
             driver: UnsafeCell::new(None),
-            under_way: Cell::new(0),
+            taken: AtomicBool::new(false),
+            kind: AtomicU8::new(CLOSED),
+            under_way: AtomicUsize::new(0),
+            covers: AtomicU16::new(NOBODY),
             cancels: Mutex::new(Vec::new()),
             cancels_left: AtomicUsize::new(0),
         }
     }
 
-    /// # Safety
-    /// Only on the worker's own thread, and not kept across a call that asks again.
-    #[allow(clippy::mut_from_ref, reason = "the thread's own")]
-    unsafe fn driver(&self) -> Option<&mut Driver> {
-        // SAFETY: the caller's.
-        unsafe { (*self.driver.get()).as_mut() }
+    /// The worker's own driver. By the worker itself, which has not got it already.
+    #[inline]
+    fn hold(&self, here: &Worker) -> Held<'_> {
+        let locked = here.shared().config.migrates();
+        // The one who stands in only takes answers, which is over soon.
+        while locked && self.taken.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // SAFETY: on the worker's own thread, or under the lock; the caller has no other.
+        Held { io: self, driver: unsafe { &mut *self.driver.get() }, locked }
     }
 
     /// Was there ever I/O here? By the worker itself.
     pub(crate) fn is_open(&self) -> bool {
-        // SAFETY: on the worker's own thread.
-        unsafe { self.driver() }.is_some()
+        self.kind.load(Ordering::Relaxed) != CLOSED
     }
 
     /// Are there operations under way? By the worker itself.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
-        self.under_way.get() > 0
+        self.under_way.load(Ordering::Relaxed) > 0
     }
 
     /// Does this worker's driver carry out operations on files itself? By the worker itself.
     pub(crate) fn takes_files(&self, here: &Worker) -> io::Result<bool> {
-        self.open(here).map(|driver| matches!(driver, Driver::Uring(_)))
+        if !self.is_open() {
+            self.hold(here).open(here)?;
+        }
+        Ok(self.kind.load(Ordering::Relaxed) == URING)
     }
 
     /// Is it cheaper to hand an operation over, with those of other tasks, than to try it? By the worker itself.
     pub(crate) fn batches(&self, here: &Worker) -> bool {
-        // SAFETY: on the worker's own thread.
-        matches!(unsafe { self.driver() }, Some(Driver::Uring(_))) && here.beacon.load() > 0
-    }
-
-    #[allow(clippy::mut_from_ref, reason = "the thread's own")]
-    fn open(&self, here: &Worker) -> io::Result<&mut Driver> {
-        // SAFETY: on the worker's own thread; nobody else has a reference.
-        let slot = unsafe { &mut *self.driver.get() };
-        if slot.is_none() {
-            let _quiet = Quiet::new();
-            let driver = Driver::new(here.shared().config.backend)?;
-            here.rest.hang_bell(driver.bell());
-            *slot = Some(driver);
-        }
-        Ok(slot.as_mut().expect("it was just made"))
+        self.kind.load(Ordering::Relaxed) == URING && here.beacon.load() > 0
     }
 
     /// Hands an operation over. On the worker's own thread.
@@ -120,26 +158,22 @@ impl Io {
     /// # Safety
     /// The operation, and what the request refers to, stay until there is an answer.
     pub(super) unsafe fn start(&self, here: &Worker, request: &Request, op: &Op) -> io::Result<()> {
-        let driver = self.open(here)?;
+        let mut held = self.hold(here);
         // SAFETY: the caller's.
-        let reaped = unsafe {
-            match driver {
-                Driver::Uring(ring) => ring.start(request, op, here)?,
-                Driver::Epoll(epoll) => epoll.start(op)?,
+        unsafe {
+            match held.open(here)? {
+                Driver::Uring(ring) => ring.start(request, op, here),
+                Driver::Epoll(epoll) => epoll.start(op),
             }
-        };
-        self.under_way.set(self.under_way.get() + 1 - reaped);
-        Ok(())
+        }
     }
 
     /// Asks for the end of an operation, which this worker (of index `home`) carries out; the answer comes as for any other.
     /// `here`: the worker that the caller runs on.
     pub(super) fn cancel(&self, here: &Worker, home: u16, op: &Op) {
         if here.index == home {
-            // SAFETY: on the worker's own thread.
-            if let Some(driver) = unsafe { self.driver() } {
-                let ended = driver.cancel(op.name(), here);
-                self.under_way.set(self.under_way.get() - ended);
+            if let Some(driver) = self.hold(here).driver {
+                driver.cancel(op.name(), here);
             }
             return;
         }
@@ -155,18 +189,8 @@ impl Io {
     /// thread.
     #[inline]
     pub(crate) fn turn(&self, here: &Worker) -> bool {
-        self.under_way.get() > 0 && self.turn_by(here, None)
-    }
-
-    fn turn_by(&self, here: &Worker, wait: Option<Option<Duration>>) -> bool {
-        if self.cancels_left.load(Ordering::Acquire) > 0 {
-            self.take_cancels(here);
-        }
-        // SAFETY: on the worker's own thread.
-        let Some(driver) = (unsafe { self.driver() }) else { return false };
-        let ended = driver.turn(here, wait);
-        self.under_way.set(self.under_way.get() - ended);
-        ended > 0
+        let own = self.is_busy() && self.hold(here).turn(here, None);
+        own | (self.covers() && self.stand_in(here))
     }
 
     /// Sleeps until there is an answer, or the bell rings, or so long. False: it has nothing to sleep in.
@@ -174,21 +198,68 @@ impl Io {
         if !self.is_open() {
             return false;
         }
-        self.turn_by(here, Some(timeout));
+        self.hold(here).turn(here, Some(timeout));
         true
     }
 
+    /// From now on the worker of this `Io`, a spare, takes the answers of that worker too; None: no longer.
+    pub(crate) fn cover(&self, stuck: Option<u16>) {
+        self.covers.store(stuck.unwrap_or(NOBODY), Ordering::Release);
+    }
+
+    /// Does it stand in for another?
+    #[inline]
+    pub(crate) fn covers(&self) -> bool {
+        self.covers.load(Ordering::Relaxed) != NOBODY
+    }
+
+    /// Takes the answers of the worker that is stuck, if there is one and it has not gone on. By the spare.
     #[cold]
-    fn take_cancels(&self, here: &Worker) {
-        let _quiet = Quiet::new();
-        let wanted = {
-            let mut cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
-            self.cancels_left.store(0, Ordering::Release);
-            std::mem::take(&mut *cancels)
-        };
-        // SAFETY: on the worker's own thread.
-        let Some(driver) = (unsafe { self.driver() }) else { return };
-        let ended: usize = wanted.into_iter().map(|op| driver.cancel(op, here)).sum();
-        self.under_way.set(self.under_way.get() - ended);
+    pub(crate) fn stand_in(&self, here: &Worker) -> bool {
+        let covered = usize::from(self.covers.load(Ordering::Acquire));
+        let Some(stuck) = here.shared().workers.get(covered).map(|worker| &worker.io) else { return false };
+        debug_assert!(here.shared().config.migrates(), "else its tasks are not ours");
+        if stuck.taken.swap(true, Ordering::Acquire) {
+            return false;
+        }
+        // SAFETY: under the lock.
+        let mut held = Held { io: stuck, driver: unsafe { &mut *stuck.driver.get() }, locked: true };
+        held.turn(here, None)
+    }
+
+    #[cold]
+    fn take_cancels(&self) -> Vec<Name> {
+        let mut cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
+        self.cancels_left.store(0, Ordering::Release);
+        std::mem::take(&mut *cancels)
+    }
+}
+
+impl Held<'_> {
+    /// Makes the driver, at the first use. By the worker itself.
+    fn open(&mut self, here: &Worker) -> io::Result<&mut Driver> {
+        if self.driver.is_none() {
+            let _quiet = Quiet::new();
+            let config = &here.shared().config;
+            let driver = Driver::new(config.backend, !config.migrates())?;
+            here.rest.hang_bell(driver.bell());
+            let kind = if matches!(driver, Driver::Uring(_)) { URING } else { EPOLL };
+            *self.driver = Some(driver);
+            self.io.kind.store(kind, Ordering::Relaxed);
+        }
+        Ok(self.driver.as_mut().expect("it was just made"))
+    }
+
+    /// Takes the answers; `here` wakes those concerned. True: there was something.
+    fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> bool {
+        let Some(driver) = self.driver else { return false };
+        if self.io.cancels_left.load(Ordering::Acquire) > 0 {
+            for op in self.io.take_cancels() {
+                driver.cancel(op, here);
+            }
+        }
+        let before = driver.under_way();
+        driver.turn(here, wait);
+        driver.under_way() < before
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Epoll {
     events: Box<[libc::epoll_event; BATCH]>,
     /// Looks since the last system call, when nobody waits for its answer.
     looks: u32,
+    /// Operations without an answer.
+    pub(super) under_way: usize,
 }
 
 /// One look in so many without a wait asks the kernel.
@@ -45,7 +47,7 @@ impl Epoll {
         // SAFETY: the kernel has just made it for us.
         let poll = unsafe { OwnedFd::from_raw_fd(poll as RawFd) };
         let events = Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH]);
-        let epoll = Epoll { poll, bell: sys::event()?, waiting: Vec::new(), events, looks: 0 };
+        let epoll = Epoll { poll, bell: sys::event()?, waiting: Vec::new(), events, looks: 0, under_way: 0 };
         epoll.control(libc::EPOLL_CTL_ADD, epoll.bell.as_raw_fd(), libc::EPOLLIN as u32, BELL)?;
         Ok(epoll)
     }
@@ -80,7 +82,7 @@ impl Epoll {
 
     /// # Safety
     /// As for `Io::start`.
-    pub(super) unsafe fn start(&mut self, op: &Op) -> io::Result<usize> {
+    pub(super) unsafe fn start(&mut self, op: &Op) -> io::Result<()> {
         let index = op.fd as usize;
         if index >= self.waiting.len() {
             let _quiet = Quiet::new();
@@ -89,21 +91,20 @@ impl Epoll {
         op.next.set(self.waiting[index]);
         self.waiting[index] = op;
         self.register(op.fd).inspect_err(|_| self.waiting[index] = op.next.get())?;
-        Ok(0)
+        self.under_way += 1;
+        Ok(())
     }
 
-    /// Ends it, if it is still there; answers how many that were.
-    pub(super) fn cancel(&mut self, name: Name, here: &Worker) -> usize {
+    /// Ends it, if it is still there.
+    pub(super) fn cancel(&mut self, name: Name, here: &Worker) {
         let this = |waits: &Op| ptr::from_ref(waits).addr() == name.op;
-        match self.waiting.get(name.fd as usize) {
-            Some(_) => self.unlist(name.fd as usize, this, -libc::ECANCELED, here),
-            None => 0,
+        if (name.fd as usize) < self.waiting.len() {
+            self.unlist(name.fd as usize, this, -libc::ECANCELED, here);
         }
     }
 
     /// Takes those out of the list of a descriptor that `chosen` says, and gives them this answer.
-    fn unlist(&mut self, fd: usize, chosen: impl Fn(&Op) -> bool, answer: i32, here: &Worker) -> usize {
-        let mut ended = 0;
+    fn unlist(&mut self, fd: usize, chosen: impl Fn(&Op) -> bool, answer: i32, here: &Worker) {
         let mut op = std::mem::replace(&mut self.waiting[fd], ptr::null());
         // SAFETY: an operation in the list has no answer yet, so it is there.
         while let Some(waits) = unsafe { op.as_ref() } {
@@ -111,14 +112,13 @@ impl Epoll {
             if chosen(waits) {
                 // SAFETY: it is out of the list, and this is its one answer.
                 unsafe { Op::finish(op, answer, here) };
-                ended += 1;
+                self.under_way -= 1;
             } else {
                 waits.next.set(self.waiting[fd]);
                 self.waiting[fd] = op;
             }
             op = next;
         }
-        ended
     }
 
     /// Waits so long for events; answers how many came. Interrupted is none: the caller looks again.
@@ -147,14 +147,13 @@ impl Epoll {
         }
     }
 
-    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> usize {
+    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) {
         self.looks += 1;
         if wait.is_none() && self.looks < LOOKS {
-            return 0;
+            return;
         }
         self.looks = 0;
         let found = self.ask(wait.unwrap_or(Some(Duration::ZERO)));
-        let mut ended = 0;
         for index in 0..found {
             let libc::epoll_event { events, u64: data } = self.events[index];
             if data == BELL {
@@ -164,12 +163,11 @@ impl Epoll {
             let fd = data as usize;
             let concerns =
                 |op: &Op| events & (BOTH | if op.side == Side::In { READABLE } else { WRITABLE }) != 0;
-            ended += self.unlist(fd, concerns, -libc::EAGAIN, here);
+            self.unlist(fd, concerns, -libc::EAGAIN, here);
             if !self.waiting[fd].is_null() && self.register(fd as RawFd).is_err() {
                 // They find out why themselves.
-                ended += self.unlist(fd, |_| true, -libc::EAGAIN, here);
+                self.unlist(fd, |_| true, -libc::EAGAIN, here);
             }
         }
-        ended
     }
 }

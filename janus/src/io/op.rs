@@ -230,6 +230,11 @@ pub(crate) struct Manner {
 /// Charges the request, does it, and blocks the task meanwhile.
 pub(crate) fn perform(cx: &Cx, request: Request, manner: &Manner) -> io::Result<usize> {
     charge(cx, manner.cost, manner.at)?;
+    carry_out(cx, request, manner)
+}
+
+/// The same for what the caller has charged already.
+pub(crate) fn carry_out(cx: &Cx, request: Request, manner: &Manner) -> io::Result<usize> {
     let mut eager = manner.eager;
     let mut asked = Request { patient: !eager, ..request };
     loop {

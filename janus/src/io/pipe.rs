@@ -1,9 +1,9 @@
 //! Pipes: of this process, and to its children.
 
 use super::op::{Call, Manner, Request, perform};
-use super::{Read, Write, refused, sys};
+use super::{Read, Write, begin, sys};
 use crate::budget::Operation;
-use crate::cx::{Cx, ensure_stack};
+use crate::cx::Cx;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::Location;
@@ -17,9 +17,9 @@ pub struct PipeReader(OwnedFd);
 pub struct PipeWriter(OwnedFd);
 
 /// A pipe.
+#[track_caller]
 pub fn pipe(cx: &Cx) -> io::Result<(PipeReader, PipeWriter)> {
-    refused(cx)?;
-    ensure_stack(cx.task);
+    begin(cx, Operation::FileIo, Location::caller())?;
     let (reader, writer) = sys::pipe()?;
     Ok((PipeReader(reader), PipeWriter(writer)))
 }

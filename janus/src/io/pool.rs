@@ -2,7 +2,8 @@
 //! more calls wait their turn, and their tasks with them.
 //!
 //! A call owns what it works with. A task that is cancelled does not wait for it, unless that is asked for: the call goes on,
-//! if it has begun, and its result is dropped by the thread that ran it.
+//! if it has begun, and its result is dropped by the thread that ran it. One that has not begun leaves the queue with its
+//! task, so the queue is no longer than there are tasks that wait, also while all threads are stuck.
 
 use super::{IoError, charge, refused};
 use crate::alloc::Quiet;
@@ -23,7 +24,11 @@ use std::time::Duration;
 /// How long a thread waits for another call before it ends.
 const LINGER: Duration = Duration::from_secs(5);
 
-type Call = Box<dyn FnOnce() + Send>;
+/// A call, and the address of its slot: its name.
+struct Call {
+    slot: usize,
+    run: Box<dyn FnOnce() + Send>,
+}
 
 /// See the module. Its threads own it, so that a call which never ends does not hold up the end of the runtime.
 pub(crate) struct Pool {
@@ -77,7 +82,8 @@ impl Pool {
         loop {
             if let Some(call) = state.calls.pop_front() {
                 drop(state);
-                call();
+                // What of it can panic is the destructor of a call that nobody wants any more.
+                crate::panics::contain(call.run);
                 state = self.lock();
                 continue;
             }
@@ -94,6 +100,13 @@ impl Pool {
             }
         }
         state.threads -= 1;
+    }
+
+    /// Takes back a call that has not begun; None: a thread has it already.
+    fn withdraw(&self, slot: usize) -> Option<Call> {
+        let mut state = self.lock();
+        let at = state.calls.iter().position(|call| call.slot == slot)?;
+        state.calls.remove(at)
     }
 
     pub(crate) fn close(&self) {
@@ -162,13 +175,21 @@ where
         let _quiet = Quiet::new();
         let slot = Arc::new(SpinLock::new(Slot::Waiting(cx.waiter())));
         let theirs = slot.clone();
-        cx.shared().pool.submit(Box::new(move || deliver(&theirs, call)))?;
+        let run = Box::new(move || deliver(&theirs, call));
+        cx.shared().pool.submit(Call { slot: Arc::as_ptr(&slot).addr(), run })?;
         slot
     };
     let mut cancelled = false;
     loop {
-        if let Some(result) = look(&slot, cancelled, ending)? {
-            return Ok(result.unwrap_or_else(|panic| resume_unwind(panic)));
+        match look(&slot, cancelled, ending) {
+            Ok(Some(result)) => return Ok(result.unwrap_or_else(|panic| resume_unwind(panic))),
+            Ok(None) => {}
+            Err(why) => {
+                let unwanted = cx.shared().pool.withdraw(Arc::as_ptr(&slot).addr());
+                // What it owned is the user's: not under the pool's lock.
+                drop(unwanted);
+                return Err(why.into());
+            }
         }
         if cancelled {
             cx.worker().sleep(cx.task, Event::Block, Wait::Io, at);

@@ -31,76 +31,74 @@ pub(super) struct Uring {
     bell: OwnedFd,
     /// The kernel watches the bell.
     watched: bool,
+    /// Operations without an answer.
+    pub(super) under_way: usize,
 }
 
 impl Uring {
-    pub(super) fn new() -> io::Result<Uring> {
-        // By the thread that will use it: the kernel does our completions when we ask for them, in batches.
-        let deferred = IoUring::builder()
-            .setup_cqsize(ANSWERS)
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            .build(ENTRIES);
+    /// By the thread that will use it. `alone`: no other will, and the kernel completes our operations when we ask for it, in
+    /// batches. Else it does so whenever that thread is in the kernel: at the next tick, if it is stuck.
+    pub(super) fn new(alone: bool) -> io::Result<Uring> {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(ANSWERS).setup_taskrun_flag();
+        let chosen = if alone {
+            builder.setup_single_issuer().setup_defer_taskrun().build(ENTRIES)
+        } else {
+            builder.setup_coop_taskrun().build(ENTRIES)
+        };
         // Before Linux 6.1.
-        let ring = deferred.or_else(|_| IoUring::builder().setup_cqsize(ANSWERS).build(ENTRIES))?;
+        let ring = chosen.or_else(|_| IoUring::builder().setup_cqsize(ANSWERS).build(ENTRIES))?;
         let usable = ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop();
         if !usable {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
-        Ok(Uring { ring, bell: sys::event()?, watched: false })
+        Ok(Uring { ring, bell: sys::event()?, watched: false, under_way: 0 })
     }
 
     pub(super) fn bell(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
 
-    /// Answers how many other operations ended meanwhile.
-    ///
     /// # Safety
     /// As for `Io::start`.
-    pub(super) unsafe fn start(&mut self, request: &Request, op: &Op, here: &Worker) -> io::Result<usize> {
+    pub(super) unsafe fn start(&mut self, request: &Request, op: &Op, here: &Worker) -> io::Result<()> {
         let entry = entry(request).user_data(std::ptr::from_ref(op).expose_provenance() as u64);
         // SAFETY: the caller's.
-        unsafe { self.push(&entry, here) }
+        unsafe { self.push(&entry, here)? };
+        self.under_way += 1;
+        Ok(())
     }
 
-    /// Asks the kernel to end it: if it is too late for that, there is an answer anyway. Answers how many operations ended
-    /// meanwhile.
-    pub(super) fn cancel(&mut self, name: Name, here: &Worker) -> usize {
+    /// Asks the kernel to end it: if it is too late for that, there is an answer anyway.
+    pub(super) fn cancel(&mut self, name: Name, here: &Worker) {
         let entry = opcode::AsyncCancel::new(name.op as u64).build().user_data(CANCEL);
-        let mut ended = 0;
-        loop {
-            // SAFETY: it refers to nothing.
-            match unsafe { self.push(&entry, here) } {
-                Ok(more) => return ended + more,
-                // The kernel is out of memory for the moment. The task cannot go on without this.
-                Err(_) => ended += self.turn(here, Some(Some(Duration::from_millis(1)))),
-            }
+        // SAFETY: it refers to nothing.
+        while unsafe { self.push(&entry, here) }.is_err() {
+            // The kernel is out of memory for the moment. The task cannot go on without this.
+            self.turn(here, Some(Some(Duration::from_millis(1))));
         }
     }
 
     /// # Safety
     /// What the entry refers to stays until its answer is taken.
-    unsafe fn push(&mut self, entry: &Entry, here: &Worker) -> io::Result<usize> {
-        let mut ended = 0;
+    unsafe fn push(&mut self, entry: &Entry, here: &Worker) -> io::Result<()> {
         // A full queue is handed over; twice, if the kernel wants its answers taken first.
         for _ in 0..3 {
             // SAFETY: the caller's.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                return Ok(ended);
+                return Ok(());
             }
-            ended += self.turn(here, None);
+            self.turn(here, None);
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> usize {
+    pub(super) fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) {
         match wait {
             Some(timeout) => self.wait(timeout),
             None => self.hand_over(),
         }
-        self.take_answers(here)
+        self.take_answers(here);
     }
 
     /// Gives the kernel what is new, and lets it finish what it has for us. Costs nothing if there is neither.
@@ -131,8 +129,7 @@ impl Uring {
         let _ = self.ring.submitter().submit_with_args(want, &args);
     }
 
-    fn take_answers(&mut self, here: &Worker) -> usize {
-        let mut ended = 0;
+    fn take_answers(&mut self, here: &Worker) {
         for answer in self.ring.completion() {
             match answer.user_data() {
                 CANCEL => {}
@@ -144,11 +141,10 @@ impl Uring {
                     let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
                     // SAFETY: it was handed over by `start`, and this is its one answer.
                     unsafe { Op::finish(op, answer.result(), here) };
-                    ended += 1;
+                    self.under_way -= 1;
                 }
             }
         }
-        ended
     }
 }
 

@@ -2,13 +2,17 @@
 
 use crate::budget::Operation;
 use crate::cx::Cx;
-use crate::io::op::{Call, Manner, Request, perform};
+use crate::io::IoError;
+use crate::io::op::{Call, Manner, Request, Side, carry_out, perform};
 use crate::io::sys::{self, Address};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+/// How long an accept that found no descriptor waits before it says so.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -108,11 +112,19 @@ impl Socket {
     pub(super) fn accept(&self, cx: &Cx, at: &'static Location<'static>) -> io::Result<(Socket, Address)> {
         let mut peer = Address::empty();
         let manner = Self::manner(cx, &self.read_timeout, true, at);
-        let fd = perform(cx, Request::accept(self.raw(), &mut peer), &manner)?;
-        Ok((Socket::new(sys::owned_answer(fd)), peer))
+        match perform(cx, Request::accept(self.raw(), &mut peer), &manner) {
+            Ok(fd) => Ok((Socket::new(sys::owned_answer(fd)), peer)),
+            Err(error) if IoError::is_out_of_descriptors(&error) => {
+                // The connection stays in the queue, so the next call would fail at once: a loop that only tries again
+                // must neither spin nor keep away those who could close something. Cancelled: the next call says so.
+                let _ = cx.sleep(OUT_OF_DESCRIPTORS);
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// Waits until the connection that was begun is there.
+    /// Waits until the connection that was begun, and charged, is there.
     pub(super) fn connected(
         &self,
         cx: &Cx,
@@ -121,7 +133,7 @@ impl Socket {
     ) -> io::Result<()> {
         let until = timeout.map(|timeout| cx.deadline(timeout));
         let manner = Manner { cost: Operation::NetworkIo, until, eager: false, at };
-        perform(cx, Request::new(Call::Ready(crate::io::op::Side::Out), self.raw()), &manner)?;
+        carry_out(cx, Request::new(Call::Ready(Side::Out), self.raw()), &manner)?;
         match self.as_std(|stream: &std::net::TcpStream| stream.take_error())? {
             Some(error) => Err(error),
             None => Ok(()),

@@ -2,9 +2,10 @@
 
 use super::Resolve;
 use super::socket::{Socket, descriptor, stream};
-use crate::cx::{Cx, ensure_stack};
+use crate::budget::Operation;
+use crate::cx::Cx;
 use crate::io::sys::{self, Address};
-use crate::io::{Read, Write, refused};
+use crate::io::{Read, Write, begin};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::panic::Location;
@@ -38,9 +39,9 @@ pub struct TcpStream(Socket);
 
 impl TcpListener {
     /// Listens at the first address that can be had; port 0 is any free one.
+    #[track_caller]
     pub fn bind(cx: &Cx, address: impl Resolve) -> io::Result<TcpListener> {
-        refused(cx)?;
-        ensure_stack(cx.task);
+        begin(cx, Operation::NetworkIo, Location::caller())?;
         first(&address.resolve(cx)?, |address| {
             let address = Address::new(&address);
             let fd = sys::socket(address.family(), libc::SOCK_STREAM)?;
@@ -53,7 +54,7 @@ impl TcpListener {
 
     /// The next connection, and whose it is. When there are no descriptors left
     /// ([`IoError::is_out_of_descriptors`](crate::io::IoError::is_out_of_descriptors)) the connection stays where it is and
-    /// can be accepted later.
+    /// can be accepted later; the call returns a moment later, so that a loop which only tries again does not spin.
     #[track_caller]
     pub fn accept(&self, cx: &Cx) -> io::Result<(TcpStream, SocketAddr)> {
         let (socket, peer) = self.0.accept(cx, Location::caller())?;
@@ -102,11 +103,10 @@ impl TcpStream {
         timeout: Option<Duration>,
         at: &'static Location<'static>,
     ) -> io::Result<TcpStream> {
-        refused(cx)?;
-        ensure_stack(cx.task);
+        begin(cx, Operation::NetworkIo, at)?;
         let address = Address::new(address);
         let socket = Socket::new(sys::socket(address.family(), libc::SOCK_STREAM)?);
-        // The wait is charged, and over at once for a connection that is there.
+        // The wait is over at once for a connection that is there.
         sys::connect(socket.fd(), &address)?;
         socket.connected(cx, timeout, at)?;
         Ok(TcpStream(socket))

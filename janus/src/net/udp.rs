@@ -2,9 +2,10 @@
 
 use super::Resolve;
 use super::socket::{Socket, descriptor};
-use crate::cx::{Cx, ensure_stack};
+use crate::budget::Operation;
+use crate::cx::Cx;
+use crate::io::begin;
 use crate::io::op::Call;
-use crate::io::refused;
 use crate::io::sys::{Address, Message};
 use std::io;
 use std::net::SocketAddr;
@@ -17,15 +18,17 @@ pub struct UdpSocket(Socket);
 
 impl UdpSocket {
     /// Receives at the first address that can be had; port 0 is any free one.
+    #[track_caller]
     pub fn bind(cx: &Cx, address: impl Resolve) -> io::Result<UdpSocket> {
-        refused(cx)?;
-        ensure_stack(cx.task);
+        begin(cx, Operation::NetworkIo, Location::caller())?;
         let bound = std::net::UdpSocket::bind(&*address.resolve(cx)?)?;
         UdpSocket::from_std(bound)
     }
 
     /// From now on it sends to, and receives from, this address only.
+    #[track_caller]
     pub fn connect(&self, cx: &Cx, address: impl Resolve) -> io::Result<()> {
+        begin(cx, Operation::NetworkIo, Location::caller())?;
         let addresses = address.resolve(cx)?;
         self.0.as_std(|socket: &std::net::UdpSocket| socket.connect(&*addresses))
     }

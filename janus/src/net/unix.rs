@@ -2,9 +2,9 @@
 
 use super::socket::{Socket, descriptor, stream};
 use crate::budget::Operation;
-use crate::cx::{Cx, ensure_stack};
+use crate::cx::Cx;
 use crate::io::pool::{self, Ending};
-use crate::io::{Read, Write, refused};
+use crate::io::{Read, Write, begin};
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net as std_unix;
@@ -26,9 +26,9 @@ pub struct UnixDatagram(Socket);
 
 impl UnixListener {
     /// Makes the file and listens there. As with `std`, the file stays when the listener is gone.
+    #[track_caller]
     pub fn bind(cx: &Cx, path: impl AsRef<Path>) -> io::Result<UnixListener> {
-        refused(cx)?;
-        ensure_stack(cx.task);
+        begin(cx, Operation::NetworkIo, Location::caller())?;
         UnixListener::from_std(std_unix::UnixListener::bind(path)?)
     }
 
@@ -61,9 +61,9 @@ impl UnixStream {
     }
 
     /// Two ends that are connected.
+    #[track_caller]
     pub fn pair(cx: &Cx) -> io::Result<(UnixStream, UnixStream)> {
-        refused(cx)?;
-        ensure_stack(cx.task);
+        begin(cx, Operation::NetworkIo, Location::caller())?;
         let (one, other) = std_unix::UnixStream::pair()?;
         Ok((UnixStream::from_std(one)?, UnixStream::from_std(other)?))
     }
@@ -73,16 +73,16 @@ stream!(UnixStream, std_unix::UnixStream);
 
 impl UnixDatagram {
     /// Makes the file and receives there.
+    #[track_caller]
     pub fn bind(cx: &Cx, path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
-        refused(cx)?;
-        ensure_stack(cx.task);
+        begin(cx, Operation::NetworkIo, Location::caller())?;
         UnixDatagram::from_std(std_unix::UnixDatagram::bind(path)?)
     }
 
     /// Two that are connected.
+    #[track_caller]
     pub fn pair(cx: &Cx) -> io::Result<(UnixDatagram, UnixDatagram)> {
-        refused(cx)?;
-        ensure_stack(cx.task);
+        begin(cx, Operation::NetworkIo, Location::caller())?;
         let (one, other) = std_unix::UnixDatagram::pair()?;
         Ok((UnixDatagram::from_std(one)?, UnixDatagram::from_std(other)?))
     }

@@ -17,6 +17,10 @@ const RUNG: u32 = 2;
 /// There is no bell.
 const NONE: RawFd = -1;
 
+/// How long a spare that stands in for a stuck worker sleeps before it looks at that worker's I/O again. Each task that it
+/// finds there is its own from then on, so this is paid once a task.
+const COVER: Duration = Duration::from_micros(200);
+
 pub(crate) struct Rest {
     state: AtomicU32,
     /// The event descriptor that the worker's I/O driver watches.
@@ -42,6 +46,7 @@ impl Worker {
             state.store(AWAKE, Ordering::Release);
             return;
         }
+        let timeout = if self.io.covers() { Some(timeout.map_or(COVER, |t| t.min(COVER))) } else { timeout };
         if !self.io.wait(self, timeout) {
             match timeout {
                 None => std::thread::park(),
@@ -49,6 +54,9 @@ impl Worker {
             }
         }
         state.swap(AWAKE, Ordering::AcqRel);
+        if self.io.covers() {
+            self.io.stand_in(self);
+        }
     }
 
     /// Ends its sleep, or its next one.

@@ -386,6 +386,11 @@ fn bind(
         && let Some(time) = record.kept.take()
     {
         is_to_wake = give(&mut record, time, who);
+        if record.owner != who {
+            // It waits for a CPU, and not for this one.
+            drop(record);
+            return refuse(c, handle.ctx, R::NoCommonCpu);
+        }
     }
     let answer = (standing(&record, held), effect(&record));
     drop(record);

@@ -82,25 +82,35 @@ pub fn depend(only: bool) {
     }
 }
 
-/// A thread that is queued somewhere goes on with `time`, where that was promised. The box comes back if it is not queued, or may not run
-/// there. Linear in the threads that wait, as listings are.
+/// Why a thread was not bound in a queue; the box comes back.
+pub enum NotBound {
+    /// It is in none.
+    NotQueued(Box<Context>),
+    /// It may not run where the time was promised.
+    Elsewhere(Box<Context>),
+}
+
+/// A thread that is queued somewhere goes on with `time`, where that was promised. Linear in the threads that wait, as listings are.
 pub fn bind_queued(
     thread: &'static Thread,
     time: Box<Context>,
     context_only: Option<bool>,
-) -> Result<(), Box<Context>> {
-    let Some(mut runnable) = pluck(thread) else { return Err(time) };
+) -> Result<(), NotBound> {
+    let Some(mut runnable) = pluck(thread) else { return Err(NotBound::NotQueued(time)) };
     let (me, now) = (percpu::this(), time::now_ns());
-    if let Some(only) = context_only {
-        tracing::depends(me, runnable.id(), only, now);
-        runnable.set_context_only(only);
-    }
-    let bound = runnable.bind(time).map(|before| debug_assert!(before.is_none(), "it had one already"));
-    if let Some(context) = runnable.context() {
-        tracing::bound(me, runnable.id(), context, now);
+    let bound = runnable.bind(time);
+    if bound.is_ok() {
+        // Not before: a thread that runs on contexts only and was refused one has no place in any queue.
+        if let Some(only) = context_only {
+            tracing::depends(me, runnable.id(), only, now);
+            runnable.set_context_only(only);
+        }
+        if let Some(context) = runnable.context() {
+            tracing::bound(me, runnable.id(), context, now);
+        }
     }
     enqueue(runnable);
-    bound
+    bound.map(|before| debug_assert!(before.is_none(), "it had one already")).map_err(NotBound::Elsewhere)
 }
 
 /// Takes a thread out of the queue that it waits in, wherever that is.

@@ -81,5 +81,5 @@ pub fn migrations(cpu: &PerCpu) -> u64 {
 
 /// S-12: every nanosecond of a CPU went to a thread, to idle or to interrupts.
 pub(super) fn assert_time(queue: &Queue) {
-    debug_assert_eq!(queue.time().total_ns(), queue.wall_ns(), "S-12: a CPU's time does not add up");
+    assert_eq!(queue.time().total_ns(), queue.wall_ns(), "S-12: a CPU's time does not add up");
 }

@@ -7,7 +7,7 @@ use core::fmt::Write;
 use crate::{History, Key};
 
 /// Longest line, in characters; what is typed beyond it is ignored, with a bell.
-const LINE_MAX: usize = 200;
+pub const LINE_MAX: usize = 200;
 /// Columns of the terminal. A line that is longer is shown in part, never wrapped: wrapped lines cannot be drawn again by a VT100.
 pub(crate) const COLUMNS: usize = 80;
 /// Most words that a completion lists.
@@ -20,6 +20,8 @@ pub enum Event {
     Editing,
     /// Enter: this is the line.
     Line(String),
+    /// Enter, but the end of what was typed had no room: not what somebody meant.
+    Cut,
     /// Ctrl-C: the line was given up.
     Interrupted,
     /// Ctrl-D on an empty line: no more input.
@@ -36,12 +38,15 @@ pub struct Editor {
     age: usize,
     /// What was typed before going back.
     typed: Vec<char>,
+    /// Characters were ignored, and nothing was done about it since.
+    is_cut: bool,
 }
 
 impl Editor {
     /// An empty line after `prompt` (printable, one column a character).
     pub fn new(prompt: &str) -> Editor {
-        Editor { prompt: prompt.to_string(), text: Vec::new(), cursor: 0, age: 0, typed: Vec::new() }
+        let prompt = prompt.to_string();
+        Editor { prompt, text: Vec::new(), cursor: 0, age: 0, typed: Vec::new(), is_cut: false }
     }
 
     /// Shows prompt and line; first thing to do for a new line.
@@ -89,6 +94,8 @@ impl Editor {
         candidates: &mut dyn FnMut(&str) -> Vec<String>,
         out: &mut String,
     ) -> Event {
+        // Whoever edits the line afterwards has seen where it ends.
+        self.is_cut &= matches!(key, Key::Enter | Key::Char(_) | Key::Unknown);
         match key {
             Key::Enter => return self.finish(out),
             Key::Ctrl('c') => {
@@ -106,6 +113,7 @@ impl Editor {
             Key::Up | Key::Ctrl('p') => self.recall(self.age + 1, history),
             Key::Down | Key::Ctrl('n') => self.recall(self.age.saturating_sub(1), history),
             Key::Char(_) if self.text.len() == LINE_MAX => {
+                self.is_cut = true;
                 out.push('\x07');
                 return Event::Editing;
             }
@@ -125,15 +133,15 @@ impl Editor {
         self.cursor = self.text.len();
         self.show(out);
         out.push_str("\r\n");
-        let line = self.text.iter().collect();
+        let event = if self.is_cut { Event::Cut } else { Event::Line(self.text.iter().collect()) };
         self.clear();
-        Event::Line(line)
+        event
     }
 
     fn clear(&mut self) {
         self.text.clear();
         self.typed.clear();
-        (self.cursor, self.age) = (0, 0);
+        (self.cursor, self.age, self.is_cut) = (0, 0, false);
     }
 
     /// Keys that change the line or the cursor and nothing else.
@@ -388,7 +396,14 @@ mod tests {
         assert_eq!(terminal.screen.bells, 0);
         terminal.types(&"x".repeat(50));
         assert_eq!(terminal.screen.bells, 50);
+        // A line without its end may mean something else: it is not taken. Unless somebody has looked at it.
         terminal.types("\r");
-        assert_eq!(terminal.events, [Event::Line("x".repeat(LINE_MAX))]);
+        assert_eq!(terminal.events, [Event::Cut]);
+        terminal.types(&"y".repeat(LINE_MAX + 1));
+        terminal.types("\x7fz\r");
+        assert_eq!(terminal.events[1..], [Event::Line("y".repeat(LINE_MAX - 1) + "z")]);
+        terminal.types(&"x".repeat(LINE_MAX));
+        terminal.types("\r");
+        assert_eq!(terminal.events[2..], [Event::Line("x".repeat(LINE_MAX))]);
     }
 }

@@ -14,7 +14,7 @@ mod screen;
 pub mod time;
 mod words;
 
-pub use editor::{Editor, Event};
+pub use editor::{Editor, Event, LINE_MAX};
 pub use history::History;
 pub use keys::{Key, Keys};
 pub use words::words;

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use programs::ensure;
 use programs::proof::{Doing, Outcome, prove};
 use programs::ticks;
-use rt::{SchedulingPolicy, Timer, caps, println, thread};
+use rt::{LatencyClass, SchedulingPolicy, Timer, caps, println, thread};
 
 rt::main!(run);
 
@@ -34,7 +34,8 @@ fn run() -> i64 {
     prove("bench-fair", || {
         ensure!(rt::boot_info().cpus == 1, "hogs on other CPUs are no hogs");
         [1, 4].into_iter().try_for_each(delays)?;
-        shares()
+        shares(LatencyClass::Normal, "share-2to1")?;
+        shares(LatencyClass::Interactive, "share-2to1-interactive")
     })
 }
 
@@ -46,15 +47,17 @@ struct Hogs {
 }
 
 impl Hogs {
-    /// One for each weight; those without have that of the thread that starts them.
-    fn start(weights: &[Option<u16>]) -> Hogs {
+    /// One for each weight and class; those without have those of the thread that starts them.
+    fn start(shares: &[Option<(u16, LatencyClass)>]) -> Hogs {
         let stop = Arc::new(AtomicBool::new(false));
-        let counts: Arc<Vec<AtomicU64>> = Arc::new(weights.iter().map(|_| AtomicU64::new(0)).collect());
-        let start = |(at, weight): (usize, &Option<u16>)| {
-            let (stop, counts, weight) = (Arc::clone(&stop), Arc::clone(&counts), *weight);
+        let counts: Arc<Vec<AtomicU64>> = Arc::new(shares.iter().map(|_| AtomicU64::new(0)).collect());
+        let start = |(at, share): (usize, &Option<(u16, LatencyClass)>)| {
+            let (stop, counts, share) = (Arc::clone(&stop), Arc::clone(&counts), *share);
             thread::spawn(move || {
-                if let Some(weight) = weight {
-                    caps::any::<SchedulingPolicy>()?.set_weight(weight).doing("set the weight")?;
+                if let Some((weight, class)) = share {
+                    let policy: SchedulingPolicy = caps::any()?;
+                    policy.set_weight(weight).doing("set the weight")?;
+                    policy.set_class(class).doing("set the class")?;
                 }
                 while !stop.load(Ordering::Relaxed) {
                     counts[at].store(counts[at].load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -62,7 +65,7 @@ impl Hogs {
                 Ok(())
             })
         };
-        let threads = weights.iter().enumerate().map(start).collect();
+        let threads = shares.iter().enumerate().map(start).collect();
         Hogs { stop, counts, threads }
     }
 
@@ -81,11 +84,11 @@ fn error_of(heavy: u64, light: u64) -> u64 {
     (heavy * 100_000 / (heavy + light).max(1)).abs_diff(66_667)
 }
 
-/// Two hogs of weights 2 and 1 for 5 s: the error of the share over all, and in the worst window of 100 ms.
-fn shares() -> Outcome {
+/// Two hogs of weights 2 and 1 and of this class for 5 s: the error of the share over all, and in the worst window of 100 ms.
+fn shares(class: LatencyClass, row: &str) -> Outcome {
     let timer: Timer = caps::any()?;
     caps::any::<SchedulingPolicy>()?.set_weight(WATCHER).doing("set the weight")?;
-    let hogs = Hogs::start(&WEIGHTS.map(Some));
+    let hogs = Hogs::start(&WEIGHTS.map(|weight| Some((weight, class))));
     let look = || [hogs.count(0), hogs.count(1)];
     timer.sleep(2 * WINDOW_NS).doing("sleep")?;
     let first = look();
@@ -96,8 +99,8 @@ fn shares() -> Outcome {
         worst = worst.max(error_of(now[0] - before[0], now[1] - before[1]));
         before = now;
     }
-    println!("bench share-2to1-error-mpp {}", error_of(before[0] - first[0], before[1] - first[1]));
-    println!("bench share-2to1-worst-100ms-mpp {worst}");
+    println!("bench {row}-error-mpp {}", error_of(before[0] - first[0], before[1] - first[1]));
+    println!("bench {row}-worst-100ms-mpp {worst}");
     hogs.stop()
 }
 

@@ -246,7 +246,19 @@ fn sizes() -> Outcome {
     let (depth, bytes) = (kit::counter("kernel_stack_depth")?, kit::counter("kernel_stack_bytes")?);
     println!("    kernel stacks of {bytes} bytes were used to a depth of {depth} bytes at most");
     ensure!(depth > 0 && depth < bytes, "the depth of kernel stacks is {depth} of {bytes} bytes");
-    for counter in kit::system()?.counters()? {
+    let counters = kit::system()?.counters()?;
+    let value =
+        |name: &str| counters.iter().find(|counter| counter.name == name).map(|counter| counter.value);
+    for (what, count, ticks) in [
+        ("a dispatch", "measured_dispatches", "measured_dispatch_ticks"),
+        ("an interrupt", "measured_interrupts", "measured_interrupt_ticks"),
+    ] {
+        // Only a kernel that measures itself has these (T-03).
+        let (Some(count), Some(ticks)) = (value(count), value(ticks)) else { continue };
+        ensure!(count > 0 && ticks > count, "{what}: {count} times, {ticks} ticks");
+        println!("    {} ticks {what}, {count} times", ticks / count);
+    }
+    for counter in counters {
         println!("    {:24} {}", counter.name, counter.value);
     }
     Ok(())

@@ -35,34 +35,41 @@ fn run() -> i64 {
     match args::args().next() {
         Some("wait") => i64::from(time::sleep(3600 * 1000 * MS).is_err()),
         Some("hog") => hog(),
+        Some("all") => match everything() {
+            Ok(()) => 0,
+            Err(Failure(why)) => {
+                println!("    {why}");
+                1
+            }
+        },
+        // In processes of their own, since the page tables of one stay until it ends. The first makes the kernel's tables as large as
+        // they get; what the second used must be there again to the frame.
         _ => prove("oom", || {
             println!("oom: {}", programs::text::cpus());
-            reserve_heap();
-            // What makes the kernel's tables and this process's page tables as large as they get comes before the frames are counted.
-            let victim = Watch::start_steady()?;
-            victim.goes_on(3)?;
-            step("threads until refused (K-07)", threads).and_then(|()| victim.goes_on(3))?;
-            step("processes until refused (K-07)", spawns).and_then(|()| victim.goes_on(3))?;
-            victim.finish()?;
-            maps()?;
-            capabilities(false)?;
-            queues()?;
-            full(None)?;
+            let run_all = || kit::succeeds("the process", &kit::again(&["all"], &[])?);
+            step("everything is used up", run_all)?;
             let before = Before::take()?;
-            let victim = Watch::start_steady()?;
-            victim.goes_on(3)?;
-            let goes_on = || victim.goes_on(3);
-            step("maps until refused (K-07)", maps).and_then(|()| goes_on())?;
-            step("memory objects until refused (K-07)", objects).and_then(|()| goes_on())?;
-            step("capabilities until refused (K-21)", || capabilities(true)).and_then(|()| goes_on())?;
-            step("queues of endpoints: back when empty, and paid for until refused (K-07)", queues)
-                .and_then(|()| goes_on())?;
-            step("everything refuses while the machine is full", || full(Some(&victim)))
-                .and_then(|()| goes_on())?;
-            victim.finish()?;
+            step("and once more", run_all)?;
             step("nothing is lost", || before.check("afterwards"))
         }),
     }
+}
+
+/// Uses up one thing after the other, beside a victim that must not notice.
+fn everything() -> Outcome {
+    reserve_heap();
+    let victim = Watch::start_steady()?;
+    let goes_on = || victim.goes_on(3);
+    goes_on()?;
+    step("threads until refused (K-07)", threads).and_then(|()| goes_on())?;
+    step("processes until refused (K-07)", spawns).and_then(|()| goes_on())?;
+    step("maps until refused (K-07)", maps).and_then(|()| goes_on())?;
+    step("memory objects until refused (K-07)", objects).and_then(|()| goes_on())?;
+    step("capabilities until refused (K-21)", capabilities).and_then(|()| goes_on())?;
+    step("queues of endpoints: back when empty, and paid for until refused (K-07)", queues)
+        .and_then(|()| goes_on())?;
+    step("everything refuses while the machine is full", || full(&victim)).and_then(|()| goes_on())?;
+    victim.finish().map(drop)
 }
 
 /// Makes the heap large enough for every step, so that none of them needs memory while there is none.
@@ -208,7 +215,7 @@ fn threads() -> Outcome {
 
 // ---- capabilities ---------------------------------------------------------------------------------------------------------
 
-fn capabilities(is_shown: bool) -> Outcome {
+fn capabilities() -> Outcome {
     let factory: Factory = caps::any()?;
     let endpoint = factory.endpoint().doing("an endpoint")?;
     let mut copies: Vec<Cap> = Vec::with_capacity(8192);
@@ -229,9 +236,7 @@ fn capabilities(is_shown: bool) -> Outcome {
     for (what, result) in refused {
         let error = result.err().ok_or_else(|| Failure::new(format_args!("{what} was given")))?;
         is_overloaded(&error, what)?;
-        if is_shown {
-            println!("    {} copies, then {what}: {error}", copies.len());
-        }
+        println!("    {} copies, then {what}: {error}", copies.len());
     }
     let child = command("oom", "refused").arg("wait").spawn(&caps::any::<ProcessSpawner>()?);
     let error = child.err().ok_or_else(|| Failure::new("a process handle was given"))?;
@@ -409,7 +414,7 @@ fn hog() -> i64 {
 }
 
 /// With hogs that hold all memory, everything is tried; some of it works, what does not says so, and nothing breaks.
-fn full(victim: Option<&Watch>) -> Outcome {
+fn full(victim: &Watch) -> Outcome {
     let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
     let ready = factory.endpoint().doing("an endpoint")?;
     let mut hogs: Vec<Child> = Vec::with_capacity(4);
@@ -420,16 +425,18 @@ fn full(victim: Option<&Watch>) -> Outcome {
             Ok(hog) => hogs.push(hog),
             Err(error) => is_overloaded(&error, "a hog")?,
         }
-        // Each is full before the next begins.
-        for _ in 0..hogs.len() {
+        // Each is full before the next begins; those before it report again and again meanwhile.
+        let mut heard_from = 0;
+        while hogs.len() == number as usize && heard_from != number {
             let call = ready.recv(&mut []).doing("hear from a hog")?;
             let [held, is_right] = call.message.words();
             ensure!(is_right == 1, "a hog was refused with something else than Overloaded");
+            heard_from = call.badge;
             pages[call.badge as usize % 4] = held;
             ready.reply(call.token, rt::Answer::Words([0; 2])).doing("answer a hog")?;
         }
     }
-    println!("    {} hogs hold {} pages", hogs.len(), pages.iter().sum::<u64>());
+    println!("    {} hogs hold {:?} pages", hogs.len(), &pages[1..]);
     let mut tally = [0_u64; 2];
     for round in 0..400_u64 {
         let result = attempt(round, &factory, &spawner);
@@ -442,9 +449,7 @@ fn full(victim: Option<&Watch>) -> Outcome {
     }
     println!("    400 attempts: {} refused, {} done", tally[0], tally[1]);
     ensure!(tally[0] > 0, "the machine was not full");
-    if let Some(victim) = victim {
-        victim.goes_on(2)?;
-    }
+    victim.goes_on(2)?;
     for hog in &hogs {
         hog.handle.kill().doing("kill a hog")?;
     }

@@ -251,6 +251,8 @@ fn cpu_time() -> Outcome {
 
 fn counters() -> Outcome {
     let names = [
+        "ticks",
+        "oneshot_misses",
         "switches",
         "wakes_stayed",
         "wakes_to_idle",
@@ -270,7 +272,7 @@ fn counters() -> Outcome {
     for name in names {
         println!("    {name:24} {}", kit::counter(name)?);
     }
-    for name in ["switches", "wakes_stayed", "queue_depth_max", "exits_checked"] {
+    for name in ["ticks", "switches", "wakes_stayed", "queue_depth_max", "exits_checked"] {
         ensure!(kit::counter(name)? > 0, "{name} is 0");
     }
     for name in ["shared_locks_in_dispatch", "wakes_failed"] {

@@ -1,4 +1,5 @@
-//! Proof of the ring: credits, nonsense in the shared page, unknown entries, many operations at once (K-11, K-12).
+//! Proof of the ring: credits, nonsense in the shared page, unknown entries, many operations at once (K-11, K-12); versions that do not
+//! exist.
 #![no_std]
 #![no_main]
 
@@ -9,11 +10,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use programs::ensure;
-use programs::kit::{MS, raised};
+use programs::kit::{self, MS, raised};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::random::Random;
 use programs::rawring::RawRing;
-use rt::abi::{CQ_ENTRIES, Cqe, Exception, Op, PAGE_BYTES, Ring, SQE_VERSION, Sqe, TransportError, flags};
+use rt::abi::{
+    CQ_ENTRIES, Cqe, Exception, Op, PAGE_BYTES, RING_ABI_VERSION, Ring, SQE_VERSION, Sqe, TransportError,
+    flags,
+};
 use rt::thread::{self, Builder};
 use rt::{Client, Endpoint, Factory, ParkSpace, Protection, Timer, caps, println, ring, time, vm};
 
@@ -32,6 +36,7 @@ fn run() -> i64 {
         step("a head that is nonsense stops its writer only (K-11)", bad_heads)?;
         step("what the kernel wrote is not believed when it comes back (K-11)", scribbles)?;
         step("unknown operations, versions and flags (K-21)", unknown)?;
+        step("the version is told, and others are refused by name (Q-05)", versions)?;
         step("quiet entries complete only when they fail (K-11)", quiet)?;
         step("the ring itself cannot be taken away (K-11)", own_page)?;
         step("thirty-two operations of all kinds under way, each completes once (K-11)", mixture)?;
@@ -317,6 +322,22 @@ fn unknown() -> Outcome {
         }
     }
     ensure!(ring.unread() == 0, "{} completions too many", ring.unread());
+    Ok(())
+}
+
+/// What the kernel speaks is the same in the page that every program begins with and in the answer to a query; a query for another version gets
+/// the error that programs of that version know.
+fn versions() -> Outcome {
+    let (info, boot) = (kit::system()?, rt::boot_info());
+    let known = info.machine(0)?.ring_abi_version;
+    ensure!(known == RING_ABI_VERSION && boot.ring_abi_version == known, "version {known}, {boot:?}");
+    let sizes = (size_of::<Sqe>(), size_of::<Cqe>());
+    ensure!((boot.sqe_size as usize, boot.cqe_size as usize) == sizes, "{boot:?}");
+    ensure!(info.machine(known)?.ring_abi_version == known, "the version that it speaks is refused");
+    for version in [known + 1, known + 2, 77, u32::MAX] {
+        let answer = info.machine(version).map(|machine| machine.ring_abi_version);
+        kit::refused("another version", answer, TransportError::UnsupportedRingAbi)?;
+    }
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Proof of the kernel's ground: system calls, ring, console, clock, threads, preemption, IPC.
+//! Proof of the kernel's ground: system calls, ring, console, clock, threads, preemption, IPC (K-01, on any number of CPUs).
 #![no_std]
 #![no_main]
 

@@ -9,7 +9,7 @@ mod top;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use edit::{Editor, Event, History, Keys};
+use edit::{Editor, Event, History, Keys, LINE_MAX};
 use rt::{Error, ProcessSpawner, Result, UserSession, caps, println, ring};
 
 use crate::proof::Failure;
@@ -68,6 +68,9 @@ impl Shell {
                 Event::Line(line) => {
                     self.history.add(line.trim());
                     self.execute(&line);
+                }
+                Event::Cut => {
+                    println!("shell: more than {LINE_MAX} characters, so nothing was done; make it shorter")
                 }
                 Event::EndOfInput => self.execute("logout"),
                 Event::Editing | Event::Interrupted => {}

@@ -70,7 +70,7 @@ pub enum Then {
 /// # Errors
 /// When the guest does not build or run, a row is missing, or (with [`Then::Check`]) one has grown.
 pub fn run(project: &Project, cpu: &str, then: Then) -> Result<(), Problem> {
-    let variant = Variant { bench: true, planted: None };
+    let variant = Variant { bench: true, feature: None };
     let (kernel, image) = package::prepare(project, &variant, &project.manifest("bench"), true)?;
     let medium = Medium::Kernel { kernel, image };
     let mut figures = Vec::new();

@@ -1,6 +1,6 @@
 //! Builds what runs in the machine: the kernel and the programs, with the host's toolchain and flags of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::Problem;
@@ -11,14 +11,18 @@ const RUSTFLAGS: &str = "-C force-frame-pointers=yes -C no-redzone=yes";
 
 /// What the names of planted bugs begin with, as features of the kernel.
 pub const PLANTED_PREFIX: &str = "planted-";
+/// The feature of a kernel that measures itself.
+pub const MEASURE: &str = "measure";
+/// A name that only such a kernel has in it.
+const MEASURED: &[u8] = b"measured_dispatches";
 
 /// Which build of the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variant {
     /// Optimised as far as it goes, without debug assertions.
     pub bench: bool,
-    /// The name of a planted bug, for tests that must catch it.
-    pub planted: Option<String>,
+    /// A feature of the kernel: [`MEASURE`], or a planted bug for tests that must catch it.
+    pub feature: Option<String>,
 }
 
 impl Variant {
@@ -32,18 +36,18 @@ impl Variant {
     #[must_use]
     pub fn suffix(&self) -> String {
         let bench = if self.bench { "-bench" } else { "" };
-        let planted = self.planted.as_ref().map(|name| format!("-{PLANTED_PREFIX}{name}"));
-        format!("{bench}{}", planted.unwrap_or_default())
+        let feature = self.feature.as_ref().map(|name| format!("-{name}"));
+        format!("{bench}{}", feature.unwrap_or_default())
     }
 
-    /// The same without a planted bug: programs have none.
+    /// The same without a feature: programs have none.
     fn clean(&self) -> Variant {
-        Variant { planted: None, ..self.clone() }
+        Variant { feature: None, ..self.clone() }
     }
 
-    /// Where cargo puts it. Kernels with planted bugs have a folder of their own, so that they are in nobody else's build.
+    /// Where cargo puts it. Kernels with a feature have a folder of their own, so that they are in nobody else's build.
     fn target(&self, project: &Project) -> PathBuf {
-        project.target.join(if self.planted.is_some() { "guest-planted" } else { "guest" })
+        project.target.join(if self.feature.is_some() { "guest-planted" } else { "guest" })
     }
 
     /// A program that was built.
@@ -93,14 +97,30 @@ pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
     let mut command = guest_cargo(project, &variant.clean(), "build");
     command.args(["-p", "kernel", "-p", "programs"]);
     finish(command, "the guest does not build")?;
-    let Some(name) = &variant.planted else { return Ok(()) };
+    let Some(name) = &variant.feature else { return Ok(()) };
     let mut command = guest_cargo(project, variant, "build");
-    command.args(["-p", "kernel", "--features"]).arg(format!("kernel/{PLANTED_PREFIX}{name}"));
-    finish(command, &format!("the kernel with the planted bug `{name}` does not build"))?;
-    // The next bug's kernel will be in the same place.
+    command.args(["-p", "kernel", "--features"]).arg(format!("kernel/{name}"));
+    finish(command, &format!("the kernel with the feature `{name}` does not build"))?;
+    // The next feature's kernel will be in the same place.
     let (from, to) =
         (variant.target(project).join(variant.profile()).join("kernel"), variant.kernel(project));
-    std::fs::copy(&from, &to).map(|_| ()).map_err(|error| cannot("copy", &from, &error))
+    std::fs::copy(&from, &to).map_err(|error| cannot("copy", &from, &error))?;
+    if name == MEASURE { costs_nothing(&variant.clean().kernel(project), &to) } else { Ok(()) }
+}
+
+/// T-03: what is measured is in the kernel that measures, and nothing of it in the other.
+fn costs_nothing(plain: &Path, measured: &Path) -> Result<(), Problem> {
+    let has_it = |kernel: &Path| -> Result<bool, Problem> {
+        let bytes = std::fs::read(kernel).map_err(|error| cannot("read", kernel, &error))?;
+        Ok(bytes.windows(MEASURED.len()).any(|window| window == MEASURED))
+    };
+    match (has_it(plain)?, has_it(measured)?) {
+        (false, true) => Ok(()),
+        (true, _) => {
+            Err(Problem::new("the kernel without `measure` has some of it (T-03): look for a missing cfg"))
+        }
+        (_, false) => Err(Problem::new("the kernel with `measure` counts no dispatches (T-03)")),
+    }
 }
 
 /// Builds the first program of a Linux guest, and says where it is. The guest has no libraries, so it is static; not moving it saves Linux the work.
@@ -184,7 +204,7 @@ mod tests {
         let project = Project { root: "/p".into(), target: "/p/target".into() };
         let plain = Variant::default();
         assert_eq!(plain.kernel(&project), PathBuf::from("/p/target/guest/guest/kernel"));
-        let odd = Variant { bench: true, planted: Some("x".to_owned()) };
+        let odd = Variant { bench: true, feature: Some("planted-x".to_owned()) };
         let kernel = "/p/target/guest-planted/guest-bench/kernel-planted-x";
         assert_eq!(odd.kernel(&project), PathBuf::from(kernel));
         assert_eq!(odd.program(&project, "init"), PathBuf::from("/p/target/guest/guest-bench/init"));

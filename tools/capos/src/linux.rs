@@ -136,7 +136,7 @@ struct Ours {
 
 impl Ours {
     fn prepare(project: &Project) -> Result<Ours, Problem> {
-        let variant = Variant { bench: true, planted: None };
+        let variant = Variant { bench: true, feature: None };
         let prepare = |name: &str, build| {
             let (kernel, image) = package::prepare(project, &variant, &project.manifest(name), build)?;
             Ok::<_, Problem>(Medium::Kernel { kernel, image })

@@ -148,11 +148,16 @@ struct Build {
     /// With this bug planted in the kernel
     #[arg(long, value_name = "NAME")]
     planted: Option<String>,
+    /// With a kernel that measures its own work
+    #[arg(long, conflicts_with = "planted")]
+    measure: bool,
 }
 
 impl Build {
     fn variant(&self) -> Variant {
-        Variant { bench: self.bench, planted: self.planted.clone() }
+        let planted = self.planted.as_ref().map(|name| format!("{}{name}", guest::PLANTED_PREFIX));
+        let feature = planted.or_else(|| self.measure.then(|| guest::MEASURE.to_owned()));
+        Variant { bench: self.bench, feature }
     }
 }
 

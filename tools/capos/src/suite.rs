@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::Problem;
 use crate::capture;
-use crate::guest::{self, Variant};
+use crate::guest::{self, MEASURE, PLANTED_PREFIX, Variant};
 use crate::package;
 use crate::place::{Project, cannot};
 use crate::proof::{Report, Run, Show, say};
 use crate::qemu::{Machine, Medium};
 use crate::twin;
-use crate::{Problem, guest::PLANTED_PREFIX};
 
 /// Where the table is, from the project's root.
 pub const TABLE: &str = "tools/capos/suite.txt";
@@ -49,8 +49,8 @@ pub struct Row {
     pub options: String,
     /// Sockets, cores of each, threads of each core, if the machine is not flat.
     pub shape: Option<[u32; 3]>,
-    /// The bug that is planted.
-    pub planted: Option<String>,
+    /// The kernel's feature: a planted bug, or that it measures itself.
+    pub feature: Option<String>,
     /// What must come of it.
     pub verdict: Verdict,
 }
@@ -58,7 +58,7 @@ pub struct Row {
 impl Row {
     /// Whether this is the proof as it is: no bug, no boot options.
     fn is_plain(&self) -> bool {
-        self.options.is_empty() && self.planted.is_none() && self.shape.is_none()
+        self.options.is_empty() && self.feature.is_none() && self.shape.is_none()
     }
 }
 
@@ -84,7 +84,7 @@ fn parse_row(line: &str) -> Result<Row, String> {
     let [name, cpus, icount, mem, seconds, options] = columns;
     let cpus = cpus.split(',').map(|word| number(word, "a number of CPUs").filter_range(1..=255));
     let cpus = cpus.collect::<Result<Vec<u32>, _>>()?;
-    let (planted, verdict) = parse_verdict(rest)?;
+    let (feature, verdict) = parse_verdict(rest)?;
     let is_shape = |word: &&str| word.starts_with(SHAPE_PREFIX);
     let words = || options.split(',').filter(|word| *word != "-");
     let shape = words().find(is_shape).map(|word| parse_shape(word, &cpus)).transpose()?;
@@ -103,7 +103,7 @@ fn parse_row(line: &str) -> Result<Row, String> {
         mem_mib: number(mem, "MiB of memory").filter_range(16..=65536)?,
         seconds: number(seconds, "seconds").filter_range(1..=3600)?.into(),
         options: words().filter(|word| !is_shape(word)).collect::<Vec<_>>().join(" "),
-        planted,
+        feature,
         verdict,
     })
 }
@@ -146,15 +146,17 @@ impl InRange for Result<u32, String> {
 }
 
 fn parse_verdict(text: &str) -> Result<(Option<String>, Verdict), String> {
-    let known =
-        "`ok`, `ok with TEXT`, `says TEXT`, `must fail with TEXT`, `planted-NAME must fail with TEXT`";
-    let (planted, text) = match text.strip_prefix(PLANTED_PREFIX).and_then(|rest| rest.split_once(' ')) {
+    let known = "`ok`, `ok with TEXT`, `says TEXT`, `must fail with TEXT`, `planted-NAME must fail with TEXT`, \
+         `measure ok with TEXT`";
+    let is_feature = |word: &str| word == MEASURE || word.starts_with(PLANTED_PREFIX);
+    let (feature, text) = match text.split_once(' ').filter(|(word, _)| is_feature(word)) {
         Some((name, rest)) => (Some(name.to_owned()), rest.trim_start()),
         None => (None, text),
     };
+    let is_planted = feature.as_ref().is_some_and(|name| name.starts_with(PLANTED_PREFIX));
     let verdict = if let Some(text) = text.strip_prefix("must fail with ") {
         Verdict::Fails(text.trim().to_owned())
-    } else if planted.is_some() {
+    } else if is_planted {
         return Err(format!("what must come of it is one of: {known}; a planted bug must fail"));
     } else if let Some(text) = text.strip_prefix("ok with ") {
         Verdict::Holds(Some(text.trim().to_owned()))
@@ -165,7 +167,7 @@ fn parse_verdict(text: &str) -> Result<(Option<String>, Verdict), String> {
     } else {
         return Err(format!("what must come of it is one of: {known}; not `{text}`"));
     };
-    Ok((planted, verdict))
+    Ok((feature, verdict))
 }
 
 /// Reads the project's table.
@@ -237,8 +239,8 @@ impl Case {
         if let Some([sockets, cores, threads]) = row.shape {
             title.push_str(&format!(", {sockets}x{cores}x{threads}"));
         }
-        if let Some(name) = &row.planted {
-            title.push_str(&format!(", {PLANTED_PREFIX}{name}"));
+        if let Some(name) = &row.feature {
+            title.push_str(&format!(", {name}"));
         }
         title
     }
@@ -263,8 +265,10 @@ impl Case {
         if let Some(shape) = row.shape {
             command.push_str(&format!(" --qemu-args='{}'", smp(shape).join(" ")));
         }
-        if let Some(name) = &row.planted {
-            command.push_str(&format!(" --planted {name}"));
+        match row.feature.as_ref().map(|name| name.strip_prefix(PLANTED_PREFIX)) {
+            Some(Some(bug)) => command.push_str(&format!(" --planted {bug}")),
+            Some(None) => command.push_str(" --measure"),
+            None => {}
         }
         command
     }
@@ -366,7 +370,7 @@ fn prepare(project: &Project, rows: &[Row]) -> Result<Vec<Case>, Problem> {
     let mut built: Vec<Variant> = Vec::new();
     let mut cases = Vec::new();
     for row in rows {
-        let variant = Variant { planted: row.planted.clone(), ..Variant::default() };
+        let variant = Variant { feature: row.feature.clone(), ..Variant::default() };
         if !built.contains(&variant) {
             guest::build(project, &variant)?;
             built.push(variant.clone());
@@ -439,7 +443,7 @@ mod tests {
         );
         assert_eq!((rows[1].icount, rows[1].options.as_str(), rows[1].mem_mib), (Some(0), "pit quiet", 128));
         assert_eq!(rows[1].verdict, Verdict::Holds(Some("events by Pit".to_owned())));
-        assert_eq!(rows[2].planted.as_deref(), Some("no-ipi"));
+        assert_eq!(rows[2].feature.as_deref(), Some("planted-no-ipi"));
         assert_eq!(rows[2].verdict, Verdict::Fails("stale byte".to_owned()));
         assert_eq!(rows[3].verdict, Verdict::Fails("start_bsp".to_owned()));
         assert_eq!(size_of(&rows, "smoke"), Some((256, 30)));

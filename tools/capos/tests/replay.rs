@@ -1,4 +1,4 @@
-//! T-03: traces of a small kernel replay without a difference, and every planted damage is caught.
+//! T-02: traces of a small kernel replay without a difference, and every planted damage is caught.
 
 use capos::replay::{Fault, replay};
 use sched::{
@@ -474,7 +474,7 @@ fn random_kernels_replay_without_a_difference() {
     }
 }
 
-/// S-06, T-03: with contexts bound, lent, taken, hosted, spent and made anew, a replay still decides the same; all kinds of events come up.
+/// S-06, T-02: with contexts bound, lent, taken, hosted, spent and made anew, a replay still decides the same; all kinds of events come up.
 #[test]
 fn s_06_kernels_with_contexts_replay_without_a_difference() {
     let mut seen = std::collections::BTreeSet::new();

@@ -4,9 +4,11 @@
 //! body is cut into segments by its branches; what follows a construct that nothing leaves early belongs to the segment
 //! before it. Each segment is charged once, where it begins (`Budget_Decrement`), so the count is exact.
 //!
-//! Two moves make it cheap and leave the sums of all paths as they are:
+//! Three moves make it cheap and leave the sums of all paths as they are:
 //! 1. What both arms of an `if` cost is charged before it.
-//! 2. A loop whose every way back is a plain `br` charges its first segment on those ways and before the loop.
+//! 2. What a segment costs that no check stands with, and that ends in an `if` with two arms of which one is charged anyway, is
+//!    charged in both arms.
+//! 3. A loop whose every way back is a plain `br` charges its first segment on those ways and before the loop.
 //!
 //! `Budget_Check` stands at the head of every loop, with the charge of every segment that calls, at the entry of every function
 //! that is not small, and wherever a path could otherwise run more than [`LAG_MAX`] operations, or [`AFTER_CALL`] after a call,
@@ -86,6 +88,8 @@ struct Planner {
     /// Constructs inside dead code.
     skipped: usize,
     lag: u64,
+    /// Every `if` with two arms: the segment that it stands in, and the first ones of its arms. Inner ones come first.
+    forks: Vec<[usize; 3]>,
 }
 
 /// Plans a body. `locals` are those that it declares.
@@ -97,6 +101,7 @@ pub(super) fn plan(steps: &[Step<'_>], locals: u64) -> Plan {
         live: true,
         skipped: 0,
         lag: 0,
+        forks: Vec::new(),
     };
     planner.segment(0);
     planner.plan.segments[0].cost = locals / LOCALS_AN_OP;
@@ -108,10 +113,11 @@ pub(super) fn plan(steps: &[Step<'_>], locals: u64) -> Plan {
     for (at, step) in steps.iter().enumerate() {
         planner.step(at, step);
     }
+    planner.plan.checks.sort_unstable();
+    planner.plan.checks.dedup();
+    planner.push_down();
     let mut plan = planner.plan;
     plan.segments.retain(|segment| segment.cost > 0);
-    plan.checks.sort_unstable();
-    plan.checks.dedup();
     plan
 }
 
@@ -284,6 +290,21 @@ impl Planner {
         segments[frame.then].cost -= both;
         segments[frame.first].cost -= both;
         segments[frame.outer].cost += both;
+        self.forks.push([frame.outer, frame.then, frame.first]);
+    }
+
+    /// Who enters a segment with an `if` runs one of its arms: there it is charged once, and not before them and in one of
+    /// them. A charge that stands with a check stays: together they cost less than apart.
+    fn push_down(&mut self) {
+        let segments = &mut self.plan.segments;
+        for &[outer, then, other] in self.forks.iter().rev() {
+            let checked = self.plan.checks.binary_search(&segments[outer].at).is_ok();
+            if !checked && segments[then].cost + segments[other].cost > 0 {
+                let cost = std::mem::take(&mut segments[outer].cost);
+                segments[then].cost += cost;
+                segments[other].cost += cost;
+            }
+        }
     }
 
     /// A loop's head is charged before the loop and on each way back, where every way back is a charge of its own.

@@ -10,6 +10,9 @@
 //!                     end
 //! ```
 
+//! A body without constructs of its own is charged when it is left, and where the loop turns: one charge for all copies that
+//! were run, and none in between. So what such a loop runs before it is charged is at most [`COPIES`] bodies.
+
 use super::cost::{cost, is_call};
 use wasmparser::{BlockType, Operator};
 
@@ -42,7 +45,9 @@ pub(super) fn unroll<'a>(ops: &[Operator<'a>]) -> Vec<Step<'a>> {
     while at < ops.len() {
         match body_of(ops, at) {
             Some(body) => {
-                write(body, &mut steps);
+                if !write_charged_late(body, &mut steps) {
+                    write(body, &mut steps);
+                }
                 // The `loop`, its body, its `end`.
                 at += body.len() + 2;
             }
@@ -77,6 +82,61 @@ fn body_of<'o, 'a>(ops: &'o [Operator<'a>], at: usize) -> Option<&'o [Operator<'
         }
     }
     None
+}
+
+/// The copies of a body that nothing but `br_if` leaves before its last instruction, and in which nothing is nested.
+fn write_charged_late<'a>(body: &[Operator<'a>], steps: &mut Vec<Step<'a>>) -> bool {
+    let Some((last, before)) = body.split_last() else { return false };
+    let nested = |op: &Operator<'_>| {
+        matches!(op, Operator::Block { .. } | Operator::If { .. } | Operator::Br { .. } | Operator::Return)
+            || matches!(op, Operator::Unreachable | Operator::BrIf { relative_depth: 0 })
+    };
+    let turns = matches!(last, Operator::Br { relative_depth: 0 } | Operator::BrIf { relative_depth: 0 });
+    if !turns || before.iter().any(nested) {
+        return false;
+    }
+    let whole: u64 = body.iter().map(cost).sum();
+    let empty = BlockType::Empty;
+    let charge = |cost| Step { op: Operator::Nop, cost };
+    steps.push(Step::free(Operator::Block { blockty: empty }));
+    steps.push(Step::free(Operator::Loop { blockty: empty }));
+    let mut run = 0;
+    for copy in 1..=COPIES {
+        for op in before {
+            run += cost(op);
+            match op {
+                // From inside the arm: the arm, the loop, the way out, and then what was outside before.
+                Operator::BrIf { relative_depth } => {
+                    steps.push(Step::free(Operator::If { blockty: empty }));
+                    steps.push(charge(run));
+                    steps.push(Step::free(Operator::Br { relative_depth: relative_depth + 2 }));
+                    steps.push(Step::free(Operator::End));
+                }
+                op => steps.push(Step::free(op.clone())),
+            }
+        }
+        run = copy as u64 * whole;
+        match last {
+            Operator::Br { .. } if copy == COPIES => {
+                steps.extend([charge(run), Step::free(Operator::Br { relative_depth: 0 })]);
+            }
+            // The next copy follows.
+            Operator::Br { .. } => {}
+            _ if copy == COPIES => {
+                steps.extend([charge(run), Step::free(Operator::BrIf { relative_depth: 0 })]);
+            }
+            _ => {
+                steps.push(Step::free(Operator::I32Eqz));
+                steps.push(Step::free(Operator::If { blockty: empty }));
+                steps.push(charge(run));
+                steps.push(Step::free(Operator::Br { relative_depth: 2 }));
+                steps.push(Step::free(Operator::End));
+            }
+        }
+    }
+    steps.push(Step::free(Operator::End));
+    steps.push(Step::free(Operator::End));
+    true
 }
 
 fn write<'a>(body: &[Operator<'a>], steps: &mut Vec<Step<'a>>) {

@@ -1,18 +1,24 @@
-//! Budgets, durations and `name=path` pairs as they are written on a command line.
+//! Budgets, durations and `name=path` pairs as people write them: on a command line, in a file.
 
 use janus::budget::UNLIMITED;
 use janus::{Budget, Resource};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The parts of a budget, as the command line names them.
-pub(crate) const PARTS: [(&str, Resource); 5] = [
+/// The parts of a budget, as people name them.
+pub const PARTS: [(&str, Resource); 5] = [
     ("ops", Resource::Ops),
     ("memory", Resource::Memory),
     ("spawn", Resource::Spawn),
     ("messages", Resource::Channel),
     ("io", Resource::Syscalls),
 ];
+
+/// The name of a part.
+#[must_use]
+pub fn part(resource: Resource) -> &'static str {
+    PARTS[resource as usize].0
+}
 
 /// `10M`, `1k`, `16MiB`, `unlimited`. A `K`, `M` or `G` of memory is 1,024 of the one before.
 fn number(text: &str, step: u64) -> Result<u64, String> {
@@ -43,7 +49,7 @@ fn number(text: &str, step: u64) -> Result<u64, String> {
 }
 
 /// `ops=10M,memory=16M`; what is not named stays as in `base`.
-pub(crate) fn budget(text: &str, base: Budget) -> Result<Budget, String> {
+pub fn budget(text: &str, base: Budget) -> Result<Budget, String> {
     let mut budget = base;
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (name, value) =
@@ -59,7 +65,7 @@ pub(crate) fn budget(text: &str, base: Budget) -> Result<Budget, String> {
 }
 
 /// `500ms`, `5s`, `2m`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(digits);
     let wrong = || format!("`{text}` is no duration: write 500ms, 5s or 2m");
@@ -73,7 +79,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// `name=path`, or a path alone, whose last part is the name.
-pub(crate) fn named(text: &str) -> Result<(String, PathBuf), String> {
+pub fn named(text: &str) -> Result<(String, PathBuf), String> {
     if let Some((name, path)) = text.split_once('=') {
         return Ok((name.to_string(), PathBuf::from(path)));
     }
@@ -84,7 +90,8 @@ pub(crate) fn named(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 /// With commas.
-pub(crate) fn show(value: u64) -> String {
+#[must_use]
+pub fn show(value: u64) -> String {
     if value == UNLIMITED {
         return "unlimited".to_string();
     }

@@ -1,0 +1,2 @@
+;; Attack: never ends.
+(module (func (export "_start") (loop (br 0))))

@@ -1,0 +1,8 @@
+;; The shortest handler: it writes a line. `grant io`.
+(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (memory 1)
+  (data (i32.const 0) "\10\00\00\00\0c\00\00\00")
+  (data (i32.const 16) "Hello there\0a")
+  (func (export "_start")
+    (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))

@@ -1,0 +1,300 @@
+//! Connections: how many there may be, who is sent away when there are too many, and how it all ends.
+
+use crate::http::{Answer, Limits, Reader, Refusal, Request, part, send};
+use crate::settings::Settings;
+use crate::tenant::Tenant;
+use janus::io::IoError;
+use janus::net::{TcpListener, TcpStream};
+use janus::{Budget, CapSpawn, Cx, NurseryOptions, Receiver, Scope, StackClass};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long open requests may take after the end was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+/// Who has waited for less is not sent away for others.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a connection that is refused, or broken off, is heard out.
+const PARTING: Duration = Duration::from_secs(1);
+/// Between two attempts to accept when there are no descriptors.
+const BREATH: Duration = Duration::from_millis(10);
+
+/// The server.
+pub struct Server {
+    tenants: Vec<Tenant>,
+    limits: Limits,
+    connections: usize,
+    live: AtomicUsize,
+    ending: AtomicBool,
+    waiting: Waiting,
+    evicted: AtomicU64,
+    turned_away: AtomicU64,
+}
+
+/// Connections that wait for a request to be whole, in the order in which they began to.
+#[derive(Default)]
+struct Waiting(Mutex<(BTreeMap<u64, Waiter>, u64)>);
+
+struct Waiter {
+    stream: Arc<TcpStream>,
+    since: Duration,
+    /// The first byte of the request is there.
+    begun: bool,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, (BTreeMap<u64, Waiter>, u64)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, stream: &Arc<TcpStream>, since: Duration) -> u64 {
+        let mut guard = self.lock();
+        let (waiters, next) = &mut *guard;
+        *next += 1;
+        waiters.insert(*next, Waiter { stream: stream.clone(), since, begun: false });
+        *next
+    }
+
+    fn begin(&self, ticket: u64) {
+        if let Some(waiter) = self.lock().0.get_mut(&ticket) {
+            waiter.begun = true;
+        }
+    }
+
+    fn leave(&self, ticket: u64) {
+        self.lock().0.remove(&ticket);
+    }
+
+    /// Sends away who has waited longest, if that is long.
+    fn evict(&self, now: Duration) -> bool {
+        let mut guard = self.lock();
+        let long = |waiter: &Waiter| now.saturating_sub(waiter.since) >= PATIENCE;
+        match guard.0.first_entry() {
+            Some(first) if long(first.get()) => {
+                // Its task reads the end, and ends.
+                let _ = first.remove().stream.shutdown(Shutdown::Both);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends every connection without an open request.
+    fn dismiss(&self) {
+        for waiter in self.lock().0.values().filter(|waiter| !waiter.begun) {
+            let _ = waiter.stream.shutdown(Shutdown::Read);
+        }
+    }
+}
+
+impl Server {
+    /// As the file says.
+    #[must_use]
+    pub fn new(settings: Settings) -> Server {
+        let Settings { tenants, limits, connections } = settings;
+        Server {
+            tenants,
+            limits,
+            connections,
+            live: AtomicUsize::new(0),
+            ending: AtomicBool::new(false),
+            waiting: Waiting::default(),
+            evicted: AtomicU64::new(0),
+            turned_away: AtomicU64::new(0),
+        }
+    }
+
+    /// Who is served.
+    #[must_use]
+    pub fn tenants(&self) -> &[Tenant] {
+        &self.tenants
+    }
+
+    /// Serves until `stop` is closed; then whoever has a request open gets its answer.
+    pub fn run(&self, cx: &Cx, listener: &TcpListener, stop: &Receiver<()>) {
+        // How connections ended is their own affair, and that the rest was cancelled is no news.
+        let _ = cx.nursery_with(NurseryOptions::new().share(Budget::UNLIMITED), |scope| {
+            let Some(capability) = cx.cap_spawn() else { return };
+            let accept = scope.task().name("accept").budget(Budget::UNLIMITED).grant_spawn(capability);
+            let accept = accept.spawn(move |cx| self.accept(cx, scope, capability, listener));
+            let keeper = scope.task().name("keeper").budget(Budget::UNLIMITED).spawn(|cx| self.keep(cx));
+            let (Ok(accept), Ok(_keeper)) = (accept, keeper) else { return scope.cancel() };
+            let _ = stop.recv(cx);
+            self.ending.store(true, Ordering::Release);
+            accept.cancel();
+            let _ = accept.join(cx);
+            self.waiting.dismiss();
+            let until = cx.now() + GRACE;
+            while self.live.load(Ordering::Acquire) > 0 && cx.now() < until && cx.sleep(BREATH).is_ok() {}
+            scope.cancel();
+        });
+    }
+
+    /// Recharges the purses, each at the end of its period.
+    fn keep(&self, cx: &Cx) {
+        let mut due: Vec<Duration> =
+            self.tenants.iter().map(|tenant| cx.now() + tenant.terms.period).collect();
+        while let Some(first) = due.iter().min() {
+            if cx.sleep(first.saturating_sub(cx.now())).is_err() {
+                return;
+            }
+            for (tenant, due) in self.tenants.iter().zip(&mut due) {
+                if *due <= cx.now() {
+                    tenant.recharge();
+                    // From now on, and not from when it should have been: who was late owes nobody a burst.
+                    *due = cx.now() + tenant.terms.period;
+                }
+            }
+        }
+    }
+
+    fn accept<'scope>(
+        &'scope self,
+        cx: &Cx,
+        scope: &'scope Scope<'scope, '_>,
+        capability: CapSpawn,
+        listener: &TcpListener,
+    ) {
+        loop {
+            let stream = match listener.accept(cx) {
+                Ok((stream, _)) => Arc::new(stream),
+                Err(error) if IoError::of(&error) == Some(IoError::Cancelled) => return,
+                Err(error) => {
+                    if IoError::is_out_of_descriptors(&error) {
+                        self.evict(cx);
+                    }
+                    if cx.sleep(BREATH).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            // A small answer goes out at once.
+            let _ = stream.set_nodelay(true);
+            let full = self.live.load(Ordering::Acquire) >= self.connections && !self.evict(cx);
+            let guard = Live::new(self);
+            let task = scope.task().name("connection").stack(StackClass::Medium).budget(Budget::UNLIMITED);
+            // Who cannot be told that there is no room learns it by the end of the connection.
+            drop(task.grant_spawn(capability).spawn(move |cx| {
+                let server = guard.server();
+                if full && server.turn_away(cx, &stream) {
+                    return;
+                }
+                server.serve(cx, &stream);
+            }));
+        }
+    }
+
+    fn evict(&self, cx: &Cx) -> bool {
+        let done = self.waiting.evict(cx.now());
+        self.evicted.fetch_add(u64::from(done), Ordering::Relaxed);
+        done
+    }
+
+    /// There are too many connections; tells so, unless there are not any more.
+    fn turn_away(&self, cx: &Cx, stream: &TcpStream) -> bool {
+        if self.live.load(Ordering::Acquire) <= self.connections {
+            return false;
+        }
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+        let mut answer = Answer::text(503, "too many connections");
+        answer.retry_after = Some(Duration::from_secs(1));
+        if send(cx, stream, &answer.bytes(false, true), PARTING).is_ok() {
+            part(cx, stream, PARTING / 10);
+        }
+        true
+    }
+
+    /// One connection, to its end.
+    fn serve(&self, cx: &Cx, stream: &Arc<TcpStream>) {
+        let mut reader = Reader::new(stream, &self.limits);
+        loop {
+            let ticket = self.waiting.enter(stream, cx.now());
+            // Who comes while the server ends is not waited for.
+            if self.ending.load(Ordering::Acquire) {
+                self.waiting.dismiss();
+            }
+            let next = reader.next(cx, || self.waiting.begin(ticket));
+            self.waiting.leave(ticket);
+            let (answer, head, closes) = match next {
+                Ok(request) => {
+                    let head = request.method == "HEAD";
+                    let closes = !request.keep_alive;
+                    (self.answer(cx, request), head, closes)
+                }
+                Err(Refusal::Say(status, why)) => (Answer::text(status, why), false, true),
+                Err(Refusal::Over | Refusal::Broken(_)) => return,
+            };
+            let closes = closes || self.ending.load(Ordering::Acquire);
+            if send(cx, stream, &answer.bytes(head, closes), self.limits.write).is_err() {
+                return;
+            }
+            if closes {
+                return part(cx, stream, PARTING);
+            }
+        }
+    }
+
+    fn answer(&self, cx: &Cx, request: Request) -> Answer {
+        let name = request.tenant();
+        match self.tenants.iter().find(|tenant| tenant.name == name) {
+            Some(tenant) => tenant.serve(cx, request),
+            None if name == "-" => Answer { body: self.table().into_bytes(), ..Answer::text(200, "") },
+            None => Answer::text(404, "there is no such tenant; /-/ lists them"),
+        }
+    }
+
+    /// A line of numbers for each tenant: what `GET /-/` answers.
+    fn table(&self) -> String {
+        let mut text =
+            String::from("tenant requests ok ops memory spawn messages io other used-ops used-memory\n");
+        for tenant in &self.tenants {
+            let seen = tenant.seen();
+            let [ops, memory, spawn, messages, io] = seen.spent;
+            let _ = writeln!(
+                text,
+                "{} {} {} {ops} {memory} {spawn} {messages} {io} {} {} {}",
+                tenant.name, seen.requests, seen.ok, seen.other, seen.ops, seen.memory
+            );
+        }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let _ = writeln!(
+            text,
+            "- connections={} evicted={} turned-away={}",
+            self.live.load(Ordering::Relaxed),
+            count(&self.evicted),
+            count(&self.turned_away)
+        );
+        text
+    }
+}
+
+/// One connection among those that are counted.
+struct Live<'a>(&'a Server);
+
+impl<'a> Live<'a> {
+    fn new(server: &'a Server) -> Live<'a> {
+        server.live.fetch_add(1, Ordering::AcqRel);
+        Live(server)
+    }
+
+    /// By a method, so that a closure which calls it takes the whole: a copy of the field would leave the count behind.
+    fn server(&self) -> &'a Server {
+        self.0
+    }
+}
+
+impl Drop for Live<'_> {
+    fn drop(&mut self) {
+        self.0.live.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Listens on loopback.
+pub fn listen(cx: &Cx, port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind(cx, SocketAddr::from(([127, 0, 0, 1], port)))
+}

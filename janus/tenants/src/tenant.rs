@@ -1,0 +1,342 @@
+//! A tenant: a module that nobody trusts, what each of its requests may use, and a purse that all of them draw on.
+//!
+//! ```text
+//!            each period: full again                    no more than this for one request
+//!   keeper ───────────────────────► purse ── request ──► nursery's pool ──► guest (exactly this budget)
+//!                                     ▲                       │
+//!                                     └── what was not used ──┘  by the runtime's own account
+//! ```
+//! A guest is told of its request as CGI does: `REQUEST_METHOD`, `REQUEST_URI` and `HTTP_*` in its environment; its input is
+//! the body, its output the answer. Its exit code is the status; 0 is 200.
+
+use crate::http::{Answer, Request};
+use janus::{Budget, Cx, NurseryError, NurseryOptions, Recharge, Resource, TaskError};
+use janus_guest::amount::part;
+use janus_guest::{End, GuestError, Input, Options, Program, Tally, Used, World};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Bytes of an answer.
+pub const ANSWER_MAX: usize = 256 << 10;
+/// What a module exports to be called.
+const ENTRY: &str = "_start";
+
+/// What a tenant may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// By one request.
+    pub request: Budget,
+    /// By all of them in a period. Memory is what they may have at a time.
+    pub purse: Budget,
+    /// When the purse is full again.
+    pub period: Duration,
+    /// How long a guest may take, also while it waits.
+    pub timeout: Duration,
+}
+
+/// What a tenant has left of its period.
+#[derive(Debug)]
+struct Purse {
+    left: Mutex<Budget>,
+    full: Budget,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Purse {
+    fn new(full: Budget) -> Purse {
+        Purse { left: Mutex::new(full), full }
+    }
+
+    /// All of it or nothing: the error is what there is too little of.
+    fn take(&self, amount: &Budget) -> Result<(), Resource> {
+        locked(&self.left).take_all(amount)
+    }
+
+    /// Never more than full: a request that began in the last period brings nothing into this one.
+    fn give(&self, rest: &Budget) {
+        let mut left = locked(&self.left);
+        left.put(rest);
+        for resource in Resource::ALL {
+            *left.get_mut(resource) = left.get(resource).min(self.full.get(resource));
+        }
+    }
+
+    /// A new period. Memory is lent and comes back by itself.
+    fn recharge(&self) {
+        let mut left = locked(&self.left);
+        *left = self.full.with(Resource::Memory, left.memory);
+    }
+}
+
+/// What was seen of a tenant.
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU64,
+    ok: AtomicU64,
+    /// By the part that was spent, of a request or of the purse.
+    spent: [AtomicU64; 5],
+    other: AtomicU64,
+    ops: AtomicU64,
+    memory: AtomicU64,
+}
+
+/// The same as plain numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Requests.
+    pub requests: u64,
+    /// Whose guest ended well.
+    pub ok: u64,
+    /// Whose guest had spent, or was not given, a part of a budget: by part.
+    pub spent: [u64; 5],
+    /// Whose guest failed in another way.
+    pub other: u64,
+    /// Operations in all.
+    pub ops: u64,
+    /// The most bytes of one request.
+    pub memory: u64,
+}
+
+/// A tenant of the server.
+pub struct Tenant {
+    /// The first part of its paths.
+    pub name: String,
+    /// What it may use.
+    pub terms: Terms,
+    /// A module that was refused has a reason instead.
+    program: Result<Program, String>,
+    purse: Purse,
+    counts: Counts,
+}
+
+type Ended = Result<Result<End, GuestError>, TaskError>;
+
+impl Tenant {
+    /// A tenant whose module was taken, or not.
+    #[must_use]
+    pub fn new(name: String, program: Result<Program, String>, terms: Terms) -> Tenant {
+        Tenant { name, terms, program, purse: Purse::new(terms.purse), counts: Counts::default() }
+    }
+
+    /// A new period begins.
+    pub fn recharge(&self) {
+        self.purse.recharge();
+    }
+
+    /// Why its module was refused, if it was.
+    #[must_use]
+    pub fn refused(&self) -> Option<&str> {
+        self.program.as_ref().err().map(String::as_str)
+    }
+
+    /// What was seen of it so far.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counts { requests, ok, spent, other, ops, memory } = &self.counts;
+        Seen {
+            requests: get(requests),
+            ok: get(ok),
+            spent: spent.each_ref().map(get),
+            other: get(other),
+            ops: get(ops),
+            memory: get(memory),
+        }
+    }
+
+    /// Serves one request. Whatever the guest does, there is an answer.
+    pub fn serve(&self, cx: &Cx, request: Request) -> Answer {
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        let answer = self.attempt(cx, request);
+        let counter = match answer.spent {
+            Some(name) => Resource::ALL
+                .into_iter()
+                .position(|resource| part(resource) == name)
+                .map_or(&self.counts.other, |index| &self.counts.spent[index]),
+            None if answer.status < 500 => &self.counts.ok,
+            None => &self.counts.other,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        answer
+    }
+
+    fn attempt(&self, cx: &Cx, request: Request) -> Answer {
+        let program = match &self.program {
+            Ok(program) => program,
+            Err(why) => return self.failed(500, &format!("its module was refused: {why}")),
+        };
+        // The guest is a child of ours, and takes one of its own purse.
+        let budget = self.terms.request;
+        let whole = Budget { spawn_count: budget.spawn_count.saturating_add(1), ..budget };
+        match self.purse.take(&whole) {
+            Ok(()) => {}
+            // Its other requests have it now, and will be done soon.
+            Err(Resource::Memory) => {
+                let mut answer = self.spent(503, Resource::Memory, "is in use by its other requests");
+                answer.retry_after = Some(Duration::from_secs(1));
+                return answer;
+            }
+            Err(resource) => {
+                let mut answer = self.spent(429, resource, "of its period is spent");
+                answer.retry_after = Some(self.terms.period);
+                return answer;
+            }
+        }
+        let output = Output::default();
+        let tally = Arc::new(Tally::default());
+        let world = Arc::new(self.world(cx, request, &output));
+        let options = Options { world, tally: tally.clone(), recharge: None };
+        let (ended, rest) = self.run(cx, program, &whole, options);
+        self.purse.give(&rest);
+        let used = tally.used();
+        self.counts.ops.fetch_add(used.ops, Ordering::Relaxed);
+        self.counts.memory.fetch_max(used.memory, Ordering::Relaxed);
+        self.judge(ended, &used, &output)
+    }
+
+    fn world(&self, cx: &Cx, request: Request, output: &Output) -> World {
+        let Request { method, target, headers, body, .. } = request;
+        let headers = headers
+            .into_iter()
+            .map(|(name, value)| format!("HTTP_{}={value}", name.to_ascii_uppercase().replace('-', "_")));
+        let request = [format!("REQUEST_METHOD={method}"), format!("REQUEST_URI={target}")];
+        World {
+            args: vec![self.name.clone()],
+            env: request.into_iter().chain(headers).collect(),
+            input: Mutex::new(Input::Bytes(body)),
+            output: Mutex::new(Box::new(output.clone())),
+            epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(cx.now()),
+            seed: None,
+            ..World::default()
+        }
+    }
+
+    /// Runs a guest, alone in its nursery, so that it is known when it cannot go on; answers how it ended and what is left.
+    fn run(&self, cx: &Cx, program: &Program, whole: &Budget, options: Options) -> (Ended, Budget) {
+        let mut ended: Ended = Err(TaskError::Cancelled);
+        let mut rest = *whole;
+        let terms = NurseryOptions::new().pool(*whole).recharge(Recharge::Manual);
+        let closed = cx.nursery_with(terms, |nursery| {
+            let guest = match program.spawn(cx, nursery, ENTRY, self.terms.request, options) {
+                Ok(guest) => guest,
+                Err(error) => {
+                    ended = Err(TaskError::Failed(Arc::new(error)));
+                    return;
+                }
+            };
+            ended = match guest.join_timeout(cx, self.terms.timeout) {
+                Ok(ended) => ended,
+                Err(guest) => {
+                    nursery.cancel();
+                    let _ = guest.join(cx);
+                    Ok(Err(GuestError::Cancelled))
+                }
+            };
+            rest = nursery.pool();
+        });
+        // Nothing ran: this task has all that there is, so it cannot be.
+        if let Err(NurseryError::Pool(resource)) = closed {
+            ended = Err(TaskError::BudgetExceeded(resource));
+        }
+        (ended, rest)
+    }
+
+    fn judge(&self, ended: Ended, used: &Used, output: &Output) -> Answer {
+        let failed = |why: &str| match used.refused() {
+            // It was refused something, and did not cope.
+            Some(resource) => self.spent(503, resource, &format!("of a request is spent, and then {why}")),
+            None => self.failed(500, why),
+        };
+        match ended {
+            Ok(Ok(end)) => match (end.exit.unwrap_or(0), output.take()) {
+                (_, None) => failed(&format!("its answer is longer than {ANSWER_MAX} bytes")),
+                (0, Some(body)) => Answer { body, ..Answer::text(200, "") },
+                (status @ 200..=599, Some(body)) => Answer { body, ..Answer::text(status as u16, "") },
+                (code, _) => failed(&format!("it ended with code {code}")),
+            },
+            Ok(Err(GuestError::Cancelled)) => self.failed(504, "it took too long"),
+            Ok(Err(GuestError::NoMemory { bytes })) => {
+                self.spent(503, Resource::Memory, &format!("of a request is less than its {bytes} bytes"))
+            }
+            Ok(Err(error)) => failed(&error.to_string()),
+            Err(TaskError::BudgetExceeded(resource)) => self.spent(503, resource, "of a request is spent"),
+            Err(TaskError::Cancelled) => self.failed(503, "the server ends"),
+            Err(error) => failed(&error.to_string()),
+        }
+    }
+
+    fn spent(&self, status: u16, resource: Resource, what: &str) -> Answer {
+        let name = part(resource);
+        Answer { spent: Some(name), ..Answer::text(status, &format!("{}: the {name} {what}", self.name)) }
+    }
+
+    fn failed(&self, status: u16, why: &str) -> Answer {
+        Answer::text(status, &format!("{}: {why}", self.name))
+    }
+}
+
+/// What a guest wrote, as long as it is not too long.
+#[derive(Clone, Debug, Default)]
+struct Output(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl Output {
+    /// `None`: it was too long.
+    fn take(&self) -> Option<Vec<u8>> {
+        let mut bytes = locked(&self.0);
+        let long = bytes.as_ref().is_some_and(|bytes| bytes.len() > ANSWER_MAX);
+        if long { None } else { Some(bytes.take().unwrap_or_default()) }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        let mut bytes = locked(&self.0);
+        let bytes = bytes.get_or_insert_default();
+        if bytes.len() > ANSWER_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        bytes.extend_from_slice(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is taken is given back, once, and never more than full; a period fills everything but memory.
+    #[test]
+    fn j_14_purses() {
+        let full = Budget { ops: 100, memory: 50, spawn_count: 2, channel_ops: 5, syscalls: 5 };
+        let purse = Purse::new(full);
+        let some = Budget { ops: 60, memory: 30, spawn_count: 1, ..Budget::ZERO };
+        purse.take(&some).expect("it is full");
+        assert_eq!(purse.take(&some), Err(Resource::Ops));
+        purse.recharge();
+        assert_eq!(purse.take(&some), Err(Resource::Memory), "memory is lent, and not back yet");
+        purse.give(&Budget { ops: 10, ..some });
+        assert_eq!(*locked(&purse.left), full);
+        purse.take(&some).expect("it is full again");
+        purse.give(&Budget { ops: 59, ..some });
+        assert_eq!(locked(&purse.left).ops, 99);
+    }
+
+    #[test]
+    fn j_13_answers_have_a_limit() {
+        let mut output = Output::default();
+        assert_eq!(output.take(), Some(Vec::new()));
+        output.write_all(&vec![b'x'; ANSWER_MAX]).expect("it fits");
+        output.write_all(b"y").expect("the piece that crosses the line is taken");
+        assert!(output.write_all(b"z").is_err());
+        assert_eq!(output.take(), None);
+    }
+}
