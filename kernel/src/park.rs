@@ -91,14 +91,16 @@ pub fn park(
         return Some(Completion::error(TransportError::NoSpace));
     }
     let process = &thread.body().process;
-    let outcome = process.space.with_word(address, |value, key| {
-        if value != expected {
+    let outcome = process.space.with_word(address, |word, key| {
+        // The word is read under the bucket's lock: who changes it, perhaps in another process, and then wakes, either was here before, and
+        // the change is seen, or comes later, and finds the thread.
+        let mut bucket = bucket(key).lock();
+        if word.get() != expected {
             return Err(TransportError::WouldNotPark);
         }
         if timeout_ns == 0 {
             return Err(TransportError::TimedOut);
         }
-        let mut bucket = bucket(key).lock();
         let waiter = ring::accept(thread, user_data, Waitable::Park(key)).ok_or(TransportError::NoSpace)?;
         // The timer first: once the bucket is open, the operation may complete.
         if timeout_ns != u64::MAX {

@@ -13,6 +13,7 @@ use crate::object::MemoryObject;
 use abi::{MMAP_BASE_VADDR, USER_END_VADDR};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::marker::PhantomData;
 
 /// Regions that a space can have.
 pub const MAX_REGIONS: usize = 8192;
@@ -151,6 +152,21 @@ fn check(start: u64, bytes: u64) -> Result<u64, SpaceError> {
         return Err(SpaceError::BadRange);
     }
     Ok(end)
+}
+
+/// A word of a space whose lock is held.
+pub struct Word<'a> {
+    pointer: *const u32,
+    _locked: PhantomData<&'a ()>,
+}
+
+impl Word<'_> {
+    /// What it is now.
+    #[inline(always)]
+    pub fn get(&self) -> u32 {
+        // SAFETY: as `Space::read`: its page stays while the lock is held. Aligned, so the load is whole.
+        unsafe { self.pointer.read_volatile() }
+    }
 }
 
 impl Space {
@@ -450,20 +466,20 @@ impl Space {
         Ok(())
     }
 
-    /// The word at `address` and its key for parking, with the lock held while `with` runs.
+    /// The word at `address` and its key for parking, with the lock held while `with` runs. The word is read when `with` asks: others who share
+    /// it may change it at any time.
     pub fn with_word<R>(
         &self,
         address: u64,
-        with: impl FnOnce(u32, (u64, u64)) -> R,
+        with: impl FnOnce(Word<'_>, (u64, u64)) -> R,
     ) -> Result<R, BadAddress> {
         if !address.is_multiple_of(4) {
             return Err(BadAddress);
         }
         let tables = self.lock();
         let (pointer, _) = tables.reach(address, false)?;
-        // SAFETY: as `read`; aligned, so the load is whole.
-        let value = unsafe { pointer.cast::<u32>().read_volatile() };
-        Ok(with(value, tables.key(self.id, address)))
+        let word = Word { pointer: pointer.cast(), _locked: PhantomData };
+        Ok(with(word, tables.key(self.id, address)))
     }
 
     /// The key for parking on `address`: private memory by space and address, shared memory by object and offset.

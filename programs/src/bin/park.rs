@@ -239,7 +239,7 @@ fn private_keys() -> Outcome {
 }
 
 /// Rounds between two processes.
-const ROUNDS: u32 = 200;
+const ROUNDS: u32 = 20_000;
 
 /// A shared page: `turn` is passed on, `extra` is parked on by a victim.
 #[repr(C)]
@@ -268,7 +268,8 @@ fn play(shared: &Shared, parity: u32) -> Outcome {
             shared.turn.store(turn + 1, Ordering::Release);
             space.unpark(&shared.turn, 1)?;
         } else {
-            space.park(&shared.turn, turn, 10_000 * MS)?;
+            let parked = space.park(&shared.turn, turn, 10_000 * MS)?;
+            ensure!(parked != Parked::TimedOut, "turn {turn}: a wake-up by the other process was lost");
         }
     }
 }
