@@ -36,7 +36,7 @@ pub(super) struct Rule {
 }
 
 /// All attacks at once: how many were open at a time differs, and so does what is kept for them: a few blocks.
-pub(super) const WAVES: Rule = Rule { name: "wave", clean: 1, most: 8, slack: 1 << 10, stacks: false };
+pub(super) const WAVES: Rule = Rule { name: "wave", clean: 1, most: 12, slack: 2 << 10, stacks: false };
 /// Attacks one by one: to the byte, after N rounds and after 2N.
 pub(super) const BATCHES: Rule = Rule { name: "one by one", clean: 2, most: 8, slack: 0, stacks: true };
 
