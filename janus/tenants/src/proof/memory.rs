@@ -3,9 +3,9 @@
 //! Judged is what is counted exactly: bytes that are allocated and not freed, tasks, stacks, descriptors by kind. Resident
 //! memory is only printed, as the system's allocator keeps what was freed, for each thread its own.
 //!
-//! Some of what an attack leaves is kept on purpose, and is bounded: wasmi keeps two stacks for each module, the second from
-//! when two guests of it first ran at once; workers keep stacks and blocks for closures; lists stay as long as they were;
-//! a spare worker that the watchdog calls has a driver. All of it is filled sooner or later, while a leak grows each time:
+//! Some of what an attack leaves is kept on purpose, and is bounded: the runtime keeps records of tasks (80 KiB at a time),
+//! stacks and blocks for closures, as many as were in use at once; wasmi two stacks for each module; lists stay as long as
+//! they were; a spare worker that the watchdog calls has a driver. All of it is filled sooner or later, while a leak grows each time:
 //! so an attack is made again until it leaves nothing, and so many times at most.
 
 use super::client::{Client, get, say};
