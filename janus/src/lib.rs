@@ -211,6 +211,7 @@ pub mod cluster;
 mod common;
 mod config;
 pub mod context;
+mod counted;
 mod cx;
 mod deque;
 mod det;
@@ -252,6 +253,7 @@ mod wake;
 mod worker;
 
 pub use alloc::Charged;
+pub use counted::{Counted, Live};
 /// Inserts yield checks and charges into an ordinary function, where a compiler would [SCHED:4.1.1].
 ///
 /// ```

@@ -55,6 +55,8 @@ pub struct Stats {
     pub total: WorkerStats,
     /// Stacks made, of all sizes.
     pub stacks_made: u64,
+    /// Of these, those that no task has and no worker keeps at hand.
+    pub stacks_free: u64,
     /// Stacks given up to overflows.
     pub stacks_abandoned: u64,
     /// Overflows, of the whole process, that used up the reserve inside a library's call: what it had locked may be locked
@@ -109,6 +111,7 @@ impl Runtime {
             workers,
             total,
             stacks_made: stacks.made,
+            stacks_free: stacks.free,
             stacks_abandoned: stacks.abandoned,
             overflows_hard: crate::overflow::counts().hard,
             tasks_made: self.shared.tasks.made(),
@@ -203,6 +206,7 @@ impl fmt::Display for Stats {
             writeln!(f, "{name:<16} {total}")?;
         }
         writeln!(f, "{:<16} {}", "stacks_made", self.stacks_made)?;
+        writeln!(f, "{:<16} {}", "stacks_free", self.stacks_free)?;
         writeln!(f, "{:<16} {}", "stacks_abandoned", self.stacks_abandoned)?;
         writeln!(f, "{:<16} {}", "overflows_hard", self.overflows_hard)?;
         writeln!(f, "{:<16} {}", "tasks_made", self.tasks_made)

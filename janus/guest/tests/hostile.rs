@@ -1,131 +1,12 @@
-//! J-12: bad input. Every bomb ends with a typed error or a spent budget, its neighbours compute what they always do, and
-//! memory is back where it was.
+//! J-12: bad input. Every bomb ends with a typed error or a spent budget, and its neighbours compute what they always do;
+//! that memory is back where it was is in `memory.rs`.
 
-use janus::{Budget, Config, NurseryOptions, Profile, Recharge, Resource, Runtime, TaskError};
-use janus_guest::{End, Grants, GuestError, Options, Program, Tally, offers};
+mod bombs;
+
+use bombs::{BOMBS, HOST, SUM, beside, module, parse};
+use janus::{Config, Profile, Runtime, TaskError};
+use janus_guest::{Grants, GuestError, Options, Program, Tally, offers};
 use std::sync::Arc;
-
-const BUDGET: Budget =
-    Budget { ops: 300_000, memory: 8 << 20, spawn_count: 20, channel_ops: 500, syscalls: 100 };
-
-fn parse(wat: &str) -> Vec<u8> {
-    wat::parse_str(wat).expect("a test's own text")
-}
-
-const SUM: &str = r#"(module (func (export "main") (result i32) (local $i i32) (local $sum i32)
-    (loop
-      (local.set $i (i32.add (local.get $i) (i32.const 1)))
-      (local.set $sum (i32.add (local.get $sum) (local.get $i)))
-      (br_if 0 (i32.lt_u (local.get $i) (i32.const 5000))))
-    (local.get $sum)))"#;
-
-/// Imports that bombs use.
-const HOST: &str = r#"
-    (import "janus" "spawn" (func $spawn (param i32 i64 i32) (result i32)))
-    (import "janus" "join" (func $join (param i32 i32) (result i32)))
-    (import "janus" "channel" (func $channel (param i32) (result i32)))
-    (import "janus" "send" (func $send (param i32 i32 i32) (result i32)))
-    (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
-    (memory 1) (table 4 funcref) (elem (i32.const 0) $child)"#;
-
-/// How a bomb ends: a part that is spent, or text in the guest's error; nothing: well.
-type Ends = Result<Option<&'static str>, Resource>;
-
-/// A name, a `main` and a `$child`, and how it ends.
-const BOMBS: [(&str, &str, &str, Ends); 12] = [
-    ("an endless loop", "(loop br 0)", "(i64.const 0)", Err(Resource::Ops)),
-    (
-        "endless recursion",
-        "(drop (call $child (i64.const 0)))",
-        "(call $child (i64.const 0))",
-        Ok(Some("stack")),
-    ),
-    (
-        "endless tail calls",
-        "(drop (call $child (i64.const 0)))",
-        "(return_call $child (i64.const 0))",
-        Err(Resource::Ops),
-    ),
-    (
-        "memory growth",
-        "(loop (br_if 0 (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable",
-        "(i64.const 0)",
-        Ok(Some("unreachable")),
-    ),
-    (
-        "all memory at once",
-        "(br_if 0 (i32.eq (memory.grow (i32.const 65535)) (i32.const -1))) unreachable",
-        "(i64.const 0)",
-        Ok(None),
-    ),
-    (
-        "table growth",
-        "(loop (br_if 0 (i32.ne (table.grow (ref.null func) (i32.const 100000)) (i32.const -1))))",
-        "(i64.const 0)",
-        Ok(None),
-    ),
-    (
-        "a huge fill",
-        "(loop (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br 0))",
-        "(i64.const 0)",
-        Err(Resource::Ops),
-    ),
-    (
-        "a fork bomb",
-        "(loop (drop (call $spawn (i32.const 0) (i64.const 0) (i32.const 0))) (br 0))",
-        "(loop (drop (call $spawn (i32.const 0) (i64.const 0) (i32.const 0))) (br 0)) (i64.const 0)",
-        Err(Resource::Ops),
-    ),
-    (
-        "children that never end",
-        "(loop (br_if 0 (i32.ge_s (call $spawn (i32.const 0) (i64.const 0) (i32.const 0)) (i32.const 0))))",
-        "(loop (br 0)) (i64.const 0)",
-        Ok(None),
-    ),
-    (
-        "channels",
-        "(loop (br_if 0 (i32.ge_s (call $channel (i32.const 1000)) (i32.const 0))))",
-        "(i64.const 0)",
-        Ok(None),
-    ),
-    (
-        "a message flood",
-        "(drop (call $channel (i32.const 1000))) (loop (drop (call $send (i32.const 0) (i32.const 0) (i32.const 4096))) (br 0))",
-        "(i64.const 0)",
-        Err(Resource::Channel),
-    ),
-    (
-        "a flood of output",
-        "(loop (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16))) (br 0))",
-        "(i64.const 0)",
-        Err(Resource::Syscalls),
-    ),
-];
-
-/// Runs a bomb between two neighbours on one worker; answers how all three ended.
-fn beside(
-    runtime: &Runtime,
-    bomb: &Program,
-    sum: &Program,
-) -> (Result<Result<End, GuestError>, TaskError>, [End; 2]) {
-    runtime
-        .run(|cx| {
-            let mut ends = None;
-            let _ = cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |nursery| {
-                let spawn = |program: &Program| {
-                    program.spawn(cx, nursery, "main", BUDGET, Options::default()).expect("a task")
-                };
-                let (first, bomb, second) = (spawn(sum), spawn(bomb), spawn(sum));
-                let bomb = bomb.join(cx);
-                let neighbour = |child: janus::Handle<'_, Result<End, GuestError>>| {
-                    child.join(cx).expect("a neighbour's task").expect("a neighbour's result")
-                };
-                ends = Some((bomb, [neighbour(first), neighbour(second)]));
-            });
-            ends.expect("all were joined")
-        })
-        .expect("the first task")
-}
 
 #[test]
 fn j_12_bombs_harm_nobody() {
@@ -133,10 +14,7 @@ fn j_12_bombs_harm_nobody() {
     let sum = Program::new(&parse(SUM), Grants::NONE).expect("a program");
     let (_, [alone, _]) = beside(&runtime, &sum, &sum);
     for (name, main, child, wanted) in BOMBS {
-        let wat = format!(
-            r#"(module {HOST} (func $child (param i64) (result i64) {child}) (func (export "main") {main}))"#
-        );
-        let bomb = Program::new(&parse(&wat), Grants::ALL).expect("a program");
+        let bomb = Program::new(&module(main, child), Grants::ALL).expect("a program");
         let (end, neighbours) = beside(&runtime, &bomb, &sum);
         assert_eq!(neighbours, [alone; 2], "beside {name}");
         let right = match (&end, wanted) {
@@ -147,37 +25,6 @@ fn j_12_bombs_harm_nobody() {
         };
         assert!(right, "{name} ended with {end:?}");
     }
-}
-
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line for it");
-    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
-}
-
-/// Programs, instances and everything that they hold are gone when they end.
-#[test]
-fn j_12_memory_comes_back() {
-    // On a busy machine the watchdog would bring in another thread now and then, whose allocator keeps memory of its own.
-    let config = Config::new().workers(1).profile(Profile::Sovereign).watchdog(None);
-    let runtime = Runtime::new(config).expect("a runtime");
-    let sum = Program::new(&parse(SUM), Grants::NONE).expect("a program");
-    let round = || {
-        for (name, main, child, _) in BOMBS {
-            let wat = format!(
-                r#"(module {HOST} (func $child (param i64) (result i64) {child}) (func (export "main") {main}))"#
-            );
-            let bomb =
-                Program::new(&parse(&wat), Grants::ALL).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let _ = beside(&runtime, &bomb, &sum);
-        }
-    };
-    (0..3).for_each(|_| round());
-    let before = resident_kib();
-    (0..8).for_each(|_| round());
-    let after = resident_kib();
-    // 96 guests, most of which had megabytes.
-    assert!(after < before + 6 * 1_024, "{before} KiB before, {after} KiB after");
 }
 
 /// Every prefix, and every bit of every byte: an error with a reason, or a module; never a panic.

@@ -17,3 +17,7 @@ pub mod proof;
 pub mod server;
 pub mod settings;
 pub mod tenant;
+
+/// What the process has allocated, which `GET /-/` tells.
+#[global_allocator]
+pub static HEAP: janus::Counted = janus::Counted::new();

@@ -9,6 +9,7 @@ use janus_tenants::settings::Settings;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 #[derive(Parser)]
 #[command(name = "tenants", version, about, long_about = None)]
@@ -77,14 +78,16 @@ fn main() -> ExitCode {
 const QUANTUM: u64 = 16_384;
 
 fn serve(settings: &Path, port: u16, modules: &[PathBuf], workers: usize) -> Result<(), String> {
-    let server = Server::new(Settings::read(settings, modules)?);
+    let settings = Settings::read(settings, modules)?;
+    let config = Config::new().profile(Profile::Sovereign).quantum(QUANTUM).workers(workers);
+    let runtime = Runtime::new(config.stack(StackClass::Small)).map_err(|error| error.to_string())?;
+    let runtime = Arc::new(runtime);
+    let server = Server::new(settings, runtime.clone());
     for tenant in server.tenants() {
         if let Some(why) = tenant.refused() {
             eprintln!("tenants: {}: {why}", tenant.name);
         }
     }
-    let config = Config::new().profile(Profile::Sovereign).quantum(QUANTUM).workers(workers);
-    let runtime = Runtime::new(config.stack(StackClass::Small)).map_err(|error| error.to_string())?;
     let (open, stop) = janus::channel::<()>(1);
     let reader = std::thread::Builder::new().name("input".into()).spawn(move || {
         // Whatever is typed says nothing; the end of it is the end of the server.

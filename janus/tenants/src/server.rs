@@ -5,7 +5,7 @@ use crate::settings::Settings;
 use crate::tenant::Tenant;
 use janus::io::IoError;
 use janus::net::{TcpListener, TcpStream};
-use janus::{Budget, CapSpawn, Cx, NurseryOptions, Receiver, Scope, StackClass};
+use janus::{Budget, CapSpawn, Cx, NurseryOptions, Receiver, Runtime, Scope, StackClass};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
@@ -25,6 +25,7 @@ const BREATH: Duration = Duration::from_millis(10);
 
 /// The server.
 pub struct Server {
+    runtime: Arc<Runtime>,
     tenants: Vec<Tenant>,
     limits: Limits,
     connections: usize,
@@ -92,11 +93,12 @@ impl Waiting {
 }
 
 impl Server {
-    /// As the file says.
+    /// As the file says; what the runtime has made for it is told with the rest.
     #[must_use]
-    pub fn new(settings: Settings) -> Server {
+    pub fn new(settings: Settings, runtime: Arc<Runtime>) -> Server {
         let Settings { tenants, limits, connections } = settings;
         Server {
+            runtime,
             tenants,
             limits,
             connections,
@@ -250,6 +252,9 @@ impl Server {
 
     /// A line of numbers for each tenant: what `GET /-/` answers.
     fn table(&self) -> String {
+        // First, before the text is in it.
+        let heap = crate::HEAP.live().bytes;
+        let stats = self.runtime.stats();
         let mut text =
             String::from("tenant requests ok ops memory spawn messages io other used-ops used-memory\n");
         for tenant in &self.tenants {
@@ -264,10 +269,14 @@ impl Server {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let _ = writeln!(
             text,
-            "- connections={} evicted={} turned-away={}",
+            "- connections={} evicted={} turned-away={} heap={heap} tasks={} stacks={} stacks-in-use={} abandoned={}",
             self.live.load(Ordering::Relaxed),
             count(&self.evicted),
-            count(&self.turned_away)
+            count(&self.turned_away),
+            self.runtime.dump().tasks.len(),
+            stats.stacks_made,
+            stats.stacks_made.saturating_sub(stats.stacks_free),
+            stats.stacks_abandoned,
         );
         text
     }

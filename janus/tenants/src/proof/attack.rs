@@ -179,8 +179,8 @@ pub(super) fn slow(to: SocketAddr, count: usize) -> Result<Slow, String> {
         let begin: Vec<u8> = match index % 4 {
             0 => b"GET /hello HTTP/1.1\r\nHost: x\r\nX: ".to_vec(),
             1 => post("/wc", &"x".repeat(60_000))[..200].to_vec(),
-            // Asks and asks, and never reads.
-            2 => get("/greet/a").repeat(20),
+            // Asks and asks, and never reads. Not a neighbour, whose purse all of them together would empty.
+            2 => get("/mute").repeat(20),
             _ => Vec::new(),
         };
         let _ = (&stream).write(&begin);
