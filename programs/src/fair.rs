@@ -93,6 +93,8 @@ pub struct Ran {
     pub wall_ns: u64,
     /// The longest that it was kept from its CPU.
     pub longest_ns: u64,
+    /// The longest of those that ended after [`Hogs::settled`].
+    pub settled_longest_ns: u64,
 }
 
 /// What hogs and their watcher share.
@@ -100,6 +102,7 @@ struct Board {
     ready: AtomicU32,
     go: AtomicU32,
     stop: AtomicBool,
+    is_settled: AtomicBool,
     lanes: Vec<Lane>,
     sink: AtomicU64,
 }
@@ -163,6 +166,7 @@ impl Hogs {
             ready: AtomicU32::new(0),
             go: AtomicU32::new(0),
             stop: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
             lanes,
             sink: AtomicU64::new(0),
         });
@@ -184,6 +188,11 @@ impl Hogs {
         self.board.go.store(1, Ordering::Release);
         caps::any::<ParkSpace>()?.unpark(&self.board.go, u32::MAX).doing("unpark the hogs")?;
         Ok(())
+    }
+
+    /// From now on waits count as those of a machine on which threads have found their CPUs.
+    pub fn settled(&self) {
+        self.board.is_settled.store(true, Ordering::Relaxed);
     }
 
     /// What they have got so far.
@@ -238,11 +247,16 @@ impl Board {
         self.ready.fetch_add(1, Ordering::AcqRel);
         wait_for(&self.go)?;
         let (began, first) = counted(&policy)?;
-        let (mut seed, mut work, mut longest, mut last) = (at as u64, 0u64, 0u64, ticks::now());
+        let (mut seed, mut work, mut last) = (at as u64, 0u64, ticks::now());
+        let (mut longest, mut settled_longest) = (0u64, 0u64);
         while !self.stop.load(Ordering::Relaxed) {
             seed = workload::spin(TURNS, seed);
             let now = ticks::now();
-            longest = longest.max(now.saturating_sub(last));
+            let waited = now.saturating_sub(last);
+            longest = longest.max(waited);
+            if self.is_settled.load(Ordering::Relaxed) {
+                settled_longest = settled_longest.max(waited);
+            }
             last = now;
             work += 1;
             lane.work.store(work, Ordering::Relaxed);
@@ -256,7 +270,8 @@ impl Board {
         }
         let (ended, last) = counted(&policy)?;
         self.sink.fetch_xor(seed, Ordering::Relaxed);
-        Ok(Ran { first, last, wall_ns: ended - began, longest_ns: scale.to_ns(longest) })
+        let (longest_ns, settled_longest_ns) = (scale.to_ns(longest), scale.to_ns(settled_longest));
+        Ok(Ran { first, last, wall_ns: ended - began, longest_ns, settled_longest_ns })
     }
 }
 
