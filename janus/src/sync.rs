@@ -9,7 +9,7 @@
 //! | wait for each other | [`Barrier`] |
 //!
 //! Each call that may wait costs one channel operation and one of `ops`, however long it waits: a lock is a channel with one
-//! token in it. Each ends with [`Cancelled`](crate::Cancelled) when the task is cancelled, and those with a timeout with
+//! token in it. Each ends with [`Cancelled`] when the task is cancelled, and those with a timeout with
 //! [`WaitError::TimedOut`]. Under a seed all of them replay.
 //!
 //! There is no poison: a task that panics while it holds a lock gives it back as it unwinds, and its nursery learns of the

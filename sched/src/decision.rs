@@ -10,7 +10,7 @@ use crate::{Blocked, Context, Runnable, ThreadId};
 pub enum Effect {
     /// Nothing: who runs and until when is unchanged.
     Keep,
-    /// The same thread goes on, but the timer must fire at this time ([`FOREVER`]: not at all).
+    /// The same thread goes on, but the timer must fire at this time ([`crate::FOREVER`]: not at all).
     Rearm {
         /// When.
         until_ns: u64,
@@ -25,7 +25,7 @@ pub enum Effect {
 pub struct Decision<T> {
     /// The thread to run; `None` is idle.
     pub run: Option<ThreadId>,
-    /// Ask again no later than this ([`FOREVER`]: no timer needed).
+    /// Ask again no later than this ([`crate::FOREVER`]: no timer needed).
     pub until_ns: u64,
     /// Whether this is another thread than before.
     pub switched: bool,

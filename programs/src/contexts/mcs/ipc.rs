@@ -28,7 +28,7 @@ pub const TESTS: [Test; 9] = [
     ("donation-across-cpus", donation_across_cpus),
 ];
 
-/// The process of [`abort_call`]: calls on a context of its own, until it is killed.
+/// The process of `abort_call`: calls on a context of its own, until it is killed.
 pub fn doomed_caller() -> Outcome {
     let talk: Endpoint = caps::get("talk")?;
     let own = new_context(&Spec::new(20 * MS, 100 * MS))?;

@@ -55,7 +55,7 @@ fn delete_context_stops(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// The process of [`delete_thread_on_context`]: one thread that runs on contexts only, until it is killed.
+/// The process of `delete_thread_on_context`: one thread that runs on contexts only, until it is killed.
 pub fn doomed_burner() -> Outcome {
     let scale = Scale::measure()?;
     let cpus = rt::boot_info().cpus;
