@@ -5,6 +5,7 @@ use crate::code;
 use janus::Runtime;
 use janus_guest::Tally;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +25,19 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn open(path: &Path) -> io::Result<Watched> {
-        let listener = UnixListener::bind(path)?;
+        let listener = match UnixListener::bind(path) {
+            // A run that was killed left its socket behind: nobody answers there any more. Anything but a socket stays.
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && std::fs::symlink_metadata(path)?.file_type().is_socket()
+                    && UnixStream::connect(path)
+                        .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) =>
+            {
+                std::fs::remove_file(path)?;
+                UnixListener::bind(path)?
+            }
+            bound => bound?,
+        };
         listener.set_nonblocking(true)?;
         Ok(Watched { listener, path: path.to_path_buf() })
     }

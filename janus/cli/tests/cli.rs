@@ -212,4 +212,17 @@ fn j_12_top_looks_into_a_running_runtime() {
     child.wait().expect("it ends");
     assert!(said.contains("guest") && said.contains("launcher") && said.contains("tasks_made"), "{said}");
     check(&["top", "--once", "/nonexistent.sock"], "", 66, "", "janus run --watch");
+    // The killed one left its socket behind, which is no reason to refuse the next one. Somebody who answers there is, and so is a file.
+    let short = text("short", r#"(module (func (export "main")))"#);
+    let watched = |path: &str| ["run", "--watch", path, short.to_str().unwrap()].map(str::to_string);
+    let run = |path: &str, code, err| {
+        check(&watched(path).iter().map(String::as_str).collect::<Vec<_>>(), "", code, "", err);
+    };
+    assert!(Path::new(socket).exists());
+    run(socket, 0, "");
+    let answered = std::os::unix::net::UnixListener::bind(socket).expect("the path is free again");
+    run(socket, 66, "name a path that is free");
+    drop(answered);
+    run(short.to_str().unwrap(), 66, "name a path that is free");
+    assert!(short.exists());
 }

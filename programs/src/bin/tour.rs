@@ -56,8 +56,8 @@ impl Visitor {
 
 const STEPS: [Step; 6] = [
     (
-        "CPUs. Each has a run queue of its own; one busy thread for each spreads over\n\
-         \x20  all of them.",
+        "CPUs. Each has a run queue of its own; one busy thread for each, 16 at most,\n\
+         \x20  and each has one for itself.",
         cpus,
     ),
     (

@@ -288,6 +288,7 @@ fn main() -> ExitCode {
             make_disc(&project, &build.variant(), manifest, append, &output)?;
             say(&output.display().to_string());
             say(&format!("boot it with: {}", boot_line(&output)));
+            say("a clean power-off ends that with status 33, which is QEMU's word for it");
             Ok(ExitCode::SUCCESS)
         }
         Action::Bench { cpu, check, record } => {
