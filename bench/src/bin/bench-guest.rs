@@ -14,12 +14,14 @@ bench-guest --count HOW GUEST STEPS
   --reps   is taken for uniformity: a count needs no repetition
   --count  run STEPS steps, for valgrind to look at: HOW is bare, fuel or ours";
 
-const GUESTS: [(&str, &str); 5] = [
+const GUESTS: [(&str, &str); 7] = [
     ("sum", include_str!("../../guests/sum.wat")),
     ("while", include_str!("../../guests/while.wat")),
     ("collatz", include_str!("../../guests/collatz.wat")),
     ("sieve", include_str!("../../guests/sieve.wat")),
     ("fib", include_str!("../../guests/fib.wat")),
+    ("leaf", include_str!("../../guests/leaf.wat")),
+    ("table", include_str!("../../guests/table.wat")),
 ];
 
 const PLENTY: u64 = 1 << 60;

@@ -1,9 +1,10 @@
 //! J-12: the pass on random modules. What comes out is valid, computes what the original computes, and charges what a
 //! count of every single instruction finds.
 
+mod calls;
 mod common;
 
-use common::compare;
+use common::{compare, compare_module};
 use janus_guest::pass;
 use proptest::prelude::*;
 use wasmi::{Engine, Extern, Func, Global, Instance, Module, Mutability, Store, Val};
@@ -32,6 +33,38 @@ fn j_12_random_modules_finish() {
         finished += u32::from(compare(&bytes));
     }
     assert!(finished >= 30, "only {finished} modules ran to their end: the generator is of no use");
+}
+
+/// Callers pay for what they call, however that is: in arms, in loops, before returns, instead of them.
+#[test]
+fn j_12_random_calls() {
+    let mut finished = 0;
+    for seed in 0..400 {
+        let wat = calls::module(seed);
+        let wasm = wat::parse_str(&wat).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{wat}"));
+        finished += u32::from(compare_module(&wasm));
+    }
+    assert!(finished >= 300, "only {finished} modules ran to their end: the generator is of no use");
+}
+
+/// A small function that only calls can reach has no charge and no check of its own; one that is exported has.
+#[test]
+fn j_12_small_functions_are_paid_for_by_their_callers() {
+    let charged = |export: &str| {
+        let wat = format!(
+            r#"(module (func $small {export} (param i32) (result i32) (i32.add (local.get 0) (i32.const 1)))
+              (func (export "run") (result i32) (call $small (call $small (i32.const 1)))))"#
+        );
+        let wasm = pass::instrument(&wat::parse_str(&wat).expect("text"), false).expect("it is valid").wasm;
+        let first = wasmparser::Parser::new(0).parse_all(&wasm).find_map(|payload| match payload {
+            Ok(wasmparser::Payload::CodeSectionEntry(body)) => Some(body),
+            _ => None,
+        });
+        let body = first.expect("it has code").get_operators_reader().expect("a body");
+        body.into_iter().any(|op| matches!(op, Ok(wasmparser::Operator::GlobalSet { .. })))
+    };
+    assert!(!charged(""));
+    assert!(charged(r#"(export "small")"#));
 }
 
 /// A chain of calls that do nearly all of their work after they return to it: what runs between two checks is bounded by the

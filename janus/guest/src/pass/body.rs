@@ -3,10 +3,10 @@
 //! What is left to run is one number, the *fuel*. It lives in a global that no guest can name. A function that loops
 //! keeps it in a local while it runs, and puts it back before everything that might look at it: calls and returns.
 
-use super::cost::bulk_shift;
-use super::plan::{Plan, plain, plan};
+use super::cost::{bulk_shift, called, is_call};
+use super::plan::{Plan, entry_cost, plain, plan};
 use super::unroll::{Step, unroll};
-use super::{Added, Rewriter};
+use super::{Added, Prepaid, Rewriter};
 use crate::error::GuestError;
 use wasm_encoder::reencode::Reencode;
 use wasm_encoder::{BlockType, Function, ValType};
@@ -19,18 +19,18 @@ struct Body<'a> {
     plan: Plan,
     /// The local that the fuel is kept in.
     kept: Option<u32>,
-    /// A local for fuel that was just charged, where none keeps it.
-    scratch: u32,
     /// A local for the size of a bulk operation.
     size: u32,
 }
 
-/// Instruments one body of a function with so many parameters.
-pub(super) fn rewrite(
-    rewriter: &mut Rewriter<'_>,
-    params: u32,
-    body: &FunctionBody<'_>,
-) -> Result<Function, GuestError> {
+/// A body as it came: its locals, how many these are, and its instructions.
+struct Read<'a> {
+    locals: Vec<(u32, ValType)>,
+    declared: u32,
+    ops: Vec<Operator<'a>>,
+}
+
+fn read<'a>(rewriter: &mut Rewriter<'_>, body: &FunctionBody<'a>) -> Result<Read<'a>, GuestError> {
     let mut locals = Vec::new();
     let mut declared = 0u32;
     for pair in body.get_locals_reader()? {
@@ -38,14 +38,35 @@ pub(super) fn rewrite(
         declared += count;
         locals.push((count, rewriter.val_type(ty).map_err(super::refused)?));
     }
-    let ops: Vec<Operator<'_>> = body.get_operators_reader()?.into_iter().collect::<Result<_, _>>()?;
+    let ops = body.get_operators_reader()?.into_iter().collect::<Result<_, _>>()?;
+    Ok(Read { locals, declared, ops })
+}
+
+/// What a caller may charge for this body.
+pub(super) fn prepaid(rewriter: &mut Rewriter<'_>, body: &FunctionBody<'_>) -> Result<Prepaid, GuestError> {
+    let Read { declared, ops, .. } = read(rewriter, body)?;
+    let (cost, whole) = entry_cost(&unroll(&ops), u64::from(declared));
+    Ok(Prepaid { cost, whole: whole && !ops.iter().any(is_call) })
+}
+
+/// Instruments one body of a function with so many parameters, of which callers have paid this.
+pub(super) fn rewrite(
+    rewriter: &mut Rewriter<'_>,
+    params: u32,
+    body: &FunctionBody<'_>,
+    paid: Prepaid,
+) -> Result<Function, GuestError> {
+    let Read { mut locals, declared, ops } = read(rewriter, body)?;
     let (steps, plan) = if rewriter.plain {
         let steps: Vec<Step<'_>> = ops.iter().map(Step::of).collect();
         let plan = plain(&steps, u64::from(declared));
         (steps, plan)
     } else {
-        let steps = unroll(&ops);
-        let plan = plan(&steps, u64::from(declared));
+        let mut steps = unroll(&ops);
+        for step in &mut steps {
+            step.ahead = called(&step.op).map_or(0, |function| rewriter.prepaid(function).cost);
+        }
+        let plan = plan(&steps, u64::from(declared), paid.cost);
         (steps, plan)
     };
     let mut next = params + declared;
@@ -55,12 +76,11 @@ pub(super) fn rewrite(
         next - 1
     };
     let kept = plan.loops.then(|| local(ValType::I64));
-    let scratch = if plan.loops { 0 } else { local(ValType::I64) };
     let size = if ops.iter().any(|op| bulk_shift(op).is_some()) { local(ValType::I32) } else { 0 };
     let grows = |op: &Operator<'_>| matches!(op, Operator::MemoryGrow { .. } | Operator::TableGrow { .. });
     rewriter.grows |= ops.iter().any(grows);
     let added = rewriter.added.clone();
-    let mut body = Body { added: &added, out: Function::new(locals), plan, kept, scratch, size };
+    let mut body = Body { added: &added, out: Function::new(locals), plan, kept, size };
     body.write(rewriter, &steps)?;
     Ok(body.out)
 }
@@ -100,9 +120,8 @@ impl Body<'_> {
         let fuel = self.added.fuel;
         let refuel = self.added.refuel;
         let settle = self.added.settle;
-        let (kept, scratch) = (self.kept, self.scratch);
         let mut out = self.out.instructions();
-        match kept {
+        match self.kept {
             Some(kept) => {
                 if cost > 0 {
                     out.local_get(kept).i64_const(cost as i64).i64_sub();
@@ -120,12 +139,11 @@ impl Body<'_> {
                 }
             }
             None => {
-                if cost > 0 && checked {
-                    out.global_get(fuel).i64_const(cost as i64).i64_sub().local_tee(scratch).global_set(fuel);
-                    out.local_get(scratch).i64_const(0).i64_lt_s().if_(BlockType::Empty).call(settle).end();
-                } else if cost > 0 {
+                if cost > 0 {
                     out.global_get(fuel).i64_const(cost as i64).i64_sub().global_set(fuel);
-                } else if checked {
+                }
+                // Read again: to keep it in a local meanwhile takes the engine longer.
+                if checked {
                     out.global_get(fuel).i64_const(0).i64_lt_s().if_(BlockType::Empty).call(settle).end();
                 }
             }
@@ -153,6 +171,10 @@ impl Body<'_> {
             self.reload();
         }
         match op {
+            // It neither charges nor checks, so it need not see the fuel.
+            Operator::Call { function_index } if rewriter.prepaid(*function_index).whole => {
+                self.copy(rewriter, op)?;
+            }
             Operator::Call { .. } | Operator::CallIndirect { .. } => {
                 self.store();
                 self.copy(rewriter, op)?;

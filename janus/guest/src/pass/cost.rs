@@ -33,3 +33,11 @@ pub(super) fn bulk_shift(op: &Operator<'_>) -> Option<i64> {
         _ => None,
     }
 }
+
+/// The function that it calls, if that is known.
+pub(super) fn called(op: &Operator<'_>) -> Option<u32> {
+    match op {
+        Operator::Call { function_index } | Operator::ReturnCall { function_index } => Some(*function_index),
+        _ => None,
+    }
+}

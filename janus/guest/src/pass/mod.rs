@@ -100,6 +100,17 @@ struct Added {
     grow_tables: Option<u32>,
 }
 
+/// What the callers of a function charge for it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Prepaid {
+    cost: u64,
+    /// That is all of it: it touches no fuel.
+    whole: bool,
+}
+
+/// Bytes of a function that callers pay for. A larger one pays little for its own entry, and planning it twice takes time.
+const PREPAID_BYTES: u64 = 512;
+
 #[derive(Default)]
 struct Rewriter<'a> {
     /// Charge every instruction by itself.
@@ -114,6 +125,10 @@ struct Rewriter<'a> {
     tables: Vec<RefType>,
     memories: u32,
     bodies: Vec<FunctionBody<'a>>,
+    /// Of each function of the guest's own: does anything but a call name it? Then it may be called by who does not know
+    /// what it costs.
+    named: Vec<bool>,
+    prepaid: Vec<Prepaid>,
     start: Option<u32>,
     grows: bool,
     out: Sections,
@@ -138,8 +153,13 @@ impl Reencode for Rewriter<'_> {
     type Error = Infallible;
 
     fn function_index(&mut self, function: u32) -> Result<u32, reencode::Error> {
-        let own = function >= self.imported_functions;
-        Ok(function + if own { self.added_imports } else { 0 })
+        match function.checked_sub(self.imported_functions) {
+            Some(own) => {
+                self.named[own as usize] = true;
+                Ok(function + self.added_imports)
+            }
+            None => Ok(function),
+        }
     }
 
     fn global_index(&mut self, global: u32) -> Result<u32, reencode::Error> {
@@ -175,7 +195,8 @@ fn run(wasm: &[u8], growth: bool, plain: bool) -> Result<Instrumented, GuestErro
     rewriter.survey(wasm, &mut result)?;
     rewriter.plan_additions(growth);
     rewriter.copy(wasm)?;
-    rewriter.add(growth);
+    rewriter.add(growth)?;
+    rewriter.prepay()?;
     rewriter.code()?;
     result.starts = rewriter.start.is_some();
     result.grows = rewriter.grows;
@@ -236,6 +257,7 @@ impl<'a> Rewriter<'a> {
                 _ => {}
             }
         }
+        self.named = vec![false; self.function_types.len()];
         Ok(())
     }
 
@@ -321,7 +343,7 @@ impl<'a> Rewriter<'a> {
     }
 
     /// Imports, exports and types of what is added.
-    fn add(&mut self, growth: bool) {
+    fn add(&mut self, growth: bool) -> Result<(), GuestError> {
         use ValType::{I32, I64};
         let refuel = self.ty(&[I64], &[I64]);
         self.out.imports.import(INTERNAL, "refuel", EntityType::Function(refuel));
@@ -353,17 +375,39 @@ impl<'a> Rewriter<'a> {
             self.out.exports.export(TABLE, ExportKind::Table, 0);
         }
         if let Some(start) = self.start {
-            let own = start >= self.imported_functions;
-            let start = start + if own { self.added_imports } else { 0 };
+            let start = self.function_index(start).map_err(refused)?;
             self.out.exports.export(START, ExportKind::Func, start);
         }
+        Ok(())
+    }
+
+    /// Which functions their callers pay for. Every section but the code was copied: what is not named by now, only calls
+    /// name, as `ref.func` takes none but those.
+    fn prepay(&mut self) -> Result<(), GuestError> {
+        self.prepaid = vec![Prepaid::default(); self.bodies.len()];
+        if self.plain {
+            return Ok(());
+        }
+        for (index, body) in self.bodies.clone().iter().enumerate() {
+            let range = body.range();
+            if !self.named[index] && range.end - range.start <= PREPAID_BYTES {
+                self.prepaid[index] = body::prepaid(self, body)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is paid for a call of this function; nothing for one that is imported.
+    fn prepaid(&self, function: u32) -> Prepaid {
+        let own = function.checked_sub(self.imported_functions);
+        own.and_then(|own| self.prepaid.get(own as usize)).copied().unwrap_or_default()
     }
 
     fn code(&mut self) -> Result<(), GuestError> {
         for (index, body) in std::mem::take(&mut self.bodies).iter().enumerate() {
             let ty = self.function_types[index] as usize;
             let params = self.params[ty];
-            let function = body::rewrite(self, params, body)?;
+            let function = body::rewrite(self, params, body, self.prepaid[index])?;
             self.out.code.function(&function);
         }
         let added = self.added.clone();

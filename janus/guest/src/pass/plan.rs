@@ -4,11 +4,13 @@
 //! body is cut into segments by its branches; what follows a construct that nothing leaves early belongs to the segment
 //! before it. Each segment is charged once, where it begins (`Budget_Decrement`), so the count is exact.
 //!
-//! Three moves make it cheap and leave the sums of all paths as they are:
+//! Four moves make it cheap and leave the sums of all paths as they are:
 //! 1. What both arms of an `if` cost is charged before it.
 //! 2. What a segment costs that no check stands with, and that ends in an `if` with two arms of which one is charged anyway, is
 //!    charged in both arms.
 //! 3. A loop whose every way back is a plain `br` charges its first segment on those ways and before the loop.
+//! 4. The first segment of a small function that nobody but its callers can name is charged by them, where they are charged
+//!    themselves ([`Prepaid`](super::Prepaid)).
 //!
 //! `Budget_Check` stands at the head of every loop, with the charge of every segment that calls, at the entry of every function
 //! that is not small, and wherever a path could otherwise run more than [`LAG_MAX`] operations, or [`AFTER_CALL`] after a call,
@@ -92,33 +94,23 @@ struct Planner {
     forks: Vec<[usize; 3]>,
 }
 
-/// Plans a body. `locals` are those that it declares.
-pub(super) fn plan(steps: &[Step<'_>], locals: u64) -> Plan {
-    let mut planner = Planner {
-        plan: Plan { dead: vec![false; steps.len()], ..Plan::default() },
-        frames: Vec::new(),
-        current: 0,
-        live: true,
-        skipped: 0,
-        lag: 0,
-        forks: Vec::new(),
-    };
-    planner.segment(0);
-    planner.plan.segments[0].cost = locals / LOCALS_AN_OP;
-    planner.open(Kind::Function, 0);
-    let size = locals / LOCALS_AN_OP + steps.iter().map(|step| step.cost).sum::<u64>();
-    if size > SMALL {
-        planner.check(0);
-    }
-    for (at, step) in steps.iter().enumerate() {
-        planner.step(at, step);
-    }
-    planner.plan.checks.sort_unstable();
-    planner.plan.checks.dedup();
+/// Plans a body. `locals` are those that it declares; `paid` is what its callers have charged for it, its [`entry_cost`].
+pub(super) fn plan(steps: &[Step<'_>], locals: u64, paid: u64) -> Plan {
+    let mut planner = Planner::walk(steps, locals);
+    // What it calls costs something too, so its first segment is no less than its callers have seen.
+    let first = &mut planner.plan.segments[0];
+    debug_assert!(first.cost >= paid, "callers charge {paid}, it costs {}", first.cost);
+    first.cost = first.cost.saturating_sub(paid);
     planner.push_down();
-    let mut plan = planner.plan;
-    plan.segments.retain(|segment| segment.cost > 0);
-    plan
+    planner.plan.segments.retain(|segment| segment.cost > 0);
+    planner.plan
+}
+
+/// What every path through a body costs at least, and whether that is all: then it needs neither charge nor check.
+pub(super) fn entry_cost(steps: &[Step<'_>], locals: u64) -> (u64, bool) {
+    let plan = Planner::walk(steps, locals).plan;
+    let whole = plan.checks.is_empty() && plan.segments[1..].iter().all(|segment| segment.cost == 0);
+    (plan.segments[0].cost, whole)
 }
 
 /// The plan that needs no thought: every instruction is a segment. What the other one counts is held against it.
@@ -129,6 +121,32 @@ pub(super) fn plain(steps: &[Step<'_>], locals: u64) -> Plan {
 }
 
 impl Planner {
+    /// Cuts a body into segments.
+    fn walk(steps: &[Step<'_>], locals: u64) -> Planner {
+        let mut planner = Planner {
+            plan: Plan { dead: vec![false; steps.len()], ..Plan::default() },
+            frames: Vec::new(),
+            current: 0,
+            live: true,
+            skipped: 0,
+            lag: 0,
+            forks: Vec::new(),
+        };
+        planner.segment(0);
+        planner.plan.segments[0].cost = locals / LOCALS_AN_OP;
+        planner.open(Kind::Function, 0);
+        let size = locals / LOCALS_AN_OP + steps.iter().map(|step| step.cost).sum::<u64>();
+        if size > SMALL {
+            planner.check(0);
+        }
+        for (at, step) in steps.iter().enumerate() {
+            planner.step(at, step);
+        }
+        planner.plan.checks.sort_unstable();
+        planner.plan.checks.dedup();
+        planner
+    }
+
     /// Begins a segment.
     fn segment(&mut self, at: usize) -> usize {
         self.plan.segments.push(Segment { at, cost: 0 });
@@ -156,7 +174,7 @@ impl Planner {
     }
 
     fn step(&mut self, at: usize, step: &Step<'_>) {
-        let Step { op, cost } = step;
+        let Step { op, cost, ahead } = step;
         if !self.live {
             match op {
                 Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => self.skipped += 1,
@@ -176,13 +194,13 @@ impl Planner {
             let charged = self.plan.segments[self.current].at;
             self.plan.checks.push(charged);
         }
-        self.lag += cost;
+        self.lag += cost + ahead;
         if is_call(op) {
             // Who is called may come back without a check at its end: soon after a call there is one here. So a chain of
             // returns is not a thousand times the lag.
             self.lag = (self.lag + SMALL).max(LAG_MAX - AFTER_CALL);
         }
-        self.plan.segments[self.current].cost += cost;
+        self.plan.segments[self.current].cost += cost + ahead;
         match op {
             Operator::Block { .. } => self.open(Kind::Block, self.current),
             Operator::Loop { .. } => {

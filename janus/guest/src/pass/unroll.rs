@@ -26,15 +26,17 @@ const BODY_MAX: usize = 48;
 pub(super) struct Step<'a> {
     pub(super) op: Operator<'a>,
     pub(super) cost: u64,
+    /// What the function that it calls does not charge itself.
+    pub(super) ahead: u64,
 }
 
 impl<'a> Step<'a> {
     pub(super) fn of(op: &Operator<'a>) -> Step<'a> {
-        Step { op: op.clone(), cost: cost(op) }
+        Step { op: op.clone(), cost: cost(op), ahead: 0 }
     }
 
     fn free(op: Operator<'a>) -> Step<'a> {
-        Step { op, cost: 0 }
+        Step { op, cost: 0, ahead: 0 }
     }
 }
 
@@ -97,7 +99,7 @@ fn write_charged_late<'a>(body: &[Operator<'a>], steps: &mut Vec<Step<'a>>) -> b
     }
     let whole: u64 = body.iter().map(cost).sum();
     let empty = BlockType::Empty;
-    let charge = |cost| Step { op: Operator::Nop, cost };
+    let charge = |cost| Step { op: Operator::Nop, cost, ahead: 0 };
     steps.push(Step::free(Operator::Block { blockty: empty }));
     steps.push(Step::free(Operator::Loop { blockty: empty }));
     let mut run = 0;

@@ -176,15 +176,19 @@ fn config() -> wasm_smith::Config {
 pub(crate) fn compare(bytes: &[u8]) -> bool {
     let mut source = Unstructured::new(bytes);
     let Ok(module) = wasm_smith::Module::new(config(), &mut source) else { return false };
-    let wasm = module.to_bytes();
-    let smart = pass::instrument(&wasm, true).expect("the pass takes what is valid");
-    let plain = pass::instrument_plainly(&wasm, true).expect("the plain pass too");
+    compare_module(&module.to_bytes())
+}
+
+/// Compares the runs of a module; did it run to its end?
+pub(crate) fn compare_module(wasm: &[u8]) -> bool {
+    let smart = pass::instrument(wasm, true).expect("the pass takes what is valid");
+    let plain = pass::instrument_plainly(wasm, true).expect("the plain pass too");
     for wasm in [&smart.wasm, &plain.wasm] {
         wasmparser::Validator::new_with_features(pass::features())
             .validate_all(wasm)
             .expect("what comes out is valid");
     }
-    let original = Plain::run(&wasm);
+    let original = Plain::run(wasm);
     if original.end != End::Finished {
         return false;
     }
