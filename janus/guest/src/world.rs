@@ -55,6 +55,39 @@ pub struct Given {
 
 type Sink = Box<dyn Write + Send>;
 
+/// Where a guest's output goes.
+#[derive(Clone)]
+pub struct Output {
+    to: Arc<Mutex<Sink>>,
+    blocks: bool,
+}
+
+impl Output {
+    /// To what takes it at once, such as memory or a regular file: the task writes.
+    #[must_use]
+    pub fn direct(to: impl Write + Send + 'static) -> Output {
+        Output { to: Arc::new(Mutex::new(Box::new(to))), blocks: false }
+    }
+
+    /// To what may make its writer wait, such as a pipe or a terminal: a thread of the runtime writes, and only the task waits
+    /// for it. When the task is cancelled, a write that has begun goes on without it. A deterministic runtime has no such
+    /// threads: there the task writes.
+    #[must_use]
+    pub fn blocking(to: impl Write + Send + 'static) -> Output {
+        Output { blocks: true, ..Output::direct(to) }
+    }
+
+    pub(crate) fn blocks(&self) -> bool {
+        self.blocks
+    }
+
+    /// All of it, on this thread.
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        to.write_all(bytes).and_then(|()| to.flush())
+    }
+}
+
 /// What a guest and its children are given.
 pub struct World {
     /// Its arguments; the first is its name.
@@ -64,9 +97,9 @@ pub struct World {
     /// Its standard input.
     pub input: Mutex<Input>,
     /// Its standard output.
-    pub output: Mutex<Sink>,
+    pub output: Output,
     /// Its standard error.
-    pub errors: Mutex<Sink>,
+    pub errors: Output,
     /// Its files.
     pub files: Vec<Given>,
     /// The time of day when the runtime began.
@@ -82,8 +115,8 @@ impl Default for World {
             args: Vec::new(),
             env: Vec::new(),
             input: Mutex::new(Input::Empty),
-            output: Mutex::new(Box::new(io::sink())),
-            errors: Mutex::new(Box::new(io::sink())),
+            output: Output::direct(io::sink()),
+            errors: Output::direct(io::sink()),
             files: Vec::new(),
             epoch: Duration::ZERO,
             seed: Some(0),

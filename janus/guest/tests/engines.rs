@@ -2,7 +2,7 @@
 #![cfg(feature = "wasmtime")]
 
 use janus::{Budget, Config, NurseryOptions, Profile, Recharge, Resource, Runtime, TaskError};
-use janus_guest::{Engine, Grants, GuestError, Input, Kept, Options, Program, Tally, Used, World};
+use janus_guest::{Engine, Grants, GuestError, Input, Kept, Options, Output, Program, Tally, Used, World};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ fn run(engine: Engine, wasm: &[u8], entry: &str, input: &str, budget: Budget) ->
     let world = World {
         args: vec!["guest".into()],
         input: Mutex::new(Input::Bytes(input.into())),
-        output: Mutex::new(Box::new(output.clone())),
+        output: Output::direct(output.clone()),
         ..World::default()
     };
     let options = Options { world: Arc::new(world), tally: tally.clone(), recharge: None };
