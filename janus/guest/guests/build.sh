@@ -5,7 +5,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 to=${1:?the folder for the modules}
 shift
-[ $# -gt 0 ] || set -- wc primes sort greet words number collatz
+[ $# -gt 0 ] || set -- wc primes sort greet posix links words number collatz
 mkdir -p "$to"
 for name in "$@"; do
   if [ -e "$here/$name.rs" ]; then

@@ -1,4 +1,4 @@
-//! The number below 4,000 with the longest Collatz chain: children take ranges from one channel, as they come, and answer by
+//! The number below 1,024 with the longest Collatz chain: children take ranges from one channel, as they come, and answer by
 //! another. A child that fails is our failure.
 
 mod janus;
@@ -7,11 +7,11 @@ use janus::{Budget, Channel, Child, Error};
 
 const CHILDREN: usize = 4;
 const RANGES: u32 = 16;
-const RANGE: u32 = 250;
+const RANGE: u32 = 64;
 /// What a child may use, out of our own: it receives and sends once a range, and learns once that there are no more.
 const EACH: Budget = Budget {
-    ops: 8_000_000,
-    memory: 2 << 20,
+    ops: 2_000_000,
+    memory: 3 << 19,
     spawn_count: 0,
     channel_ops: 2 * RANGES as u64 + 1,
     syscalls: 0,

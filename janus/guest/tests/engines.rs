@@ -88,6 +88,19 @@ fn j_12_engines_agree_on_c_programs() {
 }
 
 #[test]
+fn j_12_engines_agree_on_rust_programs() {
+    let folder = guests();
+    let read = |name: &str| std::fs::read(folder.join(name)).expect("a module");
+    let words = both("words", &read("words.wasm"), "_start", "b a b, c! B a", BUDGET);
+    assert_eq!(words.output, "     3 b\n     2 a\n     1 c\n");
+    let collatz = both("collatz", &read("collatz.wasm"), "_start", "", BUDGET);
+    assert_eq!((collatz.output.as_str(), collatz.used.spawned), ("871 takes 178 steps\n", 4));
+    // Without arguments it says how it is used, and exits.
+    let number = both("number", &read("number.wasm"), "_start", "", BUDGET);
+    assert_eq!(number.outcome, Outcome::Ended(None, Some(2)));
+}
+
+#[test]
 fn j_12_engines_agree_on_bombs() {
     let bombs = [
         ("(loop br 0)", Outcome::Spent(Resource::Ops)),
