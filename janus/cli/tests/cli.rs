@@ -151,13 +151,7 @@ fn j_12_rust_spawns_and_talks() {
     let collatz = guest("collatz");
     let grants = "spawn,messages,io,memory";
     let budget = "ops=10M,memory=8M,spawn=4,messages=200,io=10";
-    check(
-        &["run", "--grant", grants, "--budget", budget, &collatz],
-        "",
-        0,
-        "871 takes 178 steps\n",
-        "spawn",
-    );
+    check(&["run", "--grant", grants, "--budget", budget, &collatz], "", 0, "871 takes 178 steps\n", "spawn");
     let seeded = ["run", "--seed", "9", "--grant", grants, "--budget", budget, &collatz];
     let (one, two) = (janus(&seeded, ""), janus(&seeded, ""));
     assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
