@@ -12,7 +12,6 @@ use janus_guest::{
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,13 +76,6 @@ fn open(files: &[(String, PathBuf)], writable: bool, given: &mut Vec<Given>) -> 
     Ok(())
 }
 
-/// A regular file takes what is written at once; a pipe or a terminal may make its writer wait.
-fn output(to: impl AsFd + Write + Send + 'static) -> Output {
-    let file = to.as_fd().try_clone_to_owned().map(File::from);
-    let regular = file.and_then(|file| file.metadata()).is_ok_and(|data| data.is_file());
-    if regular { Output::direct(to) } else { Output::blocking(to) }
-}
-
 fn world(run: &Run) -> Result<World, Failure> {
     let mut files = Vec::new();
     open(&run.file, false, &mut files)?;
@@ -95,8 +87,8 @@ fn world(run: &Run) -> Result<World, Failure> {
     Ok(World {
         args: std::iter::once(name).chain(run.args.iter().cloned()).collect(),
         input: Mutex::new(input),
-        output: output(std::io::stdout()),
-        errors: output(std::io::stderr()),
+        output: Output::descriptor(std::io::stdout()),
+        errors: Output::descriptor(std::io::stderr()),
         files,
         env: run.env.clone(),
         // A run that is to repeat itself begins at the same time and draws the same numbers.

@@ -241,14 +241,23 @@ const FLOOD: &str = r#"(module
 /// was written is in order.
 #[test]
 fn j_12_output_blocks_the_guest_alone() {
-    let (mut from, to) = std::io::pipe().expect("a pipe");
+    for how in [Output::blocking, Output::descriptor] {
+        let (from, to) = std::io::pipe().expect("a pipe");
+        flood_a_pipe(from, how(to));
+    }
+    // What cannot be opened again; a socket holds more.
+    let (from, to) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    flood_a_pipe(from, Output::descriptor(to));
+}
+
+fn flood_a_pipe(mut from: impl Read, output: Output) {
     let flood = program(FLOOD, Grants::NONE.with(Grant::Io));
     let sum = program(
         r#"(module (func (export "main") (result i32) (local $i i32)
           (loop (br_if 0 (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 100000)))) (local.get $i)))"#,
         Grants::NONE,
     );
-    let world = World { output: Output::blocking(to), ..World::default() };
+    let world = World { output, ..World::default() };
     let tally = Arc::new(Tally::default());
     let options = Options { world: Arc::new(world), tally: tally.clone(), ..Options::default() };
     let config = Config::new().workers(1).profile(Profile::Service).watchdog(Some(Duration::from_secs(2)));

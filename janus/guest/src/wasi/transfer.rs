@@ -1,11 +1,11 @@
 //! Reading and writing. What may wait for somebody outside lets the task wait, and not its worker: input comes by a channel,
-//! output that may block is written by a thread of the runtime. Regular files are read and written at once.
+//! output that may block goes by the runtime's I/O. Regular files are read and written at once.
 
 use super::files::{Descriptor, Open};
 use super::{errno, locked, word};
 use crate::error::GuestError;
 use crate::machine::{Machine, Stop};
-use crate::world::{Input, Output};
+use crate::world::{Input, Output, Way};
 use janus::RecvError;
 use janus::io::{IoError, unblock};
 use std::io::{self, ErrorKind};
@@ -114,48 +114,75 @@ impl Machine<'_, '_, '_> {
         }
     }
 
-    /// Writes, to a file also at a place that is named.
+    /// Writes, to a file also at a place that is named. To a pipe it may be less than all, as on any system.
     pub(super) fn write_out(&mut self, args: &[u64], place: Option<u64>) -> Result<i32, Stop> {
         let world = self.family.world.clone();
-        let descriptor = self.files.get(args[0]);
-        let stream = match descriptor {
-            Some(Descriptor::Output) => Some(&world.output),
-            Some(Descriptor::Errors) => Some(&world.errors),
-            _ => None,
+        let done = match self.files.get(args[0]) {
+            Some(Descriptor::Output) => self.stream(args, place, &world.output)?,
+            Some(Descriptor::Errors) => self.stream(args, place, &world.errors)?,
+            Some(Descriptor::File(file)) if file.writes => self.write_file(args, place, file)?,
+            other => {
+                self.io()?;
+                return Ok(if matches!(other, Some(Descriptor::File(_))) {
+                    errno::NOTCAPABLE
+                } else {
+                    errno::BADF
+                });
+            }
         };
-        // One that a thread writes is charged with its call.
-        if !stream.is_some_and(Output::blocks) {
+        Ok(match done {
+            Ok(count) => self.put(args[if place.is_some() { 4 } else { 3 }], &(count as u32).to_le_bytes()),
+            Err(error) => error,
+        })
+    }
+
+    fn write_file(
+        &mut self,
+        args: &[u64],
+        place: Option<u64>,
+        file: Open,
+    ) -> Result<Result<usize, i32>, Stop> {
+        self.io()?;
+        let bytes = match self.gather(args)? {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok(Err(error)),
+        };
+        let given = &self.family.world.files[file.index].file;
+        let end = || given.metadata().map_or(file.offset, |data| data.len());
+        let at = place.unwrap_or_else(|| if file.appends { end() } else { file.offset });
+        let done = given.write_all_at(&bytes, at);
+        if place.is_none() {
+            let offset = at.saturating_add(bytes.len() as u64);
+            self.files.set(args[0], Some(Descriptor::File(Open { offset, ..file })));
+        }
+        Ok(done.map(|()| bytes.len()).map_err(|error| number(&error)))
+    }
+
+    /// The runtime's own calls charge themselves.
+    fn stream(&mut self, args: &[u64], place: Option<u64>, to: &Output) -> Result<Result<usize, i32>, Stop> {
+        if place.is_some() {
+            self.io()?;
+            return Ok(Err(errno::SPIPE));
+        }
+        if matches!(to.way(), Way::Direct) {
             self.io()?;
         }
         let bytes = match self.gather(args)? {
             Ok(bytes) => bytes,
-            Err(error) => return Ok(error),
+            Err(error) => return Ok(Err(error)),
         };
-        let count = bytes.len();
-        let done = match (descriptor, stream) {
-            (_, Some(_)) if place.is_some() => return Ok(errno::SPIPE),
-            (_, Some(to)) if to.blocks() => {
+        let done = match to.way() {
+            Way::Direct => to.write(&bytes),
+            Way::Pipe(pipe) => {
+                let done = pipe.write(self.cx, &bytes);
+                self.settled(done, || to.write(&bytes))?
+            }
+            Way::Thread => {
                 let (to, bytes) = (to.clone(), Arc::<[u8]>::from(bytes));
                 self.blocking(move || to.write(&bytes))?
             }
-            (_, Some(to)) => to.write(&bytes),
-            (Some(Descriptor::File(file)), _) if file.writes => {
-                let given = &world.files[file.index].file;
-                let end = || given.metadata().map_or(file.offset, |data| data.len());
-                let at = place.unwrap_or_else(|| if file.appends { end() } else { file.offset });
-                if place.is_none() {
-                    let offset = at.saturating_add(count as u64);
-                    self.files.set(args[0], Some(Descriptor::File(Open { offset, ..file })));
-                }
-                given.write_all_at(&bytes, at)
-            }
-            (Some(Descriptor::File(_)), _) => return Ok(errno::NOTCAPABLE),
-            _ => return Ok(errno::BADF),
         };
-        match done {
-            Ok(()) => Ok(self.put(args[if place.is_some() { 4 } else { 3 }], &(count as u32).to_le_bytes())),
-            Err(error) => Ok(number(&error)),
-        }
+        Ok(done.map_err(|error| number(&error)))
     }
 
     /// What is to be written, charged; the inner error is the guest's.
@@ -182,20 +209,29 @@ impl Machine<'_, '_, '_> {
         Ok(done.map_or_else(|error| number(&error), |()| errno::SUCCESS))
     }
 
-    /// Does what may block on a thread of the runtime's, charged as an operation on a file; only this task waits. When it is
-    /// cancelled, the call goes on without it. A deterministic runtime has no such threads: there the task does it.
-    fn blocking(
+    /// Does what may block on a thread of the runtime's; only this task waits. When it is cancelled, the call goes on without it.
+    fn blocking<T: Send + 'static>(
         &mut self,
-        call: impl Fn() -> io::Result<()> + Clone + Send + 'static,
-    ) -> Result<io::Result<()>, Stop> {
+        call: impl Fn() -> io::Result<T> + Clone + Send + 'static,
+    ) -> Result<io::Result<T>, Stop> {
         let done = unblock(self.cx, call.clone());
+        self.settled(done.and_then(|done| done), call)
+    }
+
+    /// Counts a call of the runtime's I/O, which has charged itself as an operation on a file. A deterministic runtime has
+    /// none: there the task does it by itself.
+    fn settled<T>(
+        &mut self,
+        done: io::Result<T>,
+        directly: impl FnOnce() -> io::Result<T>,
+    ) -> Result<io::Result<T>, Stop> {
         let why = done.as_ref().err().and_then(IoError::of);
         if why == Some(IoError::Cancelled) {
             return Err(GuestError::Cancelled.into());
         }
         self.family.tally.io();
         self.family.tally.ops(1);
-        Ok(if why == Some(IoError::Deterministic) { call() } else { done.and_then(|done| done) })
+        Ok(if why == Some(IoError::Deterministic) { directly() } else { done })
     }
 }
 
