@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the guests that are written in C and Rust: `build.sh FOLDER [NAME...]`. They need Debian's clang, lld, wasi-libc and
-# libclang-rt-*-dev-wasm32, and a rustc for WASI (`tools/setup.sh wasm` installs or fetches them).
+# Builds the guests that are written in C and Rust (guests/*.c, guests/*.rs): `build.sh FOLDER [NAME...]`. They need Debian's
+# clang, lld, wasi-libc and libclang-rt-*-dev-wasm32, and a rustc for WASI: `tools/setup.sh wasm` has them all.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 to=${1:?the folder for the modules}
