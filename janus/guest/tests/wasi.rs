@@ -1,5 +1,6 @@
 //! J-12: what WASI gives a guest: every function, waiting for clocks and input, output that blocks nobody but the guest.
 
+use janus::io::Backend;
 use janus::{
     Budget, Config, Cx, NurseryOptions, Profile, Recharge, Resource, Runtime, StackClass, TaskError,
 };
@@ -243,14 +244,16 @@ const FLOOD: &str = r#"(module
 fn j_12_output_blocks_the_guest_alone() {
     for how in [Output::blocking, Output::descriptor] {
         let (from, to) = std::io::pipe().expect("a pipe");
-        flood_a_pipe(from, how(to));
+        flood_a_pipe(from, how(to), Backend::Auto);
     }
+    let (from, to) = std::io::pipe().expect("a pipe");
+    flood_a_pipe(from, Output::descriptor(to), Backend::Epoll);
     // What cannot be opened again; a socket holds more.
     let (from, to) = std::os::unix::net::UnixStream::pair().expect("sockets");
-    flood_a_pipe(from, Output::descriptor(to));
+    flood_a_pipe(from, Output::descriptor(to), Backend::Auto);
 }
 
-fn flood_a_pipe(mut from: impl Read, output: Output) {
+fn flood_a_pipe(mut from: impl Read, output: Output, backend: Backend) {
     let flood = program(FLOOD, Grants::NONE.with(Grant::Io));
     let sum = program(
         r#"(module (func (export "main") (result i32) (local $i i32)
@@ -260,7 +263,8 @@ fn flood_a_pipe(mut from: impl Read, output: Output) {
     let world = World { output, ..World::default() };
     let tally = Arc::new(Tally::default());
     let options = Options { world: Arc::new(world), tally: tally.clone(), ..Options::default() };
-    let config = Config::new().workers(1).profile(Profile::Service).watchdog(Some(Duration::from_secs(2)));
+    let config = Config::new().workers(1).profile(Profile::Service).io_backend(backend);
+    let config = config.watchdog(Some(Duration::from_secs(2)));
     let runtime = Runtime::new(config).expect("a runtime");
     let writer = runtime.run(|cx| {
         let mut writer = None;
@@ -291,6 +295,34 @@ fn flood_a_pipe(mut from: impl Read, output: Output) {
     assert!(bytes.len() >= 16 * 4_096, "{} bytes", bytes.len());
     assert!(numbers.eq(0..bytes.len() as u32 / 4), "not in order");
     assert!(tally.used().io >= 16 && tally.used().io <= bytes.len() as u64 / 4_096);
+}
+
+/// A program that does not look how much was written loses nothing: a write is all of it, however slow the reader is.
+#[test]
+fn j_12_output_is_written_whole() {
+    let twice = program(
+        r#"(module (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
+          (memory 1) (data (i32.const 0) "\10\00\00\00\60\ea\00\00")
+          (func $once (result i32)
+            (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8))) (i32.load (i32.const 8)))
+          (func (export "main") (result i32) (i32.add (call $once) (call $once))))"#,
+        Grants::NONE.with(Grant::Io),
+    );
+    let (mut from, to) = std::io::pipe().expect("a pipe");
+    let world = World { output: Output::descriptor(to), ..World::default() };
+    let options = Options { world: Arc::new(world), ..Options::default() };
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        let (mut piece, mut count) = ([0; 1_000], 0);
+        while let Ok(some @ 1..) = from.read(&mut piece) {
+            count += some;
+        }
+        count
+    });
+    let runtime = Runtime::new(Config::new().workers(1)).expect("a runtime");
+    let end = runtime.run(move |cx| twice.call(cx, "main", options)).expect("no task error");
+    assert_eq!(end.expect("no guest error").value, Some(120_000));
+    assert_eq!(reader.join().expect("no panic"), 120_000);
 }
 
 /// Where the runtime has no threads for it, the task writes itself; the charges are the same.

@@ -7,7 +7,7 @@ use crate::error::GuestError;
 use crate::machine::{Machine, Stop};
 use crate::world::{Input, Output, Way};
 use janus::RecvError;
-use janus::io::{IoError, unblock};
+use janus::io::{IoError, PipeWriter, unblock};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl Machine<'_, '_, '_> {
         }
     }
 
-    /// Writes, to a file also at a place that is named. To a pipe it may be less than all, as on any system.
+    /// Writes, to a file also at a place that is named.
     pub(super) fn write_out(&mut self, args: &[u64], place: Option<u64>) -> Result<i32, Stop> {
         let world = self.family.world.clone();
         let done = match self.files.get(args[0]) {
@@ -173,16 +173,37 @@ impl Machine<'_, '_, '_> {
         };
         let done = match to.way() {
             Way::Direct => to.write(&bytes),
-            Way::Pipe(pipe) => {
-                let done = pipe.write(self.cx, &bytes);
-                self.settled(done, || to.write(&bytes))?
-            }
+            Way::Pipe(pipe) => self.write_pipe(pipe, to, &bytes)?,
             Way::Thread => {
                 let (to, bytes) = (to.clone(), Arc::<[u8]>::from(bytes));
                 self.blocking(move || to.write(&bytes))?
             }
         };
         Ok(done.map_err(|error| number(&error)))
+    }
+
+    /// All of it, as programs expect of an output that blocks; each time that the reader made room is an operation.
+    fn write_pipe(
+        &mut self,
+        pipe: &PipeWriter,
+        to: &Output,
+        bytes: &[u8],
+    ) -> Result<io::Result<usize>, Stop> {
+        let mut written = 0;
+        loop {
+            let rest = &bytes[written..];
+            let done = pipe.write(self.cx, rest);
+            match self.settled(done, || to.write(rest))? {
+                // Nothing, of nothing.
+                Ok(0) => return Ok(Ok(written)),
+                Ok(count) => written += count,
+                Err(_) if written > 0 => return Ok(Ok(written)),
+                Err(error) => return Ok(Err(error)),
+            }
+            if written >= bytes.len() {
+                return Ok(Ok(written));
+            }
+        }
     }
 
     /// What is to be written, charged; the inner error is the guest's.
