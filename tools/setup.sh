@@ -19,16 +19,46 @@ install_package() {
     fail "$package is missing ($why); install it with: sudo apt-get install $package"
   fi
   say "installing $package ($why)"
+  with_lists env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$package" ||
+    fail "apt-get could not install $package ($why); see the lines above"
+}
+
+# with_lists COMMAND...: the lists of a fresh machine are empty or old: fetch them, where we may, only when the first
+# try fails. What the second says at its end is shown.
+with_lists() {
   local log
   log=$(mktemp)
-  # The lists of a fresh machine are empty or old: fetch them only when the first try fails.
-  if ! DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$package" >"$log" 2>&1 &&
-    ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$package"; } >"$log" 2>&1; then
-    tail -n 5 "$log" >&2
+  if "$@" >"$log" 2>&1 || { apt-get update -q && "$@"; } >"$log" 2>&1; then
     rm -f "$log"
-    fail "apt-get could not install $package ($why); see the lines above"
+    return
   fi
+  tail -n 5 "$log" >&2
   rm -f "$log"
+  return 1
+}
+
+# fetch WHAT WHY INSTEAD COMMAND...: the command unpacks packages under target/, and installs nothing.
+fetch() {
+  local what=$1 why=$2 instead=$3
+  shift 3
+  if ! has apt-get || ! has dpkg; then
+    fail "$what is missing ($why) and there is no apt-get here; $instead"
+  fi
+  say "fetching $what into target/ ($why)"
+  with_lists "$@" || fail "apt-get could not fetch $what ($why); see the lines above, or $instead"
+}
+
+# unpack FOLDER PACKAGE...: into an empty folder.
+unpack() {
+  local folder=$1
+  shift
+  { rm -rf "$folder" && mkdir -p "$folder"; } || return 1
+  (cd "$folder" && apt-get download "$@" && printf '%s\0' ./*.deb | xargs -0 -I{} dpkg -x {} . && rm -f ./*.deb)
+}
+
+# dependency PACKAGE PATTERN: the first package that it depends on and that looks like this.
+dependency() {
+  apt-cache depends "$1" | sed -n "s/.*Depends: \($2\)\$/\1/p" | head -n 1 | grep .
 }
 
 # component NAME COMMAND...: a part of the Rust toolchain.
@@ -62,15 +92,39 @@ step_c() {
   has pkg-config || install_package pkg-config "the C examples find the installed library with it"
 }
 
-# The guests that are written in C, for the tests of `janus run`.
+# The guests that are written in C and Rust, for the tests of `janus run`.
 step_wasm() {
   has clang || install_package clang "the C guests of the runtime are compiled with it"
-  has wasm-ld || install_package lld "the C guests are linked with it"
+  has wasm-ld || install_package lld "the guests are linked with it"
   [ -e /usr/include/wasm32-wasi/stdio.h ] || install_package wasi-libc "the C library of the guests"
   local version
   version=$(clang -dumpversion | cut -d. -f1)
   compgen -G "/usr/lib/llvm-$version/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a" >/dev/null ||
     install_package "libclang-rt-$version-dev-wasm32" "what the compiler calls in the C guests"
+  step_rust_wasi
+}
+
+# A toolchain without the target is left as it is: Debian's compiler is unpacked beside it and not installed, as one in
+# /usr/bin could be taken for the other.
+step_rust_wasi() {
+  local tools
+  tools=$(cd "$(dirname "$0")" && pwd)
+  if "$tools/rustc-wasi.sh" --version >/dev/null 2>&1; then return; fi
+  fetch "a rustc for WASI" "the Rust guests of the runtime are compiled with it" \
+    "add the target to your toolchain: rustup target add wasm32-wasip1" fetch_rust_wasi "$tools/../target/rust-wasi"
+  "$tools/rustc-wasi.sh" --version >/dev/null || fail "Debian's rustc does not start; add the target to your toolchain: rustup target add wasm32-wasip1"
+}
+
+# fetch_rust_wasi FOLDER: the compiler, what it is linked with, and the library for WASI.
+fetch_rust_wasi() {
+  local std llvm
+  std=$(dependency libstd-rust-dev 'libstd-rust-[0-9].*') || return 1
+  llvm=$(dependency "$std" 'libllvm[0-9].*') || return 1
+  set -- "$1" rustc libstd-rust-dev-wasm32 "$std"
+  # clang of the same version has brought it already.
+  dpkg -s "$llvm" >/dev/null 2>&1 || set -- "$@" "$llvm"
+  unpack "$@" || return 1
+  rm -rf "${1:?}"/usr/share "$1"/usr/lib/rustlib/wasm32-unknown-unknown
 }
 
 step_valgrind() {
@@ -100,32 +154,16 @@ step_linux() {
   local folder
   folder=${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}/linux
   if [ -n "${CAPOS_LINUX-}" ] || compgen -G "$folder/boot/vmlinuz-*" >/dev/null; then return; fi
-  local why="make bench-linux boots it" name=CAPOS_LINUX
-  if ! has apt-get || ! has dpkg; then
-    fail "a Linux kernel is missing ($why) and there is no apt-get here; name one that boots in QEMU by $name=FILE"
-  fi
-  say "fetching linux-image-cloud-amd64 into target/linux ($why)"
-  local log
-  log=$(mktemp)
-  mkdir -p "$folder"
-  # The lists of a fresh machine are empty or old: fetch them, where we may, only when the first try fails.
-  if ! fetch_linux "$folder" >"$log" 2>&1 && ! { apt-get update -q && fetch_linux "$folder"; } >"$log" 2>&1; then
-    tail -n 5 "$log" >&2
-    rm -f "$log"
-    fail "apt-get could not fetch linux-image-cloud-amd64 ($why); see the lines above, or name a kernel by $name=FILE"
-  fi
-  rm -f "$log"
+  fetch linux-image-cloud-amd64 "make bench-linux boots it" "name a kernel that boots in QEMU by CAPOS_LINUX=FILE" fetch_linux "$folder"
 }
 
 # fetch_linux FOLDER: the package is empty and depends on the one of the newest version.
 fetch_linux() {
   local real
-  real=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
-  [ -n "$real" ] || return 1
-  rm -f "$1"/*.deb
-  (cd "$1" && apt-get download "$real" && dpkg -x "$real"_*.deb unpacked) || return 1
+  real=$(dependency linux-image-cloud-amd64 'linux-image-[0-9].*') || return 1
+  unpack "$1/unpacked" "$real" || return 1
   # Its modules are not needed: what the benchmark uses is built in.
-  mkdir -p "$1/boot" && mv "$1"/unpacked/boot/vmlinuz-* "$1/boot/" && rm -rf "$1/unpacked" "$1"/*.deb
+  mkdir -p "$1/boot" && mv "$1"/unpacked/boot/vmlinuz-* "$1/boot/" && rm -rf "$1/unpacked"
 }
 
 step_fuzz() {

@@ -369,6 +369,30 @@ impl<T: Send> Sender<T> {
     }
 }
 
+/// Calls `receive` with how to sleep: until somebody sends, or the time is over.
+fn within<T>(
+    cx: &Cx,
+    timeout: Duration,
+    at: &'static Location<'static>,
+    receive: impl FnOnce(&mut dyn FnMut() -> Result<(), Cancelled>) -> Result<T, RecvError>,
+) -> Result<T, RecvError> {
+    ensure_stack(cx.task);
+    let until = cx.deadline(timeout);
+    let timer = cx.arm(until);
+    let result = receive(&mut || {
+        if cx.shared().now_ns() >= until {
+            return Err(Cancelled);
+        }
+        // A dump shows what it waits for; it goes on by itself.
+        cx.block(Wait::Sleep, at)
+    });
+    cx.shared().timers.disarm(timer);
+    match result {
+        Err(RecvError::Empty) if cx.is_cancelled() => Err(RecvError::Cancelled),
+        other => other,
+    }
+}
+
 impl<T: Send> Receiver<T> {
     /// Receives, and waits for a message.
     #[track_caller]
@@ -385,21 +409,23 @@ impl<T: Send> Receiver<T> {
     #[track_caller]
     pub fn recv_timeout(&self, cx: &Cx, timeout: Duration) -> Result<T, RecvError> {
         let at = Location::caller();
+        within(cx, timeout, at, |sleep| self.recv_by(cx, at, sleep))
+    }
+
+    /// Receives, charged to nobody, and waits so long at most: for what stands behind a call that was charged already, as a
+    /// guest's input does.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn recv_paid(&self, cx: &Cx, timeout: Option<Duration>) -> Result<T, RecvError> {
+        let at = Location::caller();
         ensure_stack(cx.task);
-        let until = cx.deadline(timeout);
-        let timer = cx.arm(until);
-        let result = self.recv_by(cx, at, || {
-            if cx.shared().now_ns() >= until {
-                return Err(Cancelled);
-            }
-            // A dump shows what it waits for; it goes on by itself.
-            cx.block(Wait::Sleep, at)
-        });
-        cx.shared().timers.disarm(timer);
-        match result {
-            Err(RecvError::Empty) if cx.is_cancelled() => Err(RecvError::Cancelled),
-            other => other,
+        if let Some(timeout) = timeout {
+            return within(cx, timeout, at, |sleep| self.recv_free(cx, sleep));
         }
+        self.recv_free(cx, || cx.block(Wait::Recv, at)).map_err(|error| match error {
+            RecvError::Empty => RecvError::Cancelled,
+            other => other,
+        })
     }
 
     /// `Empty`: `sleep` failed.

@@ -245,6 +245,7 @@ mod stats;
 pub mod sync;
 
 mod task;
+mod thread_cpu;
 mod timers;
 mod unwind;
 mod waiter;

@@ -63,6 +63,8 @@ struct Seen {
     epoch: u64,
     task: u64,
     since_ns: u64,
+    /// CPU time of the thread at the first look that found it there still.
+    cpu_ns: Option<u64>,
     /// The spare that serves it.
     spare: Option<usize>,
 }
@@ -114,11 +116,12 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
                 {
                     free.push(spare);
                 }
-                seen[index] = Seen { epoch, task: id, since_ns: now, spare: None };
+                seen[index] = Seen { epoch, task: id, since_ns: now, cpu_ns: None, spare: None };
                 continue;
             }
             let held = Duration::from_nanos(now - seen[index].since_ns);
-            if held < limit || seen[index].spare.is_some() {
+            seen[index].cpu_ns = seen[index].cpu_ns.or_else(|| worker.cpu.time_ns());
+            if held < limit || seen[index].spare.is_some() || is_starved(worker, &seen[index], limit) {
                 continue;
             }
             // One that is free and not stuck itself, or another one; if there is none, again at the next look.
@@ -141,6 +144,13 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             };
         }
     }
+}
+
+/// On a busy machine a thread may wait for a CPU for longer than the limit. Its task is no hog before it had half of that in CPU
+/// time, unless it waits for something else: then it blocks its worker.
+fn is_starved(worker: &Worker, seen: &Seen, limit: Duration) -> bool {
+    let (Some(before), Some(now)) = (seen.cpu_ns, worker.cpu.time_ns()) else { return false };
+    Duration::from_nanos(now.saturating_sub(before)) < limit / 2 && worker.cpu.wants_cpu()
 }
 
 fn report(shared: &Shared, worker: &Worker, hog: Hog) {

@@ -32,6 +32,7 @@ use crate::stack::{Stack, StackClass};
 use crate::state::Event;
 use crate::stats::Counters;
 use crate::task::{Outcome, Priority, Task, TaskCache, TaskRef, Wait, flag};
+use crate::thread_cpu::ThreadCpu;
 use crate::waiter::Waiter;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
@@ -122,6 +123,7 @@ pub(crate) struct Worker {
     pub(crate) inbox: Inbox,
     pub(crate) steal_enabled: AtomicBool,
     pub(crate) thread: Mutex<Option<Thread>>,
+    pub(crate) cpu: ThreadCpu,
     pub(crate) rest: Rest,
     pub(crate) io: Io,
     /// The epoch at which the watchdog last named a hog here: each is named once.
@@ -179,6 +181,7 @@ impl Worker {
             inbox: Inbox::new(),
             steal_enabled: AtomicBool::new(true),
             thread: Mutex::new(None),
+            cpu: ThreadCpu::default(),
             rest: Rest::new(),
             io: Io::new(),
             hogged: AtomicU64::new(u64::MAX),
@@ -736,6 +739,7 @@ impl Worker {
     /// Takes the thread: TLS, name of the thread to unpark.
     pub(crate) fn bind_thread(&self) {
         WORKER.set(self);
+        self.cpu.bind();
         *self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(std::thread::current());
     }
 

@@ -364,3 +364,52 @@ fn io_under_way_on_a_stuck_worker_goes_on_when_trusted() {
         });
     }
 }
+
+/// Keeps the calling thread on the first of the CPUs that it may use.
+fn stay_on_one_cpu() {
+    // SAFETY: a set of CPUs is plain bits, there is room for the answer, and what is set is one of those that were there.
+    unsafe {
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        let size = size_of::<libc::cpu_set_t>();
+        assert_eq!(libc::sched_getaffinity(0, size, &raw mut all), 0);
+        let first = (0..libc::CPU_SETSIZE as usize).find(|&cpu| libc::CPU_ISSET(cpu, &all)).expect("a CPU");
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(first, &mut one);
+        assert_eq!(libc::sched_setaffinity(0, size, &raw const one), 0);
+    }
+}
+
+/// A worker that gets a tenth of a CPU is away for longer than the limit, again and again. A task that checks is not named
+/// for it; one that does not still is.
+#[test]
+fn who_gets_no_cpu_is_no_hog() {
+    let _alone = alone();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for _ in 0..9 {
+            threads.spawn(|| {
+                stay_on_one_cpu();
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let (rt, named) = watched(Config::new().workers(1));
+        let longest = rt.run(|cx| {
+            stay_on_one_cpu();
+            let (start, mut before, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+            while start.elapsed() < Duration::from_secs(3) {
+                cx.yield_now().expect("nobody cancels");
+                longest = longest.max(before.elapsed());
+                before = Instant::now();
+            }
+            longest
+        });
+        let hogs = named.lock().expect("nobody panics").clone();
+        let found = rt.run(|_| hog(|| !named.lock().expect("nobody panics").is_empty()));
+        stop.store(true, Ordering::Relaxed);
+        assert!(longest.as_ref().is_ok_and(|longest| *longest > LIMIT), "it was never away: {longest:?}");
+        assert_eq!(hogs, [], "it was away for {longest:?} at most");
+        assert!(matches!(found, Ok(true)), "a hog is named: {found:?}");
+    });
+}

@@ -33,7 +33,8 @@ Exit codes of `janus run`:
   75        the module needs a grant that it was not given
   76        the guest trapped
   77        the guest was stopped by --timeout
-  78        the runtime could not be started, or the task failed";
+  78        the runtime could not be started, or the task failed
+A function that returns an integer has the row `result` in the table; that is no exit code, which only `proc_exit` gives.";
 
 fn of(resource: Resource) -> u8 {
     match resource {

@@ -51,6 +51,13 @@ fn part_budget(text: &str) -> Result<Budget, String> {
     amount::budget(text, Budget::ZERO)
 }
 
+fn variable(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some(("", _)) | None => Err(format!("`{text}` is no NAME=VALUE")),
+        Some(_) => Ok(text.to_string()),
+    }
+}
+
 fn profile(name: &str) -> Result<Profile, String> {
     match name.trim_start_matches(':') {
         "service" => Ok(Profile::Service),
@@ -75,7 +82,7 @@ struct Run {
     /// A right: memory, spawn, budget, messages, io, clock or random; several with commas or by repeating it
     #[arg(long, value_name = "RIGHT", value_delimiter = ',')]
     grant: Vec<Grant>,
-    /// What the guest may recharge itself with in all, if `budget` is granted
+    /// What the guest may recharge itself with in all; it takes --grant budget
     #[arg(long, value_name = "PART=AMOUNT,...", value_parser = part_budget)]
     recharge: Option<Budget>,
     /// A file that the guest may read, under this name
@@ -84,10 +91,13 @@ struct Run {
     /// A file that it may read and write
     #[arg(long, value_name = "NAME=PATH", value_parser = amount::named)]
     file_rw: Vec<(String, PathBuf)>,
+    /// A variable of the guest's environment, which is empty otherwise
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<String>,
     /// A module that the guest imports from, under this name
     #[arg(long, value_name = "NAME=PATH", value_parser = amount::named)]
     link: Vec<(String, PathBuf)>,
-    /// The exported function to call [default: _start, or main]
+    /// The exported function to call [default: _start, or main]; an integer that it returns is printed, and is no exit code
     #[arg(long)]
     entry: Option<String>,
     /// Stop it after so long

@@ -6,16 +6,22 @@ use crate::top::Watched;
 use janus::budget::UNLIMITED;
 use janus::{Budget, Config, Cx, NurseryOptions, Recharge, Runtime, StackClass, TaskError};
 use janus_guest::amount::{PARTS, show};
-use janus_guest::{End, Given, Grants, GuestError, Input, Need, Options, Program, Tally, Used, World, needs};
+use janus_guest::{
+    End, Given, Grant, Grants, GuestError, Input, Need, Options, Output, Program, Tally, Used, World, needs,
+};
+use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Operations after which a guest gives way. They are instructions, smaller than what native tasks count.
 const QUANTUM: u64 = 16_384;
+/// How long the report of a guest that was stopped waits for somebody who reads it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is wrong, and the exit code that says it.
 struct Failure(u8, String);
@@ -81,12 +87,12 @@ fn world(run: &Run) -> Result<World, Failure> {
     Ok(World {
         args: std::iter::once(name).chain(run.args.iter().cloned()).collect(),
         input: Mutex::new(input),
-        output: Mutex::new(Box::new(std::io::stdout())),
-        errors: Mutex::new(Box::new(std::io::stderr())),
+        output: Output::descriptor(std::io::stdout()),
+        errors: Output::descriptor(std::io::stderr()),
         files,
-        env: Vec::new(),
+        env: run.env.clone(),
         // A run that is to repeat itself begins at the same time and draws the same numbers.
-        epoch: if run.seed.is_some() { std::time::Duration::ZERO } else { epoch },
+        epoch: if run.seed.is_some() { Duration::ZERO } else { epoch },
         seed: run.seed,
     })
 }
@@ -101,6 +107,10 @@ fn try_run(run: &Run) -> Result<u8, Failure> {
     let libraries: Vec<(&str, &[u8])> =
         libraries.iter().map(|(name, wasm)| (name.as_str(), wasm.as_slice())).collect();
     let grants = run.grant.iter().fold(Grants::of(run.profile), |grants, &grant| grants.with(grant));
+    if run.recharge.is_some() && !grants.has(Grant::Budget) {
+        let why = "--recharge limits what the guest recharges itself with, which is a right; to give it: --grant budget";
+        return Err(Failure(code::USAGE, why.to_string()));
+    }
     let program = Program::link(&wasm, &libraries, grants).map_err(|error| refused(&error, run))?;
     let entry = match &run.entry {
         Some(entry) => entry.clone(),
@@ -135,10 +145,27 @@ fn try_run(run: &Run) -> Result<u8, Failure> {
     });
     let ended = ended.map_err(|error| Failure(code::RUNTIME, error.to_string()))?;
     let used = tally.used();
-    if !run.quiet {
-        table(&run.budget, &used);
+    let value = ended.as_ref().ok().and_then(|end| end.as_ref().ok()?.value);
+    let mut report = if run.quiet { String::new() } else { table(&run.budget, &used, value) };
+    let code = verdict(run, &ended, &used, &mut report);
+    say(report, code == code::TIMED_OUT);
+    Ok(code)
+}
+
+/// A guest that waits for somebody who reads its output can be stopped; then nobody may read this either, and it is waited
+/// for so long at most.
+fn say(report: String, stopped: bool) {
+    let (done, told) = mpsc::channel();
+    // If nobody listens there is nothing to say.
+    let print = move || {
+        let _ = write!(std::io::stderr(), "{report}");
+        let _ = done.send(());
+    };
+    if !stopped {
+        print();
+    } else if std::thread::Builder::new().spawn(print).is_ok() {
+        let _ = told.recv_timeout(PATIENCE);
     }
-    Ok(verdict(run, &ended, &used))
 }
 
 /// The guest is alone in its nursery, so that it is known when it cannot go on; the timer is in another.
@@ -185,8 +212,9 @@ fn launch(cx: &Cx, budget: Budget, program: &Program, entry: &str, options: Opti
     ended
 }
 
-fn verdict(run: &Run, ended: &Ended, used: &Used) -> u8 {
-    let explain = |code: u8, why: &dyn std::fmt::Display| {
+/// The exit code; what is to be said of it goes to the report.
+fn verdict(run: &Run, ended: &Ended, used: &Used, report: &mut String) -> u8 {
+    let mut explain = |code: u8, why: &dyn std::fmt::Display| {
         let part = match code {
             code::OPS => Some("ops"),
             code::MEMORY => Some("memory"),
@@ -195,12 +223,10 @@ fn verdict(run: &Run, ended: &Ended, used: &Used) -> u8 {
             code::IO => Some("io"),
             _ => None,
         };
-        match part {
-            Some(part) => {
-                eprintln!("janus: {why}; the guest ran out of {part}: give it more with --budget {part}=...")
-            }
-            None => eprintln!("janus: {why}"),
-        }
+        let more = part.map_or_else(String::new, |part| {
+            format!("; the guest ran out of {part}: give it more with --budget {part}=...")
+        });
+        let _ = writeln!(report, "janus: {why}{more}");
         code
     };
     match ended {
@@ -219,18 +245,22 @@ fn verdict(run: &Run, ended: &Ended, used: &Used) -> u8 {
     }
 }
 
-/// What was used of what.
-fn table(budget: &Budget, used: &Used) {
+/// What was used of what, and what it returned.
+fn table(budget: &Budget, used: &Used, value: Option<i64>) -> String {
     let figures = [used.ops, used.memory, used.spawned, used.messages, used.io];
-    eprintln!("{:<10} {:>16} {:>16} {:>8}", "", "used", "budget", "");
+    let mut text = format!("{:<10} {:>16} {:>16} {:>8}\n", "", "used", "budget", "");
     for ((name, resource), figure) in PARTS.into_iter().zip(figures) {
         let given = budget.get(resource);
         let part = match given {
             0 | UNLIMITED => String::new(),
             given => format!("{:.1} %", figure as f64 * 100.0 / given as f64),
         };
-        eprintln!("{name:<10} {:>16} {:>16} {part:>8}", show(figure), show(given));
+        let _ = writeln!(text, "{name:<10} {:>16} {:>16} {part:>8}", show(figure), show(given));
     }
+    if let Some(value) = value {
+        let _ = writeln!(text, "{:<10} {value:>16}", "result");
+    }
+    text
 }
 
 pub(crate) fn check(guest: &Path) -> ExitCode {

@@ -1,4 +1,4 @@
-//! J-12, end to end: the tool runs programs that were compiled from C by a compiler that knows nothing of us, and modules
+//! J-12, end to end: the tool runs programs that were compiled from C and Rust by compilers that know nothing of us, and modules
 //! in text form; its exit code says what they ran out of.
 
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The C guests, built once.
+/// The guests, built once.
 fn guests() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -116,6 +116,132 @@ fn j_12_c_needs_memory() {
     );
 }
 
+/// Ordinary Rust: a map with random keys, files, arguments, environment, sleep, and a panic, which is a trap.
+#[test]
+fn j_12_rust_reads_and_writes() {
+    let (words, number) = (guest("words"), guest("number"));
+    let counted = "     3 b\n     2 a\n     1 c\n";
+    // Input is io, and no message.
+    let run = ["run", "--grant", "io,memory,random", "--budget", "messages=0", &words];
+    check(&run, "b a b, c! B a", 0, counted, "io");
+    let poem = text("verse", "one\ntwo\nthree\n");
+    let copy = text("copy", "what was there before, and is longer than what will be");
+    let given = format!("in={}", poem.display());
+    let written = format!("out={}", copy.display());
+    let named = ["run", "--grant", "io,memory,random", "--file", &given, &words, "--", "in", "none"];
+    check(&named, "", 1, "", "none: No such file");
+    let rights = ["run", "--grant", "io,memory,clock", "--file", &given, "--file-rw", &written];
+    let with = |more: &[&'static str]| [&rights[..], more, &[&number, "--", "in", "out"]].concat();
+    let start = Instant::now();
+    check(&with(&["--env", "REST=50"]), "", 0, "3 lines\n", "");
+    assert!(start.elapsed() >= Duration::from_millis(150), "it did not sleep");
+    let copied = std::fs::read_to_string(&copy).expect("the copy");
+    assert_eq!(copied, "   1  one\n   2  two\n   3  three\n");
+    check(&with(&["--env", "REST=soon"]), "", 76, "", "REST is a number of milliseconds");
+    check(&with(&["--env", "REST=1h", "--env", "REST"]), "", 64, "", "`REST` is no NAME=VALUE");
+    check(&with(&["--env", "REST=3600000", "--timeout", "300ms"]), "", 77, "", "--timeout");
+    // With a seed time is virtual: three hours pass at once.
+    check(&with(&["--env", "REST=3600000", "--seed", "1"]), "", 0, "3 lines\n", "");
+    let read_only = ["run", "--grant", "io,memory,clock", "--file", &given, &number, "--", "in", "in"];
+    check(&read_only, "", 1, "", "in: Capabilities insufficient");
+}
+
+#[test]
+fn j_12_rust_spawns_and_talks() {
+    let collatz = guest("collatz");
+    let grants = "spawn,messages,io,memory";
+    let budget = "ops=10M,memory=8M,spawn=4,messages=200,io=10";
+    check(&["run", "--grant", grants, "--budget", budget, &collatz], "", 0, "871 takes 178 steps\n", "spawn");
+    let seeded = ["run", "--seed", "9", "--grant", grants, "--budget", budget, &collatz];
+    let (one, two) = (janus(&seeded, ""), janus(&seeded, ""));
+    assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
+    assert_eq!(one.stderr, two.stderr, "the same seed uses the same");
+    let few = ["run", "--grant", grants, "--budget", "ops=10M,memory=8M,spawn=3", &collatz];
+    check(&few, "", 72, "", "--budget spawn=");
+}
+
+/// What is given of files, what is refused, and how it is waited.
+#[test]
+fn j_12_c_uses_files_and_waits() {
+    let links = ["run", "--grant", "io,clock,random,memory", &guest("links")].map(str::to_string);
+    check(&links.each_ref().map(String::as_str), "", 0, "45 functions\n", "");
+    let file = text("posix", "0123456789");
+    let (written, read) = (format!("f={}", file.display()), format!("g={}", file.display()));
+    let posix = guest("posix");
+    let run =
+        ["run", "--grant", "io,clock,memory", "--file", &read, "--file-rw", &written, &posix, "--", "f"];
+    let said = "entry: g\nentry: f\nclosedir: done\npwrite: done\nwrite: done\npread: done\ntext: inmiddle\n\
+        ftruncate: done\nsize: 4\nfsync: done\nfdatasync: done\nfadvise: done\nfallocate: Not supported\nclose: done\n\
+        pread of input: Invalid seek\nmkdir: Capabilities insufficient\nrmdir: Capabilities insufficient\n\
+        unlink: Capabilities insufficient\nrename: Capabilities insufficient\nlink: Capabilities insufficient\n\
+        symlink: Capabilities insufficient\nreadlink: Invalid argument\ncreate: Capabilities insufficient\n\
+        slept: long enough\noutput: 1\ninput: 1 at once\n";
+    check(&run, "", 0, said, "");
+    assert_eq!(std::fs::read_to_string(&file).expect("the file"), "inmi");
+    // A terminal where nobody types: it waits, and not for ever.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_janus"))
+        .args(run)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the tool starts");
+    let stdin = child.stdin.take();
+    let output = child.wait_with_output().expect("the tool ends");
+    drop(stdin);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.ends_with("output: 1\ninput: 0 late\n"), "{said}");
+}
+
+/// A guest that floods a pipe which nobody reads is stopped in time, also when the report would go there too.
+#[test]
+fn j_12_a_pipe_that_nobody_reads() {
+    let flood = text(
+        "pipe",
+        r#"(module (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
+          (memory 1) (data (i32.const 4) "\00\10\00\00") (func (export "main")
+            (loop (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8))) (br 0))))"#,
+    );
+    for both in [false, true] {
+        let (from, to) = std::io::pipe().expect("a pipe");
+        let errors = if both { to.try_clone().expect("a descriptor").into() } else { Stdio::null() };
+        let start = Instant::now();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_janus"))
+            .args(["run", "--workers", "1", "--timeout", "1s", "--budget", "ops=unlimited,io=unlimited"])
+            .args(["--grant", "io", flood.to_str().expect("a plain path")])
+            .stdin(Stdio::null())
+            .stdout(to)
+            .stderr(errors)
+            .spawn()
+            .expect("the tool starts");
+        // So that a tool which hangs does not hang the test.
+        let status = loop {
+            match child.try_wait().expect("a child") {
+                Some(status) => break Some(status),
+                None if start.elapsed() > Duration::from_secs(60) => break None,
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        if status.is_none() {
+            child.kill().expect("it still runs");
+            child.wait().expect("it ends");
+        }
+        drop(from);
+        assert_eq!(status.and_then(|status| status.code()), Some(77));
+        assert!(start.elapsed() >= Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn j_12_results_are_shown() {
+    let fib = text("result", r#"(module (func (export "main") (result i64) (i64.const -42)))"#);
+    let fib = fib.to_str().expect("a plain path");
+    check(&["run", fib], "", 0, "", "result                  -42\n");
+    let quiet = janus(&["run", "--quiet", fib], "");
+    assert_eq!((quiet.status.code(), &quiet.stderr[..]), (Some(0), &b""[..]));
+    check(&["help", "run"], "", 0, "has the row `result`", "");
+}
+
 #[test]
 fn j_12_exit_codes_say_what_ran_out() {
     let endless = text("endless", r#"(module (func (export "main") (loop br 0)))"#);
@@ -166,6 +292,9 @@ fn j_12_errors_say_what_to_do() {
     check(&["run", "--budget", "cpu=3", "x"], "", 64, "", "a budget has no `cpu`");
     check(&["run", "--grant", "root", "x"], "", 64, "", "there is no grant `root`; there are memory, spawn");
     check(&["run", "--profile", "core", "x"], "", 64, "", "has no tasks");
+    check(&["run", "--recharge", "ops=1k", &guest("wc")], "", 64, "", "--grant budget");
+    let recharged = ["run", "--recharge", "ops=1k", "--grant", "budget,io,memory", &guest("wc")];
+    check(&recharged, "", 0, "0 0 0", "");
     check(&["run", "/nonexistent.wasm"], "", 66, "", "cannot read /nonexistent.wasm");
     let broken = text("broken", "(module (func (export \"main\") i32.add))");
     check(&["run", broken.to_str().unwrap()], "", 65, "", "not a valid module");

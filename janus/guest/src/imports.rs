@@ -1,6 +1,7 @@
 //! Every import that a guest can have: its name, its type and the right that it takes.
 
 use crate::grant::Grant;
+use crate::wasi::errno;
 
 /// The runtime's own.
 pub(crate) const JANUS: &str = "janus";
@@ -33,20 +34,32 @@ pub(crate) enum Call {
     EnvironSizes,
     ClockRes,
     ClockTime,
+    FdAdvise,
     FdClose,
     FdStat,
     FdSetFlags,
+    FdSetSize,
     FdFileStat,
     FdPrestat,
     FdPrestatName,
     FdRead,
+    FdReadAt,
+    FdReadDir,
+    FdRenumber,
     FdSeek,
+    FdSync,
     FdTell,
     FdWrite,
+    FdWriteAt,
     PathOpen,
     PathFileStat,
+    PathReadLink,
+    Poll,
+    Raise,
     Exit,
     Random,
+    /// There is nothing to give, and this error number says so.
+    Refuse(i32),
 }
 
 pub(crate) struct Offer {
@@ -66,8 +79,18 @@ const fn wasi(name: &'static str, grant: Option<Grant>, ty: &'static str, call: 
     Offer { module: WASI, name, grant, ty, call }
 }
 
-/// All of them but those that only the pass imports.
-pub(crate) const OFFERS: [Offer; 32] = [
+/// One that works on descriptors and files.
+const fn file(name: &'static str, ty: &'static str, call: Call) -> Offer {
+    wasi(name, Some(Grant::Io), ty, call)
+}
+
+/// One that has nothing to give.
+const fn none(name: &'static str, ty: &'static str, error: i32) -> Offer {
+    file(name, ty, Call::Refuse(error))
+}
+
+/// All of them but those that only the pass imports. Of WASI it is every function that there is.
+pub(crate) const OFFERS: [Offer; 57] = [
     janus("yield", None, ":", Call::Yield),
     janus("spawn", Some(Grant::Spawn), "ili:i", Call::TaskCreate),
     janus("join", Some(Grant::Spawn), "ii:i", Call::TaskJoin),
@@ -81,25 +104,50 @@ pub(crate) const OFFERS: [Offer; 32] = [
     janus("sleep", Some(Grant::Clock), "l:", Call::Sleep),
     wasi("sched_yield", None, ":i", Call::SchedYield),
     wasi("proc_exit", None, "i:", Call::Exit),
+    wasi("proc_raise", None, "i:i", Call::Raise),
     wasi("args_get", None, "ii:i", Call::ArgsGet),
     wasi("args_sizes_get", None, "ii:i", Call::ArgsSizes),
     wasi("environ_get", None, "ii:i", Call::EnvironGet),
     wasi("environ_sizes_get", None, "ii:i", Call::EnvironSizes),
     wasi("clock_res_get", Some(Grant::Clock), "ii:i", Call::ClockRes),
     wasi("clock_time_get", Some(Grant::Clock), "ili:i", Call::ClockTime),
+    wasi("poll_oneoff", Some(Grant::Clock), "iiii:i", Call::Poll),
     wasi("random_get", Some(Grant::Random), "ii:i", Call::Random),
-    wasi("fd_close", Some(Grant::Io), "i:i", Call::FdClose),
-    wasi("fd_fdstat_get", Some(Grant::Io), "ii:i", Call::FdStat),
-    wasi("fd_fdstat_set_flags", Some(Grant::Io), "ii:i", Call::FdSetFlags),
-    wasi("fd_filestat_get", Some(Grant::Io), "ii:i", Call::FdFileStat),
-    wasi("fd_prestat_get", Some(Grant::Io), "ii:i", Call::FdPrestat),
-    wasi("fd_prestat_dir_name", Some(Grant::Io), "iii:i", Call::FdPrestatName),
-    wasi("fd_read", Some(Grant::Io), "iiii:i", Call::FdRead),
-    wasi("fd_seek", Some(Grant::Io), "ilii:i", Call::FdSeek),
-    wasi("fd_tell", Some(Grant::Io), "ii:i", Call::FdTell),
-    wasi("fd_write", Some(Grant::Io), "iiii:i", Call::FdWrite),
-    wasi("path_open", Some(Grant::Io), "iiiiillii:i", Call::PathOpen),
-    wasi("path_filestat_get", Some(Grant::Io), "iiiii:i", Call::PathFileStat),
+    file("fd_advise", "illi:i", Call::FdAdvise),
+    file("fd_close", "i:i", Call::FdClose),
+    file("fd_datasync", "i:i", Call::FdSync),
+    file("fd_fdstat_get", "ii:i", Call::FdStat),
+    file("fd_fdstat_set_flags", "ii:i", Call::FdSetFlags),
+    file("fd_filestat_get", "ii:i", Call::FdFileStat),
+    file("fd_filestat_set_size", "il:i", Call::FdSetSize),
+    file("fd_pread", "iiili:i", Call::FdReadAt),
+    file("fd_prestat_get", "ii:i", Call::FdPrestat),
+    file("fd_prestat_dir_name", "iii:i", Call::FdPrestatName),
+    file("fd_pwrite", "iiili:i", Call::FdWriteAt),
+    file("fd_read", "iiii:i", Call::FdRead),
+    file("fd_readdir", "iiili:i", Call::FdReadDir),
+    file("fd_renumber", "ii:i", Call::FdRenumber),
+    file("fd_seek", "ilii:i", Call::FdSeek),
+    file("fd_sync", "i:i", Call::FdSync),
+    file("fd_tell", "ii:i", Call::FdTell),
+    file("fd_write", "iiii:i", Call::FdWrite),
+    file("path_filestat_get", "iiiii:i", Call::PathFileStat),
+    file("path_open", "iiiiillii:i", Call::PathOpen),
+    file("path_readlink", "iiiiii:i", Call::PathReadLink),
+    none("fd_allocate", "ill:i", errno::NOTSUP),
+    none("fd_fdstat_set_rights", "ill:i", errno::NOTSUP),
+    none("fd_filestat_set_times", "illi:i", errno::NOTCAPABLE),
+    none("path_create_directory", "iii:i", errno::NOTCAPABLE),
+    none("path_filestat_set_times", "iiiilli:i", errno::NOTCAPABLE),
+    none("path_link", "iiiiiii:i", errno::NOTCAPABLE),
+    none("path_remove_directory", "iii:i", errno::NOTCAPABLE),
+    none("path_rename", "iiiiii:i", errno::NOTCAPABLE),
+    none("path_symlink", "iiiii:i", errno::NOTCAPABLE),
+    none("path_unlink_file", "iii:i", errno::NOTCAPABLE),
+    none("sock_accept", "iii:i", errno::NOTSOCK),
+    none("sock_recv", "iiiiii:i", errno::NOTSOCK),
+    none("sock_send", "iiiii:i", errno::NOTSOCK),
+    none("sock_shutdown", "ii:i", errno::NOTSOCK),
 ];
 
 impl Offer {

@@ -45,4 +45,4 @@ pub use grant::{Grant, Grants};
 pub use imports::offers;
 pub use machine::{End, INSTANCE_BYTES, Options};
 pub use program::{CALLS_MAX, MODULES_MAX, Need, Program, STACK_BYTES_MAX, needs};
-pub use world::{Given, Input, Kept, World};
+pub use world::{Given, Input, Kept, Output, World};

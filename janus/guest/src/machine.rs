@@ -146,7 +146,7 @@ fn run(
 pub(crate) struct Machine<'a, 'scope, 'env> {
     pub(crate) cx: &'a Cx,
     scope: Option<&'scope Scope<'scope, 'env>>,
-    program: &'a Program,
+    pub(crate) program: &'a Program,
     pub(crate) family: &'a Arc<Family>,
     capability: Option<&'a CapBudget>,
     pub(crate) vm: Vm,

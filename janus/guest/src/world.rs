@@ -1,9 +1,12 @@
 //! What a guest is given besides rights: arguments, input, output, files, a clock and a source of random numbers.
 
 use janus::Receiver;
+use janus::io::PipeWriter;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -55,6 +58,66 @@ pub struct Given {
 
 type Sink = Box<dyn Write + Send>;
 
+/// Where a guest's output goes.
+#[derive(Clone)]
+pub struct Output {
+    to: Arc<Mutex<Sink>>,
+    way: Way,
+}
+
+/// Who writes, and so who waits.
+#[derive(Clone)]
+pub(crate) enum Way {
+    /// The task, and its worker with it.
+    Direct,
+    /// A thread of the runtime; the task waits.
+    Thread,
+    /// The task, and it alone waits.
+    Pipe(Arc<PipeWriter>),
+}
+
+impl Output {
+    /// To what takes it at once, such as memory or a regular file.
+    #[must_use]
+    pub fn direct(to: impl Write + Send + 'static) -> Output {
+        Output { to: Arc::new(Mutex::new(Box::new(to))), way: Way::Direct }
+    }
+
+    /// To what may make its writer wait: a thread of the runtime writes, and only the task waits for it. When the task is
+    /// cancelled, a write that has begun goes on without it.
+    #[must_use]
+    pub fn blocking(to: impl Write + Send + 'static) -> Output {
+        Output { way: Way::Thread, ..Output::direct(to) }
+    }
+
+    /// To a descriptor of the process, whatever it is. A pipe or a terminal is opened once more, so that nobody who shares it
+    /// notices that we never block there; what cannot be opened again, such as a socket, is left to a thread.
+    #[must_use]
+    pub fn descriptor(to: impl AsFd + Write + Send + 'static) -> Output {
+        let path = format!("/proc/self/fd/{}", to.as_fd().as_raw_fd());
+        if fs::metadata(&path).is_ok_and(|data| data.is_file()) {
+            return Output::direct(to);
+        }
+        // Without the flag, to open a pipe that has lost its reader would wait for another one.
+        let again =
+            fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+        match again.and_then(|file| PipeWriter::new(file.into())) {
+            Ok(pipe) => Output { way: Way::Pipe(Arc::new(pipe)), ..Output::direct(to) },
+            Err(_) => Output::blocking(to),
+        }
+    }
+
+    pub(crate) fn way(&self) -> &Way {
+        &self.way
+    }
+
+    /// All of it, on this thread. So it is written in a deterministic runtime too, which has no I/O of its own.
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        to.write_all(bytes).and_then(|()| to.flush()).map(|()| bytes.len())
+    }
+}
+
 /// What a guest and its children are given.
 pub struct World {
     /// Its arguments; the first is its name.
@@ -64,9 +127,9 @@ pub struct World {
     /// Its standard input.
     pub input: Mutex<Input>,
     /// Its standard output.
-    pub output: Mutex<Sink>,
+    pub output: Output,
     /// Its standard error.
-    pub errors: Mutex<Sink>,
+    pub errors: Output,
     /// Its files.
     pub files: Vec<Given>,
     /// The time of day when the runtime began.
@@ -82,8 +145,8 @@ impl Default for World {
             args: Vec::new(),
             env: Vec::new(),
             input: Mutex::new(Input::Empty),
-            output: Mutex::new(Box::new(io::sink())),
-            errors: Mutex::new(Box::new(io::sink())),
+            output: Output::direct(io::sink()),
+            errors: Output::direct(io::sink()),
             files: Vec::new(),
             epoch: Duration::ZERO,
             seed: Some(0),

@@ -2,7 +2,7 @@
 #![cfg(feature = "wasmtime")]
 
 use janus::{Budget, Config, NurseryOptions, Profile, Recharge, Resource, Runtime, TaskError};
-use janus_guest::{Engine, Grants, GuestError, Input, Kept, Options, Program, Tally, Used, World};
+use janus_guest::{Engine, Grants, GuestError, Input, Kept, Options, Output, Program, Tally, Used, World};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ fn run(engine: Engine, wasm: &[u8], entry: &str, input: &str, budget: Budget) ->
     let world = World {
         args: vec!["guest".into()],
         input: Mutex::new(Input::Bytes(input.into())),
-        output: Mutex::new(Box::new(output.clone())),
+        output: Output::direct(output.clone()),
         ..World::default()
     };
     let options = Options { world: Arc::new(world), tally: tally.clone(), recharge: None };
@@ -85,6 +85,19 @@ fn j_12_engines_agree_on_c_programs() {
     let less = Budget { ops: wc.used.ops - 1, ..BUDGET };
     let stopped = both("wc", &read("wc.wasm"), "_start", "one two\nthree\n", less);
     assert_eq!(stopped.outcome, Outcome::Spent(Resource::Ops));
+}
+
+#[test]
+fn j_12_engines_agree_on_rust_programs() {
+    let folder = guests();
+    let read = |name: &str| std::fs::read(folder.join(name)).expect("a module");
+    let words = both("words", &read("words.wasm"), "_start", "b a b, c! B a", BUDGET);
+    assert_eq!(words.output, "     3 b\n     2 a\n     1 c\n");
+    let collatz = both("collatz", &read("collatz.wasm"), "_start", "", BUDGET);
+    assert_eq!((collatz.output.as_str(), collatz.used.spawned), ("871 takes 178 steps\n", 4));
+    // Without arguments it says how it is used, and exits.
+    let number = both("number", &read("number.wasm"), "_start", "", BUDGET);
+    assert_eq!(number.outcome, Outcome::Ended(None, Some(2)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use janus::{Budget, Config, NurseryOptions, Profile, Recharge, Resource, Runtime, TaskError};
 use janus_guest::{
-    End, Grant, Grants, GuestError, INSTANCE_BYTES, Input, Kept, Options, Program, Tally, Used, World,
+    End, Grant, Grants, GuestError, INSTANCE_BYTES, Input, Kept, Options, Output, Program, Tally, Used, World,
 };
 use std::sync::{Arc, Mutex};
 
@@ -357,11 +357,8 @@ fn j_12_wasi_input_and_output() {
             Input::Bytes(text.clone().into_bytes())
         };
         let kept = Kept::default();
-        let world = World {
-            input: Mutex::new(input),
-            output: Mutex::new(Box::new(kept.clone())),
-            ..World::default()
-        };
+        let world =
+            World { input: Mutex::new(input), output: Output::direct(kept.clone()), ..World::default() };
         let options = Options { world: Arc::new(world), ..Options::default() };
         let done =
             run_with(sovereign(), &cat, SOME, options).expect("no task error").expect("no guest error");

@@ -12,7 +12,7 @@
 use crate::http::{Answer, Request};
 use janus::{Budget, Cx, NurseryError, NurseryOptions, Recharge, Resource, TaskError};
 use janus_guest::amount::part;
-use janus_guest::{End, GuestError, Input, Options, Program, Tally, Used, World};
+use janus_guest::{End, GuestError, Input, Options, Output, Program, Tally, Used, World};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -187,7 +187,7 @@ impl Tenant {
                 return answer;
             }
         }
-        let output = Output::default();
+        let output = Body::default();
         let tally = Arc::new(Tally::default());
         let world = Arc::new(self.world(cx, request, &output));
         let options = Options { world, tally: tally.clone(), recharge: None };
@@ -199,7 +199,7 @@ impl Tenant {
         self.judge(ended, &used, &output)
     }
 
-    fn world(&self, cx: &Cx, request: Request, output: &Output) -> World {
+    fn world(&self, cx: &Cx, request: Request, output: &Body) -> World {
         let Request { method, target, headers, body, .. } = request;
         let headers = headers
             .into_iter()
@@ -209,7 +209,7 @@ impl Tenant {
             args: vec![self.name.clone()],
             env: request.into_iter().chain(headers).collect(),
             input: Mutex::new(Input::Bytes(body)),
-            output: Mutex::new(Box::new(output.clone())),
+            output: Output::direct(output.clone()),
             epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(cx.now()),
             seed: None,
             ..World::default()
@@ -246,7 +246,7 @@ impl Tenant {
         (ended, rest)
     }
 
-    fn judge(&self, ended: Ended, used: &Used, output: &Output) -> Answer {
+    fn judge(&self, ended: Ended, used: &Used, output: &Body) -> Answer {
         let failed = |why: &str| match used.refused() {
             // It was refused something, and did not cope.
             Some(resource) => self.spent(503, resource, &format!("of a request is spent, and then {why}")),
@@ -282,9 +282,9 @@ impl Tenant {
 
 /// What a guest wrote, as long as it is not too long.
 #[derive(Clone, Debug, Default)]
-struct Output(Arc<Mutex<Option<Vec<u8>>>>);
+struct Body(Arc<Mutex<Option<Vec<u8>>>>);
 
-impl Output {
+impl Body {
     /// `None`: it was too long.
     fn take(&self) -> Option<Vec<u8>> {
         let mut bytes = locked(&self.0);
@@ -293,7 +293,7 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for Body {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
         let mut bytes = locked(&self.0);
         let bytes = bytes.get_or_insert_default();
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn j_13_answers_have_a_limit() {
-        let mut output = Output::default();
+        let mut output = Body::default();
         assert_eq!(output.take(), Some(Vec::new()));
         output.write_all(&vec![b'x'; ANSWER_MAX]).expect("it fits");
         output.write_all(b"y").expect("the piece that crosses the line is taken");

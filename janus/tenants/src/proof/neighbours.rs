@@ -11,7 +11,7 @@ const PIPELINED: usize = 4;
 const RETRIES_MAX: u32 = 20;
 
 /// Their names.
-pub(super) const NAMES: [&str; 4] = ["hello", "greet", "wc", "primes"];
+pub(super) const NAMES: [&str; 5] = ["hello", "greet", "wc", "words", "primes"];
 
 /// What one of them saw.
 #[derive(Debug, Default)]
@@ -46,6 +46,11 @@ fn question(name: &str, turn: usize) -> (Vec<u8>, u16, String) {
                 post_chunks("/wc", &body, 1 + turn % 50)
             };
             (request, 200, answer)
+        }
+        "words" => {
+            let (some, more) = (turn % 9 + 1, turn % 20 + 11);
+            let body = format!("{}{}", "Alpha, beta. ".repeat(some), "beta! ".repeat(more));
+            (post("/words", &body), 200, format!("{:>6} beta\n{some:>6} alpha\n", some + more))
         }
         "primes" => (get("/primes"), 200, "550 primes below 4000\n".into()),
         _ => (get("/hello"), 200, "Hello there\n".into()),
