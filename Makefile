@@ -45,7 +45,7 @@ PROOF = $(CAPOS) proof $(@:run-%=%) $(MACHINE) $(ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help run tour test setup setup-rust setup-test setup-wasm setup-bench setup-peers setup-fuzz setup-qemu setup-iso setup-linux \
-  clean janus run-tenants install asan replay iso iso-test terminal-test kernel-test linux-test bench-kernel bench-linux \
+  clean janus guests run-tenants install asan replay iso iso-test terminal-test kernel-test linux-test bench-kernel bench-linux \
   run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-ipc run-park run-ring-flood \
   run-tlb-stress run-fuzz run-fuzz-long run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock run-latency run-policy run-dispatch \
   run-thread-fairness run-thread-fairness-interactive run-thread-fairness-weight-change run-smp-fairness run-thread-scale run-smp-process-scale \
@@ -94,6 +94,9 @@ janus: setup-rust ## play the examples of the runtime, one after the other
 	@for name in hello budget replay pipeline hog overflow trace supervisor; do \
 	  printf '\n--- %s (janus/examples/%s.rs)\n' $$name $$name; \
 	  cargo run --release --quiet --locked -p janus --example $$name || exit 1; done
+
+guests: setup-wasm ## build the guests written in C and Rust into target/guests, for `janus run` (docs/janus-guests.md)
+	@janus/guest/guests/build.sh target/guests && ls target/guests/*.wasm
 
 run-tenants: setup-wasm ## an HTTP server with handlers that nobody trusts, under attack beside well-behaved ones (ARGS=--short)
 	@janus/guest/guests/build.sh target/tenants

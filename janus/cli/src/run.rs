@@ -223,10 +223,12 @@ fn verdict(run: &Run, ended: &Ended, used: &Used, report: &mut String) -> u8 {
             code::IO => Some("io"),
             _ => None,
         };
-        let more = part.map_or_else(String::new, |part| {
-            format!("; the guest ran out of {part}: give it more with --budget {part}=...")
-        });
-        let _ = writeln!(report, "janus: {why}{more}");
+        let _ = match part {
+            Some(part) => {
+                writeln!(report, "janus: {why}: it ran out of {part}; give it more with --budget {part}=...")
+            }
+            None => writeln!(report, "janus: {why}"),
+        };
         code
     };
     match ended {
@@ -241,6 +243,7 @@ fn verdict(run: &Run, ended: &Ended, used: &Used, report: &mut String) -> u8 {
         Err(TaskError::Cancelled) if run.timeout.is_some() => {
             explain(code::TIMED_OUT, &"the guest was stopped by --timeout")
         }
+        Err(error @ TaskError::BudgetExceeded(_)) => explain(code::of_task(error), &"the guest was stopped"),
         Err(error) => explain(code::of_task(error), error),
     }
 }
