@@ -8,6 +8,9 @@ use std::fmt;
 /// An infinite component.
 pub const UNLIMITED: u64 = u64::MAX;
 
+/// A child that lives on its parent's budget gets at most one in so many parts of what is left.
+pub const PART: u64 = 8;
+
 /// What a child gets of its nursery's pool unless it is told otherwise [SCHED:8.2.1].
 pub const DEFAULT_OPS: u64 = 1_000_000;
 /// See [`DEFAULT_OPS`]; bytes.

@@ -11,7 +11,7 @@
 //! 3. What children were given and have not used is put back into the pool before `live` falls.
 
 use crate::account::{self, Account};
-use crate::budget::{Budget, Resource, UNLIMITED, put};
+use crate::budget::{Budget, PART, Resource, UNLIMITED, put};
 use crate::cx::TaskId;
 use crate::error::{RechargeError, SpawnError, TaskError};
 use crate::lock::SpinLock;
@@ -27,9 +27,6 @@ const CLOSING: u32 = 1;
 const CANCELLED: u32 = 2;
 /// A child has an exact budget, which no pool adds to.
 const HAS_FIXED: u32 = 4;
-
-/// A child that lives on its parent's budget gets at most one in so many parts of what is left.
-const PART: u64 = 8;
 
 /// In `live`: the parent waits for the last child.
 const WAITING: usize = 1;

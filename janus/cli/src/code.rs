@@ -4,7 +4,7 @@ use janus::{Resource, TaskError};
 use janus_guest::{GuestError, Used};
 
 /// The largest code that a guest can give; larger ones become this one.
-pub(crate) const GUEST_MAX: i32 = 63;
+pub(crate) const GUEST_MAX: u32 = 63;
 pub(crate) const USAGE: u8 = 64;
 pub(crate) const BAD_MODULE: u8 = 65;
 pub(crate) const CANNOT_READ: u8 = 66;
@@ -21,10 +21,10 @@ pub(crate) const RUNTIME: u8 = 78;
 /// For `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes of `janus run`:
-  0 to 63   what the guest said (larger codes of a guest become 63)
+  0 to 63   what the guest said (larger codes of a guest, and negative ones, become 63)
   64        the command line is wrong
   65        the module is malformed, too large, or its imports cannot be linked
-  66        a file cannot be read
+  66        a file cannot be read, or the output not written
   70        the guest ran out of ops
   71        ... of memory: it was refused some, and then failed
   72        ... of spawn: it was refused a child, and then failed

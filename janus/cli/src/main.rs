@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod code;
+mod module;
 mod run;
 mod top;
 
@@ -58,6 +59,11 @@ fn variable(text: &str) -> Result<String, String> {
     }
 }
 
+fn workers(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| format!("`{text}` is no number of threads: 1 or more"))
+}
+
 fn profile(name: &str) -> Result<Profile, String> {
     match name.trim_start_matches(':') {
         "service" => Ok(Profile::Service),
@@ -72,8 +78,8 @@ fn profile(name: &str) -> Result<Profile, String> {
 struct Run {
     /// The module: WebAssembly, binary or text
     guest: PathBuf,
-    /// What the guest may use: ops, memory, spawn, messages, io; `unlimited` is an amount too. What is not named is ops=1M,
-    /// memory=16M, spawn=0, messages=10k, io=1k
+    /// What the guest may use: ops, memory, spawn, messages, io; k, M and G are thousands, of memory 1,024; `unlimited` is an
+    /// amount too. What is not named is ops=1M, memory=16M, spawn=0, messages=10k, io=1k
     #[arg(long, value_name = "PART=AMOUNT,...", default_value = "", hide_default_value = true, value_parser = whole_budget)]
     budget: Budget,
     /// service grants everything but `budget`; cluster and sovereign grant nothing by themselves
@@ -85,10 +91,10 @@ struct Run {
     /// What the guest may recharge itself with in all; it takes --grant budget
     #[arg(long, value_name = "PART=AMOUNT,...", value_parser = part_budget)]
     recharge: Option<Budget>,
-    /// A file that the guest may read, under this name
+    /// A file that the guest may read, under this name; a path alone is known by its last part
     #[arg(long, value_name = "NAME=PATH", value_parser = amount::named)]
     file: Vec<(String, PathBuf)>,
-    /// A file that it may read and write
+    /// A file that it may read and write; it is made if it is not there
     #[arg(long, value_name = "NAME=PATH", value_parser = amount::named)]
     file_rw: Vec<(String, PathBuf)>,
     /// A variable of the guest's environment, which is empty otherwise
@@ -100,11 +106,11 @@ struct Run {
     /// The exported function to call [default: _start, or main]; an integer that it returns is printed, and is no exit code
     #[arg(long)]
     entry: Option<String>,
-    /// Stop it after so long
+    /// Stop it after so long; with --seed after so much virtual time or so much real time
     #[arg(long, value_parser = amount::duration)]
     timeout: Option<Duration>,
     /// Worker threads [default: one a CPU]
-    #[arg(long)]
+    #[arg(long, value_parser = workers)]
     workers: Option<usize>,
     /// Deterministic mode: the same seed, the same run
     #[arg(long)]
@@ -132,7 +138,7 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Run(run) => run::run(&run),
-        Command::Check { guest } => run::check(&guest),
+        Command::Check { guest } => module::check(&guest),
         Command::Top { socket, every, once } => top::top(&socket, every, once),
     }
 }

@@ -1,18 +1,20 @@
-//! `janus run` and `janus check`.
+//! `janus run`.
 
 use crate::Run;
 use crate::code;
+use crate::module::{self, Failure, read};
 use crate::top::Watched;
 use janus::budget::UNLIMITED;
 use janus::{Budget, Config, Cx, NurseryOptions, Recharge, Runtime, StackClass, TaskError};
 use janus_guest::amount::{PARTS, show};
 use janus_guest::{
-    End, Given, Grant, Grants, GuestError, Input, Need, Options, Output, Program, Tally, Used, World, needs,
+    End, Given, Grant, Grants, GuestError, Input, Need, Options, Output, Program, Tally, Used, World,
+    functions, needs,
 };
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -23,33 +25,38 @@ const QUANTUM: u64 = 16_384;
 /// How long the report of a guest that was stopped waits for somebody who reads it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is wrong, and the exit code that says it.
-struct Failure(u8, String);
-
 type Ended = Result<Result<End, GuestError>, TaskError>;
 
 pub(crate) fn run(run: &Run) -> ExitCode {
     match try_run(run) {
         Ok(code) => ExitCode::from(code),
-        Err(Failure(code, why)) => {
-            eprintln!("janus: {why}");
-            ExitCode::from(code)
-        }
+        Err(failure) => failure.tell(),
     }
 }
 
-/// A module, from its binary or its text form.
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    let bytes = std::fs::read(path)
-        .map_err(|error| Failure(code::CANNOT_READ, format!("cannot read {}: {error}", path.display())))?;
-    let wasm = wat::parse_bytes(&bytes)
-        .map_err(|error| Failure(code::BAD_MODULE, format!("{} is no module: {error}", path.display())))?;
-    Ok(wasm.into_owned())
+/// Everything that a module imports and was not granted, so that it is asked for once.
+fn lacking(wasm: &[u8], grants: Grants) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for need in needs(wasm).unwrap_or_default() {
+        // Memory that does not grow is no reason to refuse it.
+        if let Need::Granted(_, grant) = need
+            && !grants.has(grant)
+            && grant != Grant::Memory
+            && !names.contains(&grant.name())
+        {
+            names.push(grant.name());
+        }
+    }
+    names.join(",")
 }
 
-fn refused(error: &GuestError, run: &Run) -> Failure {
+fn refused(error: &GuestError, run: &Run, wasm: &[u8], grants: Grants) -> Failure {
     let hint = match error {
-        GuestError::NotGranted { grant, .. } => format!("; to give it: --grant {grant}"),
+        GuestError::NotGranted { grant, .. } => match lacking(wasm, grants) {
+            // It is a linked module that imports it.
+            names if names.is_empty() => format!("; to give it: --grant {grant}"),
+            names => format!("; to give it what it needs: --grant {names}"),
+        },
         GuestError::UnknownImport { .. } => {
             format!("; `janus check {}` lists its imports", run.guest.display())
         }
@@ -71,7 +78,17 @@ fn open(files: &[(String, PathBuf)], writable: bool, given: &mut Vec<Given>) -> 
         let file = file.map_err(|error| {
             Failure(code::CANNOT_READ, format!("cannot open {}: {error}", path.display()))
         })?;
-        given.push(Given { name: name.clone(), file, writable });
+        if file.metadata().is_ok_and(|data| data.is_dir()) {
+            let why = format!("{} is a directory; a guest is given files, one by one", path.display());
+            return Err(Failure(code::CANNOT_READ, why));
+        }
+        // As a guest's own paths are read.
+        let name = name.trim_start_matches("./").trim_start_matches('/').to_string();
+        if name.is_empty() || given.iter().any(|other: &Given| other.name == name) {
+            let why = format!("two files are called `{name}`, or one has no name; write NAME=PATH");
+            return Err(Failure(code::USAGE, why));
+        }
+        given.push(Given { name, file, writable });
     }
     Ok(())
 }
@@ -97,6 +114,53 @@ fn world(run: &Run) -> Result<World, Failure> {
     })
 }
 
+fn check_recharge(run: &Run, grants: Grants) -> Result<(), Failure> {
+    let why = match (run.recharge.is_some(), grants.has(Grant::Budget)) {
+        (true, false) => {
+            "--recharge limits what the guest recharges itself with, which is a right; to give it: --grant budget"
+        }
+        (false, true) => {
+            "--grant budget lets the guest recharge itself; say with how much in all: --recharge ops=1M"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure(code::USAGE, why.to_string()))
+}
+
+fn find_entry(run: &Run, wasm: &[u8]) -> Result<String, Failure> {
+    let exported = functions(wasm).unwrap_or_default();
+    let found = match &run.entry {
+        Some(entry) => exported.iter().find(|name| *name == entry).map(String::as_str),
+        None => module::entry(&exported),
+    };
+    found.map(str::to_string).ok_or_else(|| {
+        let wanted = run.entry.as_ref().map_or_else(
+            || "neither `_start` nor `main`".to_string(),
+            |entry| format!("no function `{entry}`"),
+        );
+        let others = match exported.len() {
+            0 => "it exports no function at all".to_string(),
+            _ => format!("name one that it has with --entry: {}", exported.join(", ")),
+        };
+        Failure(code::BAD_MODULE, format!("the module exports {wanted}; {others}"))
+    })
+}
+
+/// Virtual time stands still while a guest computes: with a seed a thread watches the clock, and ends the process.
+fn stop_in_real_time(run: &Run, timeout: Duration, tally: &Tally, done: &mpsc::Receiver<()>) {
+    if done.recv_timeout(timeout) != Err(mpsc::RecvTimeoutError::Timeout) {
+        return;
+    }
+    let mut report = if run.quiet { String::new() } else { table(&run.budget, &tally.used(), None) };
+    report.push_str("janus: the guest was stopped by --timeout\n");
+    say(report, true);
+    if let Some(socket) = &run.watch {
+        // Nobody else will.
+        let _ = std::fs::remove_file(socket);
+    }
+    std::process::exit(i32::from(code::TIMED_OUT));
+}
+
 fn try_run(run: &Run) -> Result<u8, Failure> {
     let wasm = read(&run.guest)?;
     let libraries: Vec<(String, Vec<u8>)> = run
@@ -107,20 +171,10 @@ fn try_run(run: &Run) -> Result<u8, Failure> {
     let libraries: Vec<(&str, &[u8])> =
         libraries.iter().map(|(name, wasm)| (name.as_str(), wasm.as_slice())).collect();
     let grants = run.grant.iter().fold(Grants::of(run.profile), |grants, &grant| grants.with(grant));
-    if run.recharge.is_some() && !grants.has(Grant::Budget) {
-        let why = "--recharge limits what the guest recharges itself with, which is a right; to give it: --grant budget";
-        return Err(Failure(code::USAGE, why.to_string()));
-    }
-    let program = Program::link(&wasm, &libraries, grants).map_err(|error| refused(&error, run))?;
-    let entry = match &run.entry {
-        Some(entry) => entry.clone(),
-        None if program.exports("_start") => "_start".to_string(),
-        None => "main".to_string(),
-    };
-    if !program.exports(&entry) {
-        let why = format!("the module exports no function `{entry}`; name one that it has with --entry");
-        return Err(Failure(code::BAD_MODULE, why));
-    }
+    check_recharge(run, grants)?;
+    let program =
+        Program::link(&wasm, &libraries, grants).map_err(|error| refused(&error, run, &wasm, grants))?;
+    let entry = find_entry(run, &wasm)?;
     let mut config = Config::new().profile(run.profile).quantum(QUANTUM);
     config = run.workers.map_or(config.clone(), |workers| config.workers(workers));
     let config = run.seed.map_or(config.clone(), |seed| config.seed(seed));
@@ -135,19 +189,34 @@ fn try_run(run: &Run) -> Result<u8, Failure> {
     let tally = Arc::new(Tally::default());
     let options = Options { world: Arc::new(world(run)?), recharge: run.recharge, tally: tally.clone() };
     let done = AtomicBool::new(false);
+    let (running, over) = mpsc::channel();
     let ended = std::thread::scope(|threads| {
+        if let (Some(timeout), Some(_)) = (run.timeout, run.seed) {
+            let tally = &tally;
+            threads.spawn(move || stop_in_real_time(run, timeout, tally, &over));
+        }
         if let Some(watched) = &watched {
             threads.spawn(|| watched.serve(&runtime, &tally, &done));
         }
         let ended = runtime.run(|cx| supervise(cx, run, &program, &entry, options));
         done.store(true, Ordering::Release);
+        drop(running);
         ended
     });
     let ended = ended.map_err(|error| Failure(code::RUNTIME, error.to_string()))?;
+    if let Ok(Err(error @ GuestError::NoEntry { .. })) = &ended {
+        return Err(Failure(code::BAD_MODULE, error.to_string()));
+    }
     let used = tally.used();
     let value = ended.as_ref().ok().and_then(|end| end.as_ref().ok()?.value);
     let mut report = if run.quiet { String::new() } else { table(&run.budget, &used, value) };
     let code = verdict(run, &ended, &used, &mut report);
+    let wants_memory = || needs(&wasm).is_ok_and(|needs| needs.iter().any(Need::is_growth));
+    if code != 0 && !grants.has(Grant::Memory) && wants_memory() {
+        report.push_str(
+            "janus: it may not have more memory than it began with; to let it grow: --grant memory\n",
+        );
+    }
     say(report, code == code::TIMED_OUT);
     Ok(code)
 }
@@ -237,7 +306,7 @@ fn verdict(run: &Run, ended: &Ended, used: &Used, report: &mut String) -> u8 {
             _ if code::refused(used).is_some() => {
                 explain(code::refused(used).unwrap_or_default(), &"the guest failed after a refusal")
             }
-            exit => exit.clamp(1, code::GUEST_MAX) as u8,
+            exit => (exit as u32).min(code::GUEST_MAX) as u8,
         },
         Ok(Err(error)) => explain(code::of_guest(error, used), error),
         Err(TaskError::Cancelled) if run.timeout.is_some() => {
@@ -264,36 +333,4 @@ fn table(budget: &Budget, used: &Used, value: Option<i64>) -> String {
         let _ = writeln!(text, "{:<10} {value:>16}", "result");
     }
     text
-}
-
-pub(crate) fn check(guest: &Path) -> ExitCode {
-    let found = read(guest)
-        .and_then(|wasm| needs(&wasm).map_err(|error| Failure(code::BAD_MODULE, error.to_string())));
-    match found {
-        Ok(found) => {
-            let mut grants = Vec::new();
-            for need in &found {
-                match need {
-                    Need::Free(name) => println!("{name:<48} free"),
-                    Need::Granted(name, grant) => {
-                        println!("{name:<48} --grant {grant}");
-                        if !grants.contains(&grant.name()) {
-                            grants.push(grant.name());
-                        }
-                    }
-                    Need::Linked(name) => {
-                        println!("{name:<48} --link {}=PATH", name.split('.').next().unwrap_or_default())
-                    }
-                }
-            }
-            let grants =
-                if grants.is_empty() { String::new() } else { format!(" --grant {}", grants.join(",")) };
-            println!("to run it: janus run{grants} {}", guest.display());
-            ExitCode::SUCCESS
-        }
-        Err(Failure(code, why)) => {
-            eprintln!("janus: {why}");
-            ExitCode::from(code)
-        }
-    }
 }

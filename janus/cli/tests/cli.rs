@@ -248,6 +248,9 @@ fn j_12_exit_codes_say_what_ran_out() {
     let endless = endless.to_str().expect("a plain path");
     check(&["run", endless], "", 70, "", "ran out of ops");
     check(&["run", "--budget", "ops=unlimited", "--timeout", "200ms", endless], "", 77, "", "--timeout");
+    // Virtual time stands still there.
+    let seeded = ["run", "--budget", "ops=unlimited", "--timeout", "200ms", "--seed", "3", endless];
+    check(&seeded, "", 77, "", "--timeout");
     let flood = text(
         "flood",
         r#"(module (import "janus" "channel" (func $c (param i32) (result i32)))
@@ -282,8 +285,73 @@ fn j_12_exit_codes_say_what_ran_out() {
         r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func $e (param i32))) (func (export "main") (call $e (i32.const 300))))"#,
     );
     check(&["run", exits.to_str().unwrap()], "", 63, "", "");
+    let negative = text(
+        "negative",
+        r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func $e (param i32))) (func (export "main") (call $e (i32.const -1))))"#,
+    );
+    check(&["run", negative.to_str().unwrap()], "", 63, "", "");
+    let wants = text(
+        "wants",
+        r#"(module (memory 1) (func (export "main")
+          (if (i32.eq (memory.grow (i32.const 1)) (i32.const -1)) (then unreachable))))"#,
+    );
+    check(&["run", wants.to_str().unwrap()], "", 76, "", "--grant memory");
     let trap = text("trap", r#"(module (func (export "main") unreachable))"#);
     check(&["run", trap.to_str().unwrap()], "", 76, "", "unreachable");
+}
+
+/// Whatever comes as a module, what is said of it is short; and nobody minds if it is not read.
+#[test]
+fn j_12_errors_are_short() {
+    let zeros = Path::new(env!("CARGO_TARGET_TMPDIR")).join("zeros.wasm");
+    for (bytes, said) in [
+        (vec![0; 17 << 20], "it has over 16777216 bytes"),
+        (vec![b'('; 1 << 20], "zeros.wasm:1:"),
+        (vec![0xFF; 1 << 10], "neither the binary nor the text form"),
+    ] {
+        std::fs::write(&zeros, bytes).expect("a file");
+        let zeros = zeros.to_str().expect("a plain path");
+        check(&["run", zeros], "", 65, "", said);
+        let output = janus(&["check", zeros], "");
+        assert!(output.stderr.len() < 1_000, "{} bytes of error", output.stderr.len());
+    }
+    let wc = guest("wc");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let (closed, pipe) = std::io::pipe().expect("a pipe");
+    drop(closed);
+    for (out, code) in [(Stdio::from(full), 66), (Stdio::from(pipe), 0)] {
+        let status = Command::new(env!("CARGO_BIN_EXE_janus"))
+            .args(["check", &wc])
+            .stdout(out)
+            .stderr(Stdio::null())
+            .status()
+            .expect("the tool starts");
+        assert_eq!(status.code(), Some(code));
+    }
+}
+
+/// A child that would have no room for its memory is refused when it is made.
+#[test]
+fn j_12_a_share_that_is_too_small_is_refused_at_once() {
+    let many = text(
+        "many",
+        r#"(module (import "janus" "spawn" (func $spawn (param i32 i64 i32) (result i32)))
+          (import "janus" "join" (func $join (param i32 i32) (result i32)))
+          (table funcref (elem $child)) (memory 1)
+          (func $child (param i64) (result i64) (local.get 0))
+          (func (export "main") (result i32) (local $made i32) (local $i i32)
+            (block (loop
+              (br_if 1 (i32.eq (call $spawn (i32.const 0) (i64.const 0) (i32.const 0)) (i32.const -3)))
+              (local.set $made (i32.add (local.get $made) (i32.const 1)))
+              (br 0)))
+            (loop
+              (if (call $join (local.get $i) (i32.const 0)) (then unreachable))
+              (local.set $i (i32.add (local.get $i) (i32.const 1)))
+              (br_if 0 (i32.lt_u (local.get $i) (local.get $made))))
+            (local.get $made)))"#,
+    );
+    let many = many.to_str().expect("a plain path");
+    check(&["run", "--grant", "spawn", "--budget", "spawn=100,memory=4M", many], "", 0, "", "result");
 }
 
 #[test]
@@ -299,10 +367,31 @@ fn j_12_errors_say_what_to_do() {
     let broken = text("broken", "(module (func (export \"main\") i32.add))");
     check(&["run", broken.to_str().unwrap()], "", 65, "", "not a valid module");
     let nothing = text("nothing", "(module)");
-    check(&["run", nothing.to_str().unwrap()], "", 65, "", "--entry");
+    check(
+        &["run", nothing.to_str().unwrap()],
+        "",
+        65,
+        "",
+        "neither `_start` nor `main`; it exports no function at all",
+    );
+    let add = text("add", r#"(module (func (export "add") (param i32)) (func (export "run")))"#);
+    check(&["run", add.to_str().unwrap()], "", 65, "", "with --entry: add, run");
+    check(&["run", "--entry", "add", add.to_str().unwrap()], "", 65, "", "without parameters");
+    check(&["check", add.to_str().unwrap()], "", 0, "janus run --entry add", "");
+    check(&["run", "--grant", "budget", &guest("wc")], "", 64, "", "--recharge ops=1M");
+    check(&["run", "--workers", "0", &guest("wc")], "", 64, "", "1 or more");
+    check(&["run", "--file", "x=/", &guest("wc")], "", 75, "", "--grant io");
+    check(&["run", "--grant", "io", "--file", "x=/", &guest("wc")], "", 66, "", "is a directory");
+    let twice = format!("{0}", broken.display());
+    let twice = ["run", "--grant", "io", "--file", &twice, "--file", &twice, &guest("wc")];
+    check(&twice, "", 64, "", "two files are called `broken.wat`");
+    // All that it lacks, at once.
+    check(&["run", &guest("words")], "", 75, "", "--grant io,random");
     let needy = text("needy", r#"(module (import "lib" "f" (func)) (func (export "main")))"#);
     check(&["run", needy.to_str().unwrap()], "", 65, "", "janus check");
-    check(&["check", needy.to_str().unwrap()], "", 0, "--link lib=PATH", "");
+    check(&["check", needy.to_str().unwrap()], "", 0, "janus run --link lib=PATH", "");
+    let odd = text("odd", r#"(module (import "janus" "fly" (func)) (func (export "main")))"#);
+    check(&["check", odd.to_str().unwrap()], "", 65, "nobody provides it", "");
     check(&["check", &guest("primes")], "", 0, "to run it: janus run --grant", "");
     check(&["help", "run"], "", 0, "the guest ran out of ops", "");
 }

@@ -26,7 +26,8 @@ enum {
 typedef int64_t (*janus_entry)(int64_t);
 
 JANUS_IMPORT("yield") void janus_yield(void);
-/* The right `spawn`. A null budget is the default share. The answer is the child's number, or an error. */
+/* The right `spawn`. The answer is the child's number, or an error. A null budget is an eighth of what is left here, or 1M operations
+   and 16 MiB where that is less; JANUS_BUDGET says that no child fits into that: join some first, or name a budget. */
 JANUS_IMPORT("spawn") int janus_spawn(janus_entry entry, int64_t argument, const struct janus_budget *budget);
 JANUS_IMPORT("join") int janus_join(int child, int64_t *result);
 JANUS_IMPORT("cancel") int janus_cancel(int child);

@@ -89,7 +89,8 @@ pub fn sleep(nanoseconds: u64) {
 pub struct Child(i32);
 
 impl Child {
-    /// Without a budget it gets the default share.
+    /// Without a budget it gets an eighth of what is left here, or 1M operations and 16 MiB where that is less; an error of the
+    /// budget says that no child fits into that.
     pub fn spawn(entry: Entry, argument: i64, budget: Option<&Budget>) -> Result<Child, Error> {
         let budget = budget.map_or(ptr::null(), |budget| budget);
         // SAFETY: the budget is null, or lives during the call.

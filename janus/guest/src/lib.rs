@@ -44,5 +44,5 @@ pub use grant::{Grant, Grants};
 #[doc(hidden)]
 pub use imports::offers;
 pub use machine::{End, INSTANCE_BYTES, Options};
-pub use program::{CALLS_MAX, MODULES_MAX, Need, Program, STACK_BYTES_MAX, needs};
+pub use program::{CALLS_MAX, MODULES_MAX, Need, Program, STACK_BYTES_MAX, functions, needs};
 pub use world::{Given, Input, Kept, Output, World};

@@ -11,6 +11,7 @@ use crate::pass::{ELEMENT, PAGE};
 use crate::program::Program;
 use crate::wasi::Files;
 use crate::world::World;
+use janus::budget::PART;
 use janus::{
     Budget, CapBudget, ChargeError, Cx, Handle, Held, NurseryOptions, Operation, RecvError, Resource, Scope,
     SendError, SpawnError, StackClass, TaskError,
@@ -165,7 +166,7 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         family: &'a Arc<Family>,
         capability: Option<&'a CapBudget>,
     ) -> Result<Self, GuestError> {
-        let bytes = program.parts().iter().fold(INSTANCE_BYTES, |sum, part| sum.saturating_add(part.bytes));
+        let bytes = bytes_of(program);
         let mut held = Vec::new();
         // Nothing is made before it is paid for.
         match hold(cx, family, &mut held, bytes) {
@@ -344,6 +345,10 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
             let Some(budget) = self.budget_at(budget) else { return Ok(code::FAULT) };
             children = budget.spawn_count;
             task = task.budget(budget);
+        } else if self.cx.budget().memory.div_ceil(PART) < bytes_of(self.program) {
+            // Its share would not hold its instance: its parent learns that now, and not when it joins.
+            self.family.tally.memory_refused();
+            return Ok(code::BUDGET);
         }
         if let Some(capability) = self.cx.cap_spawn().filter(|_| children > 0) {
             task = task.grant_spawn(capability).children(children);
@@ -478,6 +483,11 @@ impl Drop for Machine<'_, '_, '_> {
         let bytes = self.held.iter().map(|(bytes, _)| bytes).sum();
         self.family.tally.memory_back(bytes);
     }
+}
+
+/// Bytes that an instance needs to begin with.
+fn bytes_of(program: &Program) -> u64 {
+    program.parts().iter().fold(INSTANCE_BYTES, |sum, part| sum.saturating_add(part.bytes))
 }
 
 /// Charges memory that is held as long as the answer's place in the list.

@@ -190,6 +190,35 @@ pub enum Need {
     Granted(String, Grant),
     /// The host has no such import: another module must.
     Linked(String),
+    /// Nobody can have it: it would be the host's.
+    Unknown(String),
+}
+
+/// How growth is named among the needs.
+const GROWTH: &str = "memory.grow";
+
+impl Need {
+    /// Is it that memories or tables grow?
+    #[must_use]
+    pub fn is_growth(&self) -> bool {
+        matches!(self, Need::Granted(name, Grant::Memory) if name == GROWTH)
+    }
+}
+
+/// The functions that a module exports.
+pub fn functions(wasm: &[u8]) -> Result<Vec<String>, GuestError> {
+    let mut names = Vec::new();
+    for payload in wasmparser::Parser::new(0).parse_all(wasm) {
+        if let wasmparser::Payload::ExportSection(exports) = payload? {
+            for export in exports {
+                let export = export?;
+                if export.kind == wasmparser::ExternalKind::Func {
+                    names.push(export.name.to_string());
+                }
+            }
+        }
+    }
+    Ok(names)
 }
 
 /// What a module imports, without running it.
@@ -200,12 +229,13 @@ pub fn needs(wasm: &[u8]) -> Result<Vec<Need>, GuestError> {
         match Offer::find(&import.module, &import.name).map(|offer| offer.grant) {
             Some(Some(grant)) => Need::Granted(name, grant),
             Some(None) => Need::Free(name),
+            None if Offer::provides(&import.module) => Need::Unknown(name),
             None => Need::Linked(name),
         }
     };
     let mut needs: Vec<Need> = done.imports.iter().map(need).collect();
     if done.grows {
-        needs.push(Need::Granted("memory.grow".to_string(), Grant::Memory));
+        needs.push(Need::Granted(GROWTH.to_string(), Grant::Memory));
     }
     Ok(needs)
 }
