@@ -99,9 +99,9 @@ guests: setup-wasm ## build the guests written in C and Rust into target/guests,
 	@janus/guest/guests/build.sh target/guests && ls target/guests/*.wasm
 
 run-tenants: setup-wasm ## an HTTP server with handlers that nobody trusts, under attack beside well-behaved ones (ARGS=--short)
-	@janus/guest/guests/build.sh target/tenants
+	@janus/guest/guests/build.sh target/guests
 	@cargo build --release --locked -p janus-tenants
-	@cargo run --release --quiet --locked -p janus-tenants -- proof janus/tenants/tenants.conf --modules target/tenants $(ARGS)
+	@cargo run --release --quiet --locked -p janus-tenants -- proof janus/tenants/tenants.conf --modules target/guests $(ARGS)
 
 install: setup-test ## install the C library of the runtime: headers, static and shared, pkg-config (PREFIX, DESTDIR)
 	@janus/capi/install.sh '$(PREFIX)' '$(DESTDIR)'

@@ -9,7 +9,7 @@
 use crate::http::Limits;
 use crate::tenant::{Tenant, Terms};
 use janus::Budget;
-use janus_guest::amount::{budget, duration, named};
+use janus_guest::amount::{PARTS, budget, duration, named};
 use janus_guest::{Grants, Program};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -61,6 +61,11 @@ impl Settings {
                     return Err(at(format!("there are two tenants `{name}`")));
                 }
                 Some("-") => return Err(at("the name `-` is the server's own".to_string())),
+                Some(name) if !name.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.~".contains(&c)) => {
+                    return Err(at(format!(
+                        "no path begins with `{name}`: take letters, digits, `-`, `_`, `.`"
+                    )));
+                }
                 Some(name) => settings.tenants.push(tenant(name, words, folders).map_err(at)?),
             }
         }
@@ -80,7 +85,10 @@ impl Settings {
                 "head-bytes" => limits.head_bytes = number()?,
                 "body-bytes" => limits.body_bytes = number()?,
                 "connections" => self.connections = number()?,
-                other => return Err(format!("there is no limit `{other}`")),
+                other => {
+                    let there = "head, body, idle, write, head-bytes, body-bytes and connections";
+                    return Err(format!("there is no limit `{other}`; there are {there}"));
+                }
             }
         }
         Ok(())
@@ -97,7 +105,12 @@ fn tenant<'a>(
         Terms { request: REQUEST, purse: PURSE, period: Duration::from_secs(1), timeout: TIMEOUT };
     let mut grants = Grants::NONE;
     let mut links = Vec::new();
+    let mut seen = Vec::new();
     while let Some(key) = words.next() {
+        if key != "link" && seen.contains(&key) {
+            return Err(format!("`{key}` twice"));
+        }
+        seen.push(key);
         let mut value = || words.next().ok_or_else(|| format!("`{key}` has no value"));
         match key {
             "grant" => {
@@ -118,6 +131,9 @@ fn tenant<'a>(
     if terms.period.is_zero() {
         return Err("a period of nothing".to_string());
     }
+    if let Some((part, _)) = PARTS.into_iter().find(|&(_, r)| terms.request.get(r) > terms.purse.get(r)) {
+        return Err(format!("a request may use more {part} than a whole period has: none would be served"));
+    }
     Ok(Tenant::new(name.to_string(), program(module, &links, grants, folders), terms))
 }
 
@@ -130,7 +146,10 @@ fn program(
 ) -> Result<Program, String> {
     let read = |path: &Path| {
         let found = folders.iter().map(|folder| folder.join(path)).find(|path| path.exists());
-        let found = found.ok_or_else(|| format!("there is no {}", path.display()))?;
+        let found = found.ok_or_else(|| {
+            let places: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+            format!("there is no {} in {}", path.display(), places.join(", "))
+        })?;
         let bytes = std::fs::read(&found).map_err(|error| error.to_string())?;
         wat::parse_bytes(&bytes).map(std::borrow::Cow::into_owned).map_err(|error| {
             // The first line says what; the others draw the place.
@@ -164,6 +183,9 @@ mod tests {
             ("\na", 2, "which module"),
             ("a b\na b", 2, "two tenants"),
             ("- b", 1, "the server's own"),
+            ("a/b c", 1, "no path begins with"),
+            ("a b request ops=1 request ops=2", 1, "`request` twice"),
+            ("a b request ops=9 period 1s ops=8", 1, "more ops than a whole period"),
             ("a b grant fly", 1, "there is no grant `fly`"),
             ("a b request ops", 1, "has no amount"),
             ("a b period 1s", 1, "has no value"),
