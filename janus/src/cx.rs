@@ -543,6 +543,31 @@ pub struct Held<'a> {
     bytes: u64,
 }
 
+impl<'a> Held<'a> {
+    /// How much it is.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Holds more, of the same task: one value for memory that grows.
+    ///
+    /// # Panics
+    /// If it is another task's.
+    pub fn absorb(&mut self, more: Held<'a>) {
+        assert!(std::ptr::eq(self.cx, more.cx), "memory of two tasks cannot be held together");
+        self.bytes += more.bytes;
+        std::mem::forget(more);
+    }
+
+    /// Credits a part of it now; no more than there is.
+    pub fn release(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.cx.task.fill(Resource::Memory, bytes);
+    }
+}
+
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.cx.task.fill(Resource::Memory, self.bytes);

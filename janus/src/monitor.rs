@@ -6,6 +6,7 @@ use crate::runtime::Shared;
 use crate::task::Task;
 use crate::worker::Worker;
 use std::fmt;
+use std::io::Write;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -153,6 +154,22 @@ fn is_starved(worker: &Worker, seen: &Seen, limit: Duration) -> bool {
     Duration::from_nanos(now.saturating_sub(before)) < limit / 2 && worker.cpu.wants_cpu()
 }
 
+/// On standard error, by a thread of its own: the watchdog waits for nobody who does not read, and does not mind if nobody
+/// can. One at a time; what is not said then is in the list of hogs all the same.
+fn tell(line: String) {
+    static TELLS: AtomicBool = AtomicBool::new(false);
+    if TELLS.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let told = std::thread::Builder::new().name("janus-hog".into()).spawn(move || {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        TELLS.store(false, Ordering::Release);
+    });
+    if told.is_err() {
+        TELLS.store(false, Ordering::Release);
+    }
+}
+
 fn report(shared: &Shared, worker: &Worker, hog: Hog) {
     if let Some(log) = &shared.log {
         log.stall(shared.now_ns(), worker.index);
@@ -160,7 +177,7 @@ fn report(shared: &Shared, worker: &Worker, hog: Hog) {
     match &shared.config.on_hog {
         // The caller's code: a panic there is its own, and the watchdog goes on.
         Some(call) => crate::panics::contain(|| call(&hog)),
-        None => eprintln!("janus: {hog}"),
+        None => tell(format!("janus: {hog}\n")),
     }
     let mut hogs = shared.monitor.hogs.lock().unwrap_or_else(PoisonError::into_inner);
     if hogs.len() == REMEMBERED {

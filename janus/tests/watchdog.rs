@@ -413,3 +413,55 @@ fn who_gets_no_cpu_is_no_hog() {
         assert!(matches!(found, Ok(true)), "a hog is named: {found:?}");
     });
 }
+
+/// The watchdog's word goes to standard error; whether anybody can read it there is nothing to who waits behind a hog. The test
+/// runs itself, as the standard error of a process is one for all its tests.
+#[test]
+fn j_18_a_standard_error_that_takes_nothing_stops_no_watchdog() {
+    const CHILD: &str = "JANUS_TEST_HOG";
+    const NAME: &str = "j_18_a_standard_error_that_takes_nothing_stops_no_watchdog";
+    if std::env::var_os(CHILD).is_some() {
+        return relieved_in_time();
+    }
+    let _alone = alone();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let (closed, broken) = std::io::pipe().expect("a pipe");
+    drop(closed);
+    // Nobody reads this one, and it is full before it begins.
+    let (_unread, stuck) = std::io::pipe().expect("a pipe");
+    fill(&stuck);
+    for (what, to) in [("/dev/full", full.into()), ("broken", broken.into()), ("stuck", stuck.into())] {
+        let status = std::process::Command::new(std::env::current_exe().expect("a test"))
+            // What is captured does not get there.
+            .args(["--exact", NAME, "--nocapture"])
+            .env(CHILD, "1")
+            .stdout(std::process::Stdio::null())
+            .stderr::<std::process::Stdio>(to)
+            .status()
+            .expect("it starts");
+        assert!(status.success(), "standard error is {what}: {status}");
+    }
+}
+
+/// Until it takes no more. It is as it was afterwards, for who writes there next: who blocks, blocks.
+fn fill(pipe: &std::io::PipeWriter) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(pipe));
+    let mut again =
+        std::fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("a pipe");
+    while std::io::Write::write(&mut again, &[b'.'; 4096]).is_ok() {}
+}
+
+/// One worker, and a hog that waits for a task behind it.
+fn relieved_in_time() {
+    let rt = Runtime::new(Config::new().workers(1).watchdog(Some(LIMIT))).expect("a runtime");
+    let ran = AtomicBool::new(false);
+    let relieved = rt.run(|cx| {
+        cx.nursery(|n| {
+            drop(n.spawn(|_| ran.store(true, Ordering::Relaxed)).expect("a child"));
+            n.spawn(|_| hog(|| ran.load(Ordering::Relaxed))).expect("a child").join(cx).expect("it returns")
+        })
+    });
+    assert!(matches!(relieved, Ok(Ok(true))), "{relieved:?}");
+    assert_eq!(rt.hogs().len(), 1);
+}

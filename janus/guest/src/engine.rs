@@ -119,8 +119,8 @@ pub(crate) enum Target<'a> {
 pub(crate) enum Pause {
     /// The function has returned, perhaps an integer.
     Done { value: Option<i64>, left: i64 },
-    /// It trapped.
-    Trapped(String),
+    /// It trapped; what is left is what the global says.
+    Trapped { reason: String, left: i64 },
     /// The quantum is over; the answer is the next one.
     Refuel(i64),
     /// An import was called.

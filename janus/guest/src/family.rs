@@ -2,6 +2,7 @@
 
 use crate::world::World;
 use janus::{Receiver, Resource, Sender};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -111,19 +112,28 @@ struct Channel {
     from: Receiver<Vec<u8>>,
 }
 
+/// By their numbers, which are not used again.
+#[derive(Debug, Default)]
+struct Channels {
+    open: BTreeMap<usize, Channel>,
+    made: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct Family {
-    channels: Mutex<Vec<Channel>>,
+    channels: Mutex<Channels>,
+    /// Input that was received and not read yet.
+    pub(crate) rest: Mutex<Vec<u8>>,
     pub(crate) world: Arc<World>,
     pub(crate) tally: Arc<Tally>,
 }
 
 impl Family {
     pub(crate) fn new(world: Arc<World>, tally: Arc<Tally>) -> Family {
-        Family { channels: Mutex::default(), world, tally }
+        Family { channels: Mutex::default(), rest: Mutex::default(), world, tally }
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Vec<Channel>) -> R) -> R {
+    fn with<R>(&self, act: impl FnOnce(&mut Channels) -> R) -> R {
         act(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -131,25 +141,34 @@ impl Family {
     pub(crate) fn make(&self, capacity: usize) -> Option<usize> {
         let (to, from) = janus::channel(capacity);
         self.with(|channels| {
-            if channels.len() >= CHANNELS_MAX {
+            if channels.open.len() >= CHANNELS_MAX {
                 return None;
             }
-            channels.push(Channel { to: Some(to), from });
-            Some(channels.len() - 1)
+            let number = channels.made;
+            channels.made += 1;
+            channels.open.insert(number, Channel { to: Some(to), from });
+            Some(number)
         })
     }
 
+    /// Who made it and paid for its room is gone, and so is it, with what is in it.
+    pub(crate) fn end(&self, channel: usize) {
+        let ended = self.with(|channels| channels.open.remove(&channel));
+        drop(ended);
+    }
+
     pub(crate) fn sender(&self, channel: usize) -> Option<Sender<Vec<u8>>> {
-        self.with(|channels| channels.get(channel)?.to.clone())
+        self.with(|channels| channels.open.get(&channel)?.to.clone())
     }
 
     pub(crate) fn receiver(&self, channel: usize) -> Option<Receiver<Vec<u8>>> {
-        self.with(|channels| Some(channels.get(channel)?.from.clone()))
+        self.with(|channels| Some(channels.open.get(&channel)?.from.clone()))
     }
 
     /// No more messages; those that are in it can still be received.
     pub(crate) fn close(&self, channel: usize) -> bool {
-        let sender = self.with(|channels| channels.get_mut(channel).and_then(|channel| channel.to.take()));
+        let sender =
+            self.with(|channels| channels.open.get_mut(&channel).and_then(|channel| channel.to.take()));
         sender.is_some()
     }
 }

@@ -8,7 +8,7 @@ use crate::family::{Family, MESSAGE_BYTES_MAX, Tally, Used};
 use crate::grant::Grant;
 use crate::imports::Call;
 use crate::pass::{ELEMENT, PAGE};
-use crate::program::Program;
+use crate::program::{Part, Program};
 use crate::wasi::Files;
 use crate::world::World;
 use janus::budget::PART;
@@ -154,7 +154,9 @@ pub(crate) struct Machine<'a, 'scope, 'env> {
     /// What was in hand when the engine was last let go.
     granted: i64,
     children: Vec<Option<Child<'scope>>>,
-    held: Vec<(u64, Held<'a>)>,
+    held: Held<'a>,
+    /// Channels that it made and so paid for: they end with it.
+    channels: Vec<usize>,
     pub(crate) files: Files,
 }
 
@@ -167,13 +169,19 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         capability: Option<&'a CapBudget>,
     ) -> Result<Self, GuestError> {
         let bytes = bytes_of(program);
-        let mut held = Vec::new();
         // Nothing is made before it is paid for.
-        match hold(cx, family, &mut held, bytes) {
-            Ok(()) => {}
+        let held = match hold(cx, family, bytes) {
+            Ok(held) => held,
             Err(ChargeError::Cancelled) => return Err(GuestError::Cancelled),
             Err(_) => return Err(GuestError::NoMemory { bytes }),
+        };
+        // What the engine writes down for each of its parts; what is usual is in the price of every instance.
+        let ops = program.parts().iter().map(|part| part.records >> 6).sum();
+        if cx.charge_ops(ops).is_err() {
+            family.tally.memory_back(bytes);
+            return Err(GuestError::Cancelled);
         }
+        family.tally.ops(ops);
         let vm = Vm::new(program.core(), program.parts()).inspect_err(|_| family.tally.memory_back(bytes))?;
         Ok(Machine {
             cx,
@@ -185,13 +193,15 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
             granted: 0,
             children: Vec::new(),
             held,
+            channels: Vec::new(),
             files: Files::new(),
         })
     }
 
     /// Charges memory that lives as long as the instance.
     fn hold(&mut self, bytes: u64) -> Result<(), ChargeError> {
-        hold(self.cx, self.family, &mut self.held, bytes)
+        self.held.absorb(hold(self.cx, self.family, bytes)?);
+        Ok(())
     }
 
     fn run(&mut self, entry: Target<'_>) -> Result<Finish, GuestError> {
@@ -220,7 +230,7 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
                     self.pay(left)?;
                     return Ok(value);
                 }
-                Pause::Trapped(reason) => return Err(self.trapped(reason)),
+                Pause::Trapped { reason, left } => return Err(self.trapped(reason, left)),
                 Pause::Refuel(left) => {
                     self.pay(left)?;
                     self.renew();
@@ -237,9 +247,10 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         }
     }
 
-    /// Who traps pays the rest of its quantum: what it ran of it may be in a local of a frame that is gone.
-    fn trapped(&mut self, reason: String) -> Stop {
-        let rest = self.granted.max(0) as u64;
+    /// Who traps pays the rest of its quantum, as what it ran of it may be in a local of a frame that is gone; and what it ran
+    /// beyond, as far as that is known.
+    fn trapped(&mut self, reason: String, left: i64) -> Stop {
+        let rest = self.granted.max(self.granted - left).max(0) as u64;
         self.granted = 0;
         if self.cx.charge_ops(rest).is_ok() {
             self.family.tally.ops(rest);
@@ -318,12 +329,14 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         Ok(1)
     }
 
+    /// What it was let have and could not.
     fn release(&mut self, what: u64, count: u64) {
-        let bytes = count * if what == 0 { PAGE } else { ELEMENT };
-        if let Some(at) = self.held.iter().rposition(|(held, _)| *held == bytes) {
-            drop(self.held.swap_remove(at));
-            self.family.tally.memory_back(bytes);
-        }
+        self.let_go(count * if what == 0 { PAGE } else { ELEMENT });
+    }
+
+    fn let_go(&mut self, bytes: u64) {
+        self.held.release(bytes);
+        self.family.tally.memory_back(bytes);
     }
 
     /// Charges the host's own work on so many bytes, as a bulk operation of the guest would be.
@@ -414,12 +427,18 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         if capacity > CAPACITY_MAX {
             return Ok(code::TOO_LONG);
         }
-        match self.hold(u64::from(capacity + 1) * MESSAGE_BYTES_MAX) {
+        let bytes = u64::from(capacity + 1) * MESSAGE_BYTES_MAX;
+        match self.hold(bytes) {
             Ok(()) => {}
             Err(ChargeError::Cancelled) => return Err(GuestError::Cancelled.into()),
             Err(_) => return Ok(code::BUDGET),
         }
-        Ok(self.family.make(capacity as usize).map_or(code::BUDGET, |channel| channel as i32))
+        let Some(channel) = self.family.make(capacity as usize) else {
+            self.let_go(bytes);
+            return Ok(code::BUDGET);
+        };
+        self.channels.push(channel);
+        Ok(channel as i32)
     }
 
     fn send(&mut self, args: &[u64; ARGS_MAX]) -> Result<i32, Stop> {
@@ -480,30 +499,27 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
 
 impl Drop for Machine<'_, '_, '_> {
     fn drop(&mut self) {
-        let bytes = self.held.iter().map(|(bytes, _)| bytes).sum();
-        self.family.tally.memory_back(bytes);
+        for &channel in &self.channels {
+            self.family.end(channel);
+        }
+        self.family.tally.memory_back(self.held.bytes());
     }
 }
 
 /// Bytes that an instance needs to begin with.
 fn bytes_of(program: &Program) -> u64 {
-    program.parts().iter().fold(INSTANCE_BYTES, |sum, part| sum.saturating_add(part.bytes))
+    let sum = |sum: u64, part: &Part| sum.saturating_add(part.bytes).saturating_add(part.records);
+    program.parts().iter().fold(INSTANCE_BYTES, sum)
 }
 
-/// Charges memory that is held as long as the answer's place in the list.
-fn hold<'a>(
-    cx: &'a Cx,
-    family: &Family,
-    held: &mut Vec<(u64, Held<'a>)>,
-    bytes: u64,
-) -> Result<(), ChargeError> {
+/// Charges memory that is held as long as the answer is.
+fn hold<'a>(cx: &'a Cx, family: &Family, bytes: u64) -> Result<Held<'a>, ChargeError> {
     let charged = cx.hold_memory(bytes).inspect_err(|error| {
         if *error == ChargeError::MemoryBudgetExhausted {
             family.tally.memory_refused();
         }
     })?;
-    held.push((bytes, charged));
     family.tally.memory(bytes);
     family.tally.ops(1);
-    Ok(())
+    Ok(charged)
 }

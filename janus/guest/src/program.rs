@@ -4,6 +4,7 @@ use crate::engine::{Code, Core, Engine};
 use crate::error::GuestError;
 use crate::grant::{Grant, Grants};
 use crate::imports::Offer;
+use crate::machine::INSTANCE_BYTES;
 use crate::pass::{INTERNAL, Import, instrument};
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub(crate) struct Part {
     pub(crate) code: Code,
     pub(crate) imports: Vec<Import>,
     pub(crate) bytes: u64,
+    /// Bytes of what the engine writes down for an instance, beyond what is usual.
+    pub(crate) records: u64,
     pub(crate) starts: bool,
 }
 
@@ -121,6 +124,7 @@ impl Part {
             code,
             imports: done.imports,
             bytes: done.bytes,
+            records: done.records.saturating_sub(INSTANCE_BYTES),
             starts: done.starts,
         })
     }

@@ -13,6 +13,10 @@ const HEADERS_MAX: usize = 64;
 const PIECE: usize = 4 << 10;
 /// Bytes of a line that begins a chunk, extensions and all.
 const CHUNK_LINE_MAX: usize = 256;
+/// Hex digits of a chunk's size: as many as fit.
+const CHUNK_DIGITS_MAX: usize = 16;
+/// White space in a header. What else Unicode has belongs to the value: others do not strip it, so neither do we.
+const BLANK: [char; 2] = [' ', '\t'];
 /// Bytes that are thrown away after a refusal, so that the other side reads the answer before it is told that nobody listens.
 const DRAIN_MAX: usize = 256 << 10;
 
@@ -177,12 +181,9 @@ impl<'a> Reader<'a> {
     fn chunks(&mut self, cx: &Cx, until: Duration, body: &mut Vec<u8>) -> Result<(), Refusal> {
         loop {
             let (line, size) = loop {
-                match httparse::parse_chunk_size(&self.buffer) {
-                    Ok(httparse::Status::Complete(found)) => break found,
-                    Ok(httparse::Status::Partial) if self.buffer.len() < CHUNK_LINE_MAX => {
-                        self.want(cx, self.buffer.len() + 1, until)?
-                    }
-                    _ => return Err(bad("a chunk has no size")),
+                match chunk_size(&self.buffer)? {
+                    Some(found) => break found,
+                    None => self.want(cx, self.buffer.len() + 1, until)?,
                 }
             };
             if size > (self.limits.body_bytes - body.len()) as u64 {
@@ -205,17 +206,15 @@ impl<'a> Reader<'a> {
     /// They are read and not used.
     fn trailers(&mut self, cx: &Cx, until: Duration) -> Result<(), Refusal> {
         loop {
-            let mut found = [httparse::EMPTY_HEADER; HEADERS_MAX];
-            match httparse::parse_headers(&self.buffer, &mut found) {
-                Ok(httparse::Status::Complete((length, _))) => {
+            match trailers_length(&self.buffer)? {
+                Some(length) => {
                     self.buffer.drain(..length);
                     return Ok(());
                 }
-                Ok(httparse::Status::Partial) if self.buffer.len() < self.limits.head_bytes => {
+                None if self.buffer.len() < self.limits.head_bytes => {
                     self.want(cx, self.buffer.len() + 1, until)?
                 }
-                Ok(httparse::Status::Partial) => return Err(Refusal::Say(431, "the trailers are too long")),
-                Err(_) => return Err(bad("the trailers are malformed")),
+                None => return Err(Refusal::Say(431, "the trailers are too long")),
             }
         }
     }
@@ -237,6 +236,42 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Whether every line ends with CR and LF. Who takes a bare LF for an end sees other headers than who does not.
+fn whole_lines(bytes: &[u8]) -> bool {
+    bytes.split_inclusive(|&byte| byte == b'\n').all(|line| line.ends_with(b"\r\n"))
+}
+
+/// The line that begins a chunk, if it is whole: its length and the chunk's size.
+fn chunk_size(bytes: &[u8]) -> Result<Option<(usize, u64)>, Refusal> {
+    let start = &bytes[..bytes.len().min(CHUNK_LINE_MAX)];
+    match start.iter().position(|&byte| byte == b'\n') {
+        Some(end) => Ok(Some((end + 1, size_of_line(&start[..=end]).ok_or(bad("a chunk has no size"))?))),
+        None if start.len() < CHUNK_LINE_MAX => Ok(None),
+        None => Err(bad("a chunk has no size")),
+    }
+}
+
+/// Digits, perhaps an extension, and nothing else: whatever one reader forgives, another takes for something else.
+fn size_of_line(line: &[u8]) -> Option<u64> {
+    let line = line.strip_suffix(b"\r\n")?;
+    let (digits, extension) = line.split_at(line.iter().position(|&byte| byte == b';').unwrap_or(line.len()));
+    let good = digits.len() <= CHUNK_DIGITS_MAX
+        && digits.iter().all(u8::is_ascii_hexdigit)
+        && !extension.iter().any(u8::is_ascii_control);
+    let digits = std::str::from_utf8(digits).ok().filter(|_| good)?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// How long the trailers at the beginning of these bytes are, if they are whole.
+fn trailers_length(bytes: &[u8]) -> Result<Option<usize>, Refusal> {
+    let mut found = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    match httparse::parse_headers(bytes, &mut found) {
+        Ok(httparse::Status::Complete((length, _))) if whole_lines(&bytes[..length]) => Ok(Some(length)),
+        Ok(httparse::Status::Partial) => Ok(None),
+        _ => Err(bad("the trailers are malformed")),
+    }
+}
+
 /// The head at the beginning of these bytes, if it is whole.
 fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -248,6 +283,9 @@ fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
         Err(httparse::Error::TooManyHeaders) => return Err(Refusal::Say(431, "too many headers")),
         Err(_) => return Err(bad("this is no HTTP request")),
     };
+    if !whole_lines(&bytes[..length]) {
+        return Err(bad("a line ends with CR and LF"));
+    }
     let mut request = Request {
         method: parsed.method.unwrap_or_default().to_string(),
         target: origin(parsed.path.unwrap_or_default()).ok_or(bad("the target is no path"))?.to_string(),
@@ -284,35 +322,48 @@ fn origin(target: &str) -> Option<&str> {
 /// Two ways to say how long a body is are one too many: whoever passes such a request on may read it the other way.
 fn framing(request: &Request, new: bool) -> Result<Body, Refusal> {
     let mut lengths = request.all("content-length");
-    let mut codings = request.all("transfer-encoding").flat_map(words);
+    let mut codings = request.all("transfer-encoding");
     match (lengths.next(), codings.next()) {
         (None, None) => Ok(Body::Length(0)),
         (Some(_), Some(_)) => Err(bad("a body has a length or an encoding, not both")),
         (Some(text), None) => {
-            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            if lengths.next().is_some() || !digits {
+            if lengths.next().is_some() {
+                return Err(bad("a body has one length, not two lengths"));
+            }
+            if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
                 return Err(bad("the content length is no number"));
             }
             // What does not fit is too long.
             Ok(Body::Length(text.parse().unwrap_or(u64::MAX)))
         }
         (None, Some(_)) if !new => Err(bad("HTTP/1.0 has no chunks")),
-        (None, Some(coding)) if coding.eq_ignore_ascii_case("chunked") && codings.next().is_none() => {
-            Ok(Body::Chunked)
-        }
-        (None, Some(_)) => Err(Refusal::Say(501, "the only encoding is `chunked`")),
+        (None, Some(_)) if codings.next().is_some() => Err(bad("a body has one encoding, not two")),
+        (None, Some(coding)) if coding.eq_ignore_ascii_case("chunked") => Ok(Body::Chunked),
+        (None, Some(coding)) => Err(not_chunked(coding)),
+    }
+}
+
+/// An encoding that we do not have, or `chunked` in a disguise that only some see through.
+fn not_chunked(coding: &str) -> Refusal {
+    if coding.is_ascii() && words(coding).any(|word| !word.eq_ignore_ascii_case("chunked")) {
+        Refusal::Say(501, "the only encoding is `chunked`")
+    } else {
+        bad("the encoding is malformed")
     }
 }
 
 /// The elements of a list in a header.
 fn words(value: &str) -> impl Iterator<Item = &str> {
-    value.split(',').map(str::trim).filter(|word| !word.is_empty())
+    value.split(',').map(|word| word.trim_matches(BLANK)).filter(|word| !word.is_empty())
 }
 
 impl Request {
     /// The values of every header of this name.
     fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.headers.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.trim())
+        self.headers
+            .iter()
+            .filter(move |(known, _)| known == name)
+            .map(|(_, value)| value.trim_matches(BLANK))
     }
 
     /// The first part of the path, which is a tenant's name.
@@ -334,13 +385,16 @@ pub struct Answer {
     pub spent: Option<&'static str>,
     /// When to try again.
     pub retry_after: Option<Duration>,
+    /// The methods that would have been answered.
+    pub allow: Option<&'static str>,
 }
 
 impl Answer {
     /// A line of text.
     #[must_use]
     pub fn text(status: u16, line: &str) -> Answer {
-        Answer { status, body: format!("{line}\n").into_bytes(), spent: None, retry_after: None }
+        let body = format!("{line}\n").into_bytes();
+        Answer { status, body, spent: None, retry_after: None, allow: None }
     }
 
     /// Head and body as they go out. Without a body (`HEAD`) the head is the same.
@@ -358,6 +412,9 @@ impl Answer {
         }
         if let Some(time) = self.retry_after {
             text += &format!("retry-after: {}\r\n", time.as_secs().max(1));
+        }
+        if let Some(methods) = self.allow {
+            text += &format!("allow: {methods}\r\n");
         }
         if closes {
             text += "connection: close\r\n";
@@ -475,6 +532,71 @@ mod tests {
         assert_eq!(refused("GET nowhere HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
         assert_eq!(refused("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), 400);
         assert_eq!(refused("\x16\x03\x01\x02\r\n\r\n"), 400);
+    }
+
+    fn why(refusal: Option<Refusal>) -> (u16, &'static str) {
+        match refusal {
+            Some(Refusal::Say(status, why)) => (status, why),
+            other => panic!("{other:?} instead of a refusal"),
+        }
+    }
+
+    /// What we and a proxy before us might read differently hides a second request in the first.
+    #[test]
+    fn j_13_ambiguous_framing_is_refused() {
+        let with = |headers: &str| refused(&format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n"));
+        assert_eq!(with("Transfer-Encoding: \u{a0}chunked"), 400);
+        assert_eq!(with("Transfer-Encoding: chunked\u{2003}"), 400);
+        assert_eq!(with("Content-Length: \u{a0}5"), 400);
+        assert_eq!(with("Content-Length: 5\u{a0}"), 400);
+        assert_eq!(with("Transfer-Encoding:\r\nContent-Length: 5"), 400);
+        assert_eq!(with("Content-Length: 5\r\nTransfer-Encoding: \t"), 400);
+        assert_eq!(with("Transfer-Encoding:"), 400);
+        assert_eq!(with("Transfer-Encoding: ,chunked,"), 400);
+        assert_eq!(with("Transfer-Encoding: chunked, chunked"), 400);
+        assert_eq!(with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), 400);
+        assert_eq!(with("Transfer-Encoding:\r\nTransfer-Encoding: chunked"), 400);
+        assert_eq!(with("Transfer-Encoding: xchunked"), 501);
+        let blank = head("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: \tCHUNKED \t\r\n\r\n");
+        assert_eq!(blank.body, Body::Chunked);
+    }
+
+    #[test]
+    fn j_13_bare_line_ends_are_refused() {
+        assert_eq!(refused("GET / HTTP/1.1\nHost: x\r\n\r\n"), 400);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: x\n\r\n"), 400);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: x\r\n\n"), 400);
+        assert_eq!(refused("\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+        assert_eq!(head("\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\nbody\n").request.target, "/");
+        assert_eq!(why(trailers_length(b"A: b\n\r\n").err()).0, 400);
+        assert_eq!(why(trailers_length(b"A: b\r\n\n").err()).0, 400);
+        assert_eq!(trailers_length(b"A: b\r\n\r\nrest\n").expect("good trailers"), Some(8));
+        assert_eq!(trailers_length(b"\r\n").expect("no trailers"), Some(2));
+        assert_eq!(trailers_length(b"A: b\r\n").expect("no error yet"), None);
+    }
+
+    #[test]
+    fn j_13_chunk_sizes() {
+        let good = |line: &str| chunk_size(line.as_bytes()).expect("a good line");
+        assert_eq!(good("5\r\nhello\r\n"), Some((3, 5)));
+        assert_eq!(good("aF;name=\"a b\"\r\n"), Some((15, 0xaf)));
+        assert_eq!(good("ffffffffffffffff\r\n"), Some((18, u64::MAX)));
+        assert_eq!((good(""), good("5"), good("5\r"), good("5;a")), (None, None, None, None));
+        let bad = ["5   \r\n", "5;a\nb\r\n", "5;a\rb\r\n", "5;\0\r\n", "5\n", "5\r\r\n", "5 ;a\r\n"];
+        let worse = ["\r\n", ";a\r\n", "+5\r\n", "0x5\r\n", " 5\r\n", "00000000000000005\r\n", "\u{a0}5\r\n"];
+        for line in bad.into_iter().chain(worse) {
+            assert_eq!(why(chunk_size(line.as_bytes()).err()).0, 400, "{line:?}");
+        }
+        let long = format!("5;{}\r\n", "a".repeat(CHUNK_LINE_MAX));
+        assert_eq!(why(chunk_size(long.as_bytes()).err()).0, 400);
+        assert_eq!(why(chunk_size(&long.as_bytes()[..CHUNK_LINE_MAX]).err()).0, 400);
+    }
+
+    #[test]
+    fn j_13_two_lengths_are_called_so() {
+        let text = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n";
+        let (status, said) = why(parse(text).err());
+        assert!(status == 400 && said.contains("two lengths"), "{said}");
     }
 
     #[test]

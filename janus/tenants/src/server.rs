@@ -245,8 +245,16 @@ impl Server {
         let name = request.tenant();
         match self.tenants.iter().find(|tenant| tenant.name == name) {
             Some(tenant) => tenant.serve(cx, request),
-            None if name == "-" => Answer { body: self.table().into_bytes(), ..Answer::text(200, "") },
+            None if name == "-" => self.tell(&request.method),
             None => Answer::text(404, "there is no such tenant; /-/ lists them"),
+        }
+    }
+
+    /// What `/-/` answers. There is nothing to change here, and who tries is told so.
+    fn tell(&self, method: &str) -> Answer {
+        match method {
+            "GET" | "HEAD" => Answer { body: self.table().into_bytes(), ..Answer::text(200, "") },
+            _ => Answer { allow: Some("GET, HEAD"), ..Answer::text(405, "/-/ can only be read") },
         }
     }
 
@@ -306,4 +314,28 @@ impl Drop for Live<'_> {
 /// Listens on loopback.
 pub fn listen(cx: &Cx, port: u16) -> io::Result<TcpListener> {
     TcpListener::bind(cx, SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use janus::Config;
+
+    #[test]
+    fn j_13_the_table_is_only_read() {
+        let runtime = Arc::new(Runtime::new(Config::new().workers(1)).expect("a runtime"));
+        let settings = Settings { tenants: Vec::new(), limits: Limits::default(), connections: 1 };
+        let server = Server::new(settings, runtime.clone());
+        let ask = |cx: &Cx, method: &str| {
+            let (method, target) = (method.to_string(), "/-/".to_string());
+            let request = Request { method, target, headers: Vec::new(), body: Vec::new(), keep_alive: true };
+            server.answer(cx, request)
+        };
+        let methods = ["GET", "HEAD", "POST", "DELETE", "get"];
+        let answers = runtime.run(move |cx| methods.map(|method| ask(cx, method))).expect("it runs");
+        assert_eq!(answers.each_ref().map(|answer| answer.status), [200, 200, 405, 405, 405]);
+        let text = String::from_utf8(answers[2].bytes(false, false)).expect("text");
+        assert!(text.contains("\r\nallow: GET, HEAD\r\n"), "{text}");
+        assert!(answers[0].allow.is_none());
+    }
 }

@@ -7,7 +7,8 @@
 //!                                     └── what was not used ──┘  by the runtime's own account
 //! ```
 //! A guest is told of its request as CGI does: `REQUEST_METHOD`, `REQUEST_URI` and `HTTP_*` in its environment; its input is
-//! the body, its output the answer. Its exit code is the status; 0 is 200.
+//! the body, its output the answer. Its exit code is the status; 0 is 200. The header `Proxy`, and those with `_` in
+//! their names, are left out: as variables they would pass for something else.
 
 use crate::http::{Answer, Request};
 use janus::{Budget, Cx, NurseryError, NurseryOptions, Recharge, Resource, TaskError};
@@ -36,11 +37,19 @@ pub struct Terms {
     pub timeout: Duration,
 }
 
-/// What a tenant has left of its period.
+/// What a tenant may draw on, period by period.
 #[derive(Debug)]
 struct Purse {
-    left: Mutex<Budget>,
+    left: Mutex<Left>,
     full: Budget,
+}
+
+/// What it has left of its period.
+#[derive(Debug)]
+struct Left {
+    budget: Budget,
+    /// Which one it is: who gives back says of which it took.
+    period: u64,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -49,27 +58,32 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Purse {
     fn new(full: Budget) -> Purse {
-        Purse { left: Mutex::new(full), full }
+        Purse { left: Mutex::new(Left { budget: full, period: 0 }), full }
     }
 
-    /// All of it or nothing: the error is what there is too little of.
-    fn take(&self, amount: &Budget) -> Result<(), Resource> {
-        locked(&self.left).take_all(amount)
-    }
-
-    /// Never more than full: a request that began in the last period brings nothing into this one.
-    fn give(&self, rest: &Budget) {
+    /// All of it or nothing: the error is what there is too little of. Answers of which period it is.
+    fn take(&self, amount: &Budget) -> Result<u64, Resource> {
         let mut left = locked(&self.left);
-        left.put(rest);
+        left.budget.take_all(amount)?;
+        Ok(left.period)
+    }
+
+    /// Never more than full; and a request that began in an earlier period brings nothing but its memory into this one.
+    fn give(&self, period: u64, rest: &Budget) {
+        let mut left = locked(&self.left);
+        let same = left.period == period;
+        left.budget.put(&if same { *rest } else { Budget::ZERO.with(Resource::Memory, rest.memory) });
         for resource in Resource::ALL {
-            *left.get_mut(resource) = left.get(resource).min(self.full.get(resource));
+            let most = self.full.get(resource);
+            *left.budget.get_mut(resource) = left.budget.get(resource).min(most);
         }
     }
 
     /// A new period. Memory is lent and comes back by itself.
     fn recharge(&self) {
         let mut left = locked(&self.left);
-        *left = self.full.with(Resource::Memory, left.memory);
+        left.budget = self.full.with(Resource::Memory, left.budget.memory);
+        left.period += 1;
     }
 }
 
@@ -173,8 +187,8 @@ impl Tenant {
         // The guest is a child of ours, and takes one of its own purse.
         let budget = self.terms.request;
         let whole = Budget { spawn_count: budget.spawn_count.saturating_add(1), ..budget };
-        match self.purse.take(&whole) {
-            Ok(()) => {}
+        let period = match self.purse.take(&whole) {
+            Ok(period) => period,
             // Its other requests have it now, and will be done soon.
             Err(Resource::Memory) => {
                 let mut answer = self.spent(503, Resource::Memory, "is in use by its other requests");
@@ -186,13 +200,13 @@ impl Tenant {
                 answer.retry_after = Some(self.terms.period);
                 return answer;
             }
-        }
+        };
         let output = Body::default();
         let tally = Arc::new(Tally::default());
         let world = Arc::new(self.world(cx, request, &output));
         let options = Options { world, tally: tally.clone(), recharge: None };
         let (ended, rest) = self.run(cx, program, &whole, options);
-        self.purse.give(&rest);
+        self.purse.give(period, &rest);
         let used = tally.used();
         self.counts.ops.fetch_add(used.ops, Ordering::Relaxed);
         self.counts.memory.fetch_max(used.memory, Ordering::Relaxed);
@@ -201,9 +215,8 @@ impl Tenant {
 
     fn world(&self, cx: &Cx, request: Request, output: &Body) -> World {
         let Request { method, target, headers, body, .. } = request;
-        let headers = headers
-            .into_iter()
-            .map(|(name, value)| format!("HTTP_{}={value}", name.to_ascii_uppercase().replace('-', "_")));
+        let headers =
+            headers.into_iter().filter_map(|(name, value)| Some(format!("{}={value}", variable(&name)?)));
         let request = [format!("REQUEST_METHOD={method}"), format!("REQUEST_URI={target}")];
         World {
             args: vec![self.name.clone()],
@@ -272,12 +285,22 @@ impl Tenant {
 
     fn spent(&self, status: u16, resource: Resource, what: &str) -> Answer {
         let name = part(resource);
-        Answer { spent: Some(name), ..Answer::text(status, &format!("{}: the {name} {what}", self.name)) }
+        Answer {
+            spent: Some(name),
+            ..Answer::text(status, &format!("{}: the {name} budget {what}", self.name))
+        }
     }
 
     fn failed(&self, status: u16, why: &str) -> Answer {
         Answer::text(status, &format!("{}: {why}", self.name))
     }
+}
+
+/// The variable of a header, if it has one. `Proxy` has none, as many libraries take `HTTP_PROXY` for the operator's
+/// word on whom to connect to (httpoxy); nor has a name with `_`, which would pass for the same one with `-`.
+fn variable(header: &str) -> Option<String> {
+    let safe = !header.contains('_') && !header.eq_ignore_ascii_case("proxy");
+    safe.then(|| format!("HTTP_{}", header.to_ascii_uppercase().replace('-', "_")))
 }
 
 /// What a guest wrote, as long as it is not too long.
@@ -312,6 +335,7 @@ impl Write for Body {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use janus::{Config, Runtime};
 
     /// What is taken is given back, once, and never more than full; a period fills everything but memory.
     #[test]
@@ -319,15 +343,59 @@ mod tests {
         let full = Budget { ops: 100, memory: 50, spawn_count: 2, channel_ops: 5, syscalls: 5 };
         let purse = Purse::new(full);
         let some = Budget { ops: 60, memory: 30, spawn_count: 1, ..Budget::ZERO };
-        purse.take(&some).expect("it is full");
+        let first = purse.take(&some).expect("it is full");
         assert_eq!(purse.take(&some), Err(Resource::Ops));
         purse.recharge();
         assert_eq!(purse.take(&some), Err(Resource::Memory), "memory is lent, and not back yet");
-        purse.give(&Budget { ops: 10, ..some });
-        assert_eq!(*locked(&purse.left), full);
-        purse.take(&some).expect("it is full again");
-        purse.give(&Budget { ops: 59, ..some });
-        assert_eq!(locked(&purse.left).ops, 99);
+        purse.give(first, &Budget { ops: 10, ..some });
+        assert_eq!(locked(&purse.left).budget, full);
+        let second = purse.take(&some).expect("it is full again");
+        purse.give(second, &Budget { ops: 59, ..some });
+        assert_eq!(locked(&purse.left).budget.ops, 99);
+    }
+
+    /// Not even when others drew on the new period, so that there would be room for it.
+    #[test]
+    fn j_13_a_rest_stays_in_its_period() {
+        let full = Budget { ops: 100, memory: 50, spawn_count: 4, channel_ops: 5, syscalls: 5 };
+        let purse = Purse::new(full);
+        let some = Budget { ops: 60, memory: 20, spawn_count: 1, ..Budget::ZERO };
+        let first = purse.take(&some).expect("it is full");
+        purse.recharge();
+        let second = purse.take(&some).expect("it is full again");
+        purse.give(first, &some);
+        assert_eq!(locked(&purse.left).budget, Budget { ops: 40, memory: 30, spawn_count: 3, ..full });
+        purse.give(second, &some);
+        assert_eq!(locked(&purse.left).budget, full);
+    }
+
+    fn tenant() -> Tenant {
+        let (second, budget) = (Duration::from_secs(1), Budget::ZERO);
+        let terms = Terms { request: budget, purse: budget, period: second, timeout: second };
+        Tenant::new("a".to_string(), Err("it is none".to_string()), terms)
+    }
+
+    /// A client must not choose a guest's proxy, nor hide one header behind another.
+    #[test]
+    fn j_13_headers_that_pass_for_something_else_are_left_out() {
+        let names = ["proxy", "x_a", "x-a", "proxy-b", "host"];
+        let headers = names.map(|name| (name.to_string(), format!("of {name}")));
+        let (method, target) = ("GET".to_string(), "/a".to_string());
+        let request = Request { method, target, headers: headers.into(), body: Vec::new(), keep_alive: true };
+        let runtime = Runtime::new(Config::new().workers(1)).expect("a runtime");
+        let env = runtime.run(move |cx| tenant().world(cx, request, &Body::default()).env).expect("it runs");
+        let request = ["REQUEST_METHOD=GET", "REQUEST_URI=/a"];
+        let known = ["HTTP_X_A=of x-a", "HTTP_PROXY_B=of proxy-b", "HTTP_HOST=of host"];
+        assert_eq!(env, [&request[..], &known].concat());
+    }
+
+    #[test]
+    fn j_13_a_spent_part_is_named() {
+        for resource in Resource::ALL {
+            let answer = tenant().spent(503, resource, "of a request is spent");
+            let text = format!("a: the {} budget of a request is spent\n", part(resource));
+            assert_eq!((answer.body, answer.spent), (text.into_bytes(), Some(part(resource))));
+        }
     }
 
     #[test]

@@ -183,9 +183,10 @@ impl Vm {
         let Phase::Running(call) = &mut self.phase else { return None };
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => at(&self.desk).word.take().map(Ok),
-            Poll::Ready((_, Err(error))) => {
+            Poll::Ready((mut store, Err(error))) => {
                 self.phase = Phase::Gone;
-                Some(Err(Pause::Trapped(reason(&error))))
+                let left = self.fuel.get(&mut store).i64().unwrap_or_default();
+                Some(Err(Pause::Trapped { reason: reason(&error), left }))
             }
             Poll::Ready((mut store, Ok(results))) => {
                 let value = match results[..] {
@@ -205,7 +206,9 @@ impl Vm {
             Some(Ok(Word::Asks(call, args, left))) => Pause::Asks { call, args, left },
             Some(Ok(Word::Refuel(left))) => Pause::Refuel(left),
             Some(Err(pause)) => pause,
-            Some(Ok(_)) | None => Pause::Trapped("the engine waits for nothing".to_string()),
+            Some(Ok(_)) | None => {
+                Pause::Trapped { reason: "the engine waits for nothing".to_string(), left: 0 }
+            }
         }
     }
 

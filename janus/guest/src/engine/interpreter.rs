@@ -168,6 +168,10 @@ impl Vm {
         }
     }
 
+    fn trapped(&self, reason: impl fmt::Display) -> Pause {
+        Pause::Trapped { reason: reason.to_string(), left: self.left() }
+    }
+
     fn set_fuel(&mut self, fuel: i64) {
         // It is a mutable global of this type.
         let _ = self.fuel.set(&mut self.store, Val::I64(fuel));
@@ -193,7 +197,7 @@ impl Vm {
     }
 
     pub(super) fn resume(&mut self, answer: Option<Value>, fuel: i64) -> Pause {
-        let Some(waiting) = self.waiting.take() else { return Pause::Trapped("nothing waits".to_string()) };
+        let Some(waiting) = self.waiting.take() else { return self.trapped("nothing waits") };
         self.set_fuel(fuel);
         let answer = answer.map(|answer| match answer {
             Value::I32(value) => Val::I32(value),
@@ -207,7 +211,7 @@ impl Vm {
 
     fn pause(&mut self, call: Result<ResumableCall, Error>) -> Pause {
         let waiting = match call {
-            Err(error) => return Pause::Trapped(error.to_string()),
+            Err(error) => return self.trapped(error),
             Ok(ResumableCall::Finished) => {
                 let value = match self.results[..] {
                     [Val::I32(value)] => Some(i64::from(value)),
@@ -217,7 +221,7 @@ impl Vm {
                 return Pause::Done { value, left: self.left() };
             }
             Ok(ResumableCall::OutOfFuel(_)) => {
-                return Pause::Trapped("the engine's own metering is off".to_string());
+                return self.trapped("the engine's own metering is off");
             }
             Ok(ResumableCall::HostTrap(waiting)) => waiting,
         };
@@ -228,7 +232,7 @@ impl Vm {
                 self.memory = request.memory;
                 Pause::Asks { call: request.call, args: request.args, left: self.left() }
             }
-            (None, None) => Pause::Trapped(error.to_string()),
+            (None, None) => self.trapped(error),
         };
         self.waiting = Some(waiting);
         pause

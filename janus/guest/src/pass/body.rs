@@ -6,7 +6,7 @@
 use super::cost::{bulk_shift, called, is_call};
 use super::plan::{Plan, entry_cost, plain, plan};
 use super::unroll::{Step, unroll};
-use super::{Added, Prepaid, Rewriter};
+use super::{Added, How, Prepaid, Rewriter, few};
 use crate::error::GuestError;
 use wasm_encoder::reencode::Reencode;
 use wasm_encoder::{BlockType, Function, ValType};
@@ -38,14 +38,28 @@ fn read<'a>(rewriter: &mut Rewriter<'_>, body: &FunctionBody<'a>) -> Result<Read
         declared += count;
         locals.push((count, rewriter.val_type(ty).map_err(super::refused)?));
     }
-    let ops = body.get_operators_reader()?.into_iter().collect::<Result<_, _>>()?;
+    let ops: Vec<Operator<'a>> = body.get_operators_reader()?.into_iter().collect::<Result<_, _>>()?;
+    for op in &ops {
+        if let Operator::Block { blockty } | Operator::Loop { blockty } | Operator::If { blockty } = op
+            && let wasmparser::BlockType::FuncType(ty) = blockty
+        {
+            few(rewriter.params[*ty as usize] as usize)?;
+        }
+    }
     Ok(Read { locals, declared, ops })
+}
+
+fn steps_of<'a>(rewriter: &Rewriter<'_>, ops: &[Operator<'a>]) -> Vec<Step<'a>> {
+    match rewriter.how {
+        How::Unrolled => unroll(ops),
+        How::Straight | How::Plain => ops.iter().map(Step::of).collect(),
+    }
 }
 
 /// What a caller may charge for this body.
 pub(super) fn prepaid(rewriter: &mut Rewriter<'_>, body: &FunctionBody<'_>) -> Result<Prepaid, GuestError> {
     let Read { declared, ops, .. } = read(rewriter, body)?;
-    let (cost, whole) = entry_cost(&unroll(&ops), u64::from(declared));
+    let (cost, whole) = entry_cost(&steps_of(rewriter, &ops), u64::from(declared));
     Ok(Prepaid { cost, whole: whole && !ops.iter().any(is_call) })
 }
 
@@ -57,17 +71,14 @@ pub(super) fn rewrite(
     paid: Prepaid,
 ) -> Result<Function, GuestError> {
     let Read { mut locals, declared, ops } = read(rewriter, body)?;
-    let (steps, plan) = if rewriter.plain {
-        let steps: Vec<Step<'_>> = ops.iter().map(Step::of).collect();
-        let plan = plain(&steps, u64::from(declared));
-        (steps, plan)
+    let mut steps = steps_of(rewriter, &ops);
+    let plan = if rewriter.how == How::Plain {
+        plain(&steps, u64::from(declared))
     } else {
-        let mut steps = unroll(&ops);
         for step in &mut steps {
             step.ahead = called(&step.op).map_or(0, |function| rewriter.prepaid(function).cost);
         }
-        let plan = plan(&steps, u64::from(declared), paid.cost);
-        (steps, plan)
+        plan(&steps, u64::from(declared), paid.cost)
     };
     let mut next = params + declared;
     let mut local = |ty| {

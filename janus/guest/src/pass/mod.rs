@@ -20,7 +20,9 @@ use wasm_encoder::{
     ExportSection, Function, FunctionSection, GlobalSection, GlobalType, ImportSection, MemorySection,
     Module, RefType, TableSection, TypeSection, ValType,
 };
-use wasmparser::{FunctionBody, Parser, Payload, TypeRef, ValidPayload, Validator, WasmFeatures};
+use wasmparser::{
+    ElementItems, FunctionBody, Parser, Payload, TypeRef, ValidPayload, Validator, WasmFeatures,
+};
 
 /// The module of imports that only the pass makes.
 pub const INTERNAL: &str = "janus:pass";
@@ -39,6 +41,13 @@ pub const MODULE_BYTES_MAX: u64 = 16 << 20;
 pub const PAGE: u64 = 64 << 10;
 /// Bytes that an element of a table is charged with.
 pub const ELEMENT: u64 = 16;
+
+/// Bytes that each function, global, segment or the like is counted with, and what has a name.
+const RECORD: u64 = 64;
+const NAMED: u64 = 128;
+/// Values that a function may return, and a block take or give: they are moved where it is entered and left, and to move
+/// many costs more than the one operation that a branch is charged with.
+pub const VALUES_MAX: usize = 16;
 
 /// An import of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +69,8 @@ pub struct Instrumented {
     pub imports: Vec<Import>,
     /// Bytes of the memories and tables that it defines, as they are at first.
     pub bytes: u64,
+    /// About how many bytes an engine writes down for an instance beside those: for functions, globals, exports, elements.
+    pub records: u64,
     /// It has a start function, exported as [`START`].
     pub starts: bool,
     /// It may ask for more memory or larger tables.
@@ -111,10 +122,20 @@ struct Prepaid {
 /// Bytes of a function that callers pay for. A larger one pays little for its own entry, and planning it twice takes time.
 const PREPAID_BYTES: u64 = 512;
 
+/// How much thought charging gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum How {
+    #[default]
+    Unrolled,
+    /// Loops stay as they are: what is left on the stack where a loop turns or is left does not fit every copy of it.
+    Straight,
+    /// Every instruction is charged by itself.
+    Plain,
+}
+
 #[derive(Default)]
 struct Rewriter<'a> {
-    /// Charge every instruction by itself.
-    plain: bool,
+    how: How,
     added: Added,
     imported_functions: u32,
     added_imports: u32,
@@ -167,6 +188,15 @@ impl Reencode for Rewriter<'_> {
     }
 }
 
+/// May a function or a block have so many?
+fn few(values: usize) -> Result<(), GuestError> {
+    if values <= VALUES_MAX {
+        return Ok(());
+    }
+    let what = "values that a function or block gives or takes";
+    Err(GuestError::TooLarge { what, has: values as u64, limit: VALUES_MAX as u64 })
+}
+
 /// What was validated is not refused by the encoder; if it is, that is said and nothing runs.
 fn refused(error: reencode::Error) -> GuestError {
     GuestError::Malformed { reason: error.to_string(), offset: 0 }
@@ -174,24 +204,37 @@ fn refused(error: reencode::Error) -> GuestError {
 
 /// Runs the pass. Without `growth`, memories and tables stay as large as they begin.
 pub fn instrument(wasm: &[u8], growth: bool) -> Result<Instrumented, GuestError> {
-    run(wasm, growth, false)
+    check(wasm)?;
+    let done = run(wasm, growth, How::Unrolled)?;
+    if validate(&done.wasm).is_ok() { Ok(done) } else { run(wasm, growth, How::Straight) }
 }
 
 /// For tests: the same with every instruction charged by itself, right before it runs. Slow, and plain enough to trust.
 #[doc(hidden)]
 pub fn instrument_plainly(wasm: &[u8], growth: bool) -> Result<Instrumented, GuestError> {
-    run(wasm, growth, true)
+    check(wasm)?;
+    run(wasm, growth, How::Plain)
 }
 
-fn run(wasm: &[u8], growth: bool, plain: bool) -> Result<Instrumented, GuestError> {
+/// Is it a module that the pass takes?
+fn check(wasm: &[u8]) -> Result<(), GuestError> {
     if wasm.len() as u64 > MODULE_BYTES_MAX {
         let has = wasm.len() as u64;
         return Err(GuestError::TooLarge { what: "bytes", has, limit: MODULE_BYTES_MAX });
     }
-    validate(wasm)?;
-    let mut result =
-        Instrumented { wasm: Vec::new(), imports: Vec::new(), bytes: 0, starts: false, grows: false };
-    let mut rewriter = Rewriter { plain, ..Rewriter::default() };
+    validate(wasm)
+}
+
+fn run(wasm: &[u8], growth: bool, how: How) -> Result<Instrumented, GuestError> {
+    let mut result = Instrumented {
+        wasm: Vec::new(),
+        imports: Vec::new(),
+        bytes: 0,
+        records: 0,
+        starts: false,
+        grows: false,
+    };
+    let mut rewriter = Rewriter { how, ..Rewriter::default() };
     rewriter.survey(wasm, &mut result)?;
     rewriter.plan_additions(growth);
     rewriter.copy(wasm)?;
@@ -225,17 +268,33 @@ impl<'a> Rewriter<'a> {
             match payload? {
                 Payload::TypeSection(types) => {
                     for ty in types.into_iter_err_on_gc_types() {
-                        self.params.push(ty?.params().len() as u32);
+                        let ty = ty?;
+                        few(ty.results().len())?;
+                        self.params.push(ty.params().len() as u32);
                     }
                 }
                 Payload::ImportSection(imports) => {
+                    result.records += u64::from(imports.count()) * NAMED;
                     for import in imports.into_imports() {
                         self.survey_import(&import?, result)?;
                     }
                 }
                 Payload::FunctionSection(functions) => {
+                    result.records += u64::from(functions.count()) * RECORD;
                     for ty in functions {
                         self.function_types.push(ty?);
+                    }
+                }
+                Payload::GlobalSection(globals) => result.records += u64::from(globals.count()) * RECORD,
+                Payload::ExportSection(exports) => result.records += u64::from(exports.count()) * NAMED,
+                Payload::DataSection(data) => result.records += u64::from(data.count()) * RECORD,
+                Payload::ElementSection(elements) => {
+                    for element in elements {
+                        let count = match element?.items {
+                            ElementItems::Functions(items) => items.count(),
+                            ElementItems::Expressions(_, items) => items.count(),
+                        };
+                        result.records += RECORD + u64::from(count) * ELEMENT;
                     }
                 }
                 Payload::TableSection(tables) => {
@@ -385,7 +444,7 @@ impl<'a> Rewriter<'a> {
     /// name, as `ref.func` takes none but those.
     fn prepay(&mut self) -> Result<(), GuestError> {
         self.prepaid = vec![Prepaid::default(); self.bodies.len()];
-        if self.plain {
+        if self.how == How::Plain {
             return Ok(());
         }
         for (index, body) in self.bodies.clone().iter().enumerate() {

@@ -70,8 +70,8 @@ struct Frame {
     first: usize,
     /// The first arm, once there is a second.
     then: usize,
-    /// Something inside branches further out.
-    escapes: bool,
+    /// The outermost construct that something inside branches to: if that is further out, it is left early.
+    furthest: usize,
     /// Something branches to its end, or an arm fell through to it.
     reached: bool,
     /// The longest unchecked path that branches to its end.
@@ -165,7 +165,7 @@ impl Planner {
             outer,
             first: self.current,
             then: 0,
-            escapes: false,
+            furthest: usize::MAX,
             reached: false,
             lag: 0,
             lag_before: self.lag,
@@ -233,7 +233,7 @@ impl Planner {
                 self.live = false;
             }
             Operator::Return | Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. } => {
-                self.frames.iter_mut().for_each(|frame| frame.escapes = true);
+                self.leaves_for(0);
                 self.live = false;
             }
             Operator::Unreachable => self.live = false,
@@ -241,11 +241,16 @@ impl Planner {
         }
     }
 
+    /// Told to the innermost construct, which tells the next one when it ends: a deep nest is not walked for each branch.
+    fn leaves_for(&mut self, target: usize) {
+        if let Some(frame) = self.frames.last_mut() {
+            frame.furthest = frame.furthest.min(target);
+        }
+    }
+
     fn branch(&mut self, at: usize, depth: u32, plain: bool) {
         let target = self.frames.len() - 1 - depth as usize;
-        for frame in &mut self.frames[target + 1..] {
-            frame.escapes = true;
-        }
+        self.leaves_for(target);
         let frame = &mut self.frames[target];
         if frame.kind == Kind::Loop {
             match &mut frame.back {
@@ -278,6 +283,8 @@ impl Planner {
 
     fn end(&mut self, at: usize) {
         let Some(frame) = self.frames.pop() else { return };
+        let escapes = frame.furthest < self.frames.len();
+        self.leaves_for(frame.furthest);
         let falls = self.live;
         match frame.kind {
             Kind::Function => return,
@@ -294,7 +301,7 @@ impl Planner {
         self.live = falls || frame.reached || frame.kind == Kind::If;
         if !self.live {
             self.plan.closed.push(at);
-        } else if frame.escapes {
+        } else if escapes {
             self.segment(at + 1);
         } else {
             self.current = frame.outer;

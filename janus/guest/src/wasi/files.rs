@@ -47,15 +47,13 @@ pub(super) enum Descriptor {
 #[derive(Debug)]
 pub(crate) struct Files {
     open: Vec<Option<Descriptor>>,
-    /// What was received of the input and not read.
-    pub(super) rest: Vec<u8>,
     pub(super) random: u64,
 }
 
 impl Files {
     pub(crate) fn new() -> Files {
         use Descriptor::{Errors, Input, Output, Root};
-        Files { open: vec![Some(Input), Some(Output), Some(Errors), Some(Root)], rest: Vec::new(), random: 0 }
+        Files { open: vec![Some(Input), Some(Output), Some(Errors), Some(Root)], random: 0 }
     }
 
     pub(super) fn get(&self, fd: u64) -> Option<Descriptor> {

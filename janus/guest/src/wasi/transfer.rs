@@ -19,6 +19,11 @@ const BUFFERS_MAX: u64 = 1_024;
 pub(super) const TRANSFER_MAX: u64 = 64 << 10;
 
 impl Machine<'_, '_, '_> {
+    /// Each of the buffers costs an operation, whatever is in them.
+    fn look_at_buffers(&mut self, args: &[u64]) -> Result<(), Stop> {
+        self.work(args[2].min(BUFFERS_MAX) << 6)
+    }
+
     /// The buffers of a read or a write, cut to what is moved at a time.
     fn buffers(&mut self, args: &[u64]) -> Result<Vec<(u64, u64)>, i32> {
         if args[2] > BUFFERS_MAX {
@@ -41,6 +46,7 @@ impl Machine<'_, '_, '_> {
     /// Reads, of a file also at a place that is named. Where the count goes is the last argument.
     pub(super) fn read(&mut self, args: &[u64], place: Option<u64>) -> Result<i32, Stop> {
         self.io()?;
+        self.look_at_buffers(args)?;
         let buffers = match self.buffers(args) {
             Ok(buffers) => buffers,
             Err(error) => return Ok(error),
@@ -78,21 +84,25 @@ impl Machine<'_, '_, '_> {
         if wanted == 0 {
             return Ok(Vec::new());
         }
-        self.await_input(None)?;
-        if self.files.rest.is_empty() {
-            return Ok(locked(&self.family.world.input, |input| match input {
-                Input::Bytes(bytes) => bytes.drain(..wanted.min(bytes.len())).collect(),
-                Input::Empty | Input::Pieces(_) => Vec::new(),
-            }));
+        loop {
+            let there = self.await_input(None)?;
+            let take = |bytes: &mut Vec<u8>| bytes.drain(..wanted.min(bytes.len())).collect::<Vec<u8>>();
+            let taken = locked(&self.family.world.input, |input| match input {
+                Input::Bytes(bytes) => take(bytes),
+                Input::Empty | Input::Pieces(_) => locked(&self.family.rest, take),
+            });
+            // Another of the family may have been quicker.
+            if !taken.is_empty() || there == Some(0) {
+                return Ok(taken);
+            }
         }
-        let count = wanted.min(self.files.rest.len());
-        Ok(self.files.rest.drain(..count).collect())
     }
 
     /// Waits for input, without a lock: how many bytes there are, 0 at its end. `None`: none in this time.
     pub(super) fn await_input(&mut self, timeout: Option<Duration>) -> Result<Option<usize>, Stop> {
-        if !self.files.rest.is_empty() {
-            return Ok(Some(self.files.rest.len()));
+        let rest = locked(&self.family.rest, |rest| rest.len());
+        if rest > 0 {
+            return Ok(Some(rest));
         }
         let pieces = locked(&self.family.world.input, |input| match input {
             Input::Empty => Err(0),
@@ -103,10 +113,10 @@ impl Machine<'_, '_, '_> {
             Err(count) => Ok(Some(count)),
             // The read was charged: a piece of input is no message.
             Ok(pieces) => match pieces.recv_paid(self.cx, timeout) {
-                Ok(piece) => {
-                    self.files.rest = piece;
-                    Ok(Some(self.files.rest.len()))
-                }
+                Ok(piece) => Ok(Some(locked(&self.family.rest, |rest| {
+                    rest.extend(piece);
+                    rest.len()
+                }))),
                 Err(_) if self.cx.is_cancelled() => Err(GuestError::Cancelled.into()),
                 Err(RecvError::Empty) => Ok(None),
                 Err(_) => Ok(Some(0)),
@@ -151,7 +161,7 @@ impl Machine<'_, '_, '_> {
         let end = || given.metadata().map_or(file.offset, |data| data.len());
         let at = place.unwrap_or_else(|| if file.appends { end() } else { file.offset });
         let done = given.write_all_at(&bytes, at);
-        if place.is_none() {
+        if place.is_none() && done.is_ok() {
             let offset = at.saturating_add(bytes.len() as u64);
             self.files.set(args[0], Some(Descriptor::File(Open { offset, ..file })));
         }
@@ -164,12 +174,19 @@ impl Machine<'_, '_, '_> {
             self.io()?;
             return Ok(Err(errno::SPIPE));
         }
-        if matches!(to.way(), Way::Direct) {
+        let direct = matches!(to.way(), Way::Direct);
+        if direct {
             self.io()?;
         }
         let bytes = match self.gather(args)? {
             Ok(bytes) => bytes,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => {
+                // The runtime's own I/O charges itself; here there was none.
+                if !direct {
+                    self.io()?;
+                }
+                return Ok(Err(error));
+            }
         };
         let done = match to.way() {
             Way::Direct => to.write(&bytes),
@@ -208,6 +225,7 @@ impl Machine<'_, '_, '_> {
 
     /// What is to be written, charged; the inner error is the guest's.
     fn gather(&mut self, args: &[u64]) -> Result<Result<Vec<u8>, i32>, Stop> {
+        self.look_at_buffers(args)?;
         let buffers = match self.buffers(args) {
             Ok(buffers) => buffers,
             Err(error) => return Ok(Err(error)),

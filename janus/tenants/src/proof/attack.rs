@@ -9,15 +9,15 @@ use std::time::Duration;
 
 /// Tenants that are asked and must fail: status, spent part, and what the answer says.
 const BOMBS: [(&str, u16, Option<&str>, &str); 14] = [
-    ("endless", 503, Some("ops"), "the ops of a request is spent"),
+    ("endless", 503, Some("ops"), "the ops budget of a request is spent"),
     ("recurse", 500, None, "stack"),
     ("trap", 500, None, "out of bounds"),
-    ("grow", 503, Some("memory"), "the memory of a request is spent"),
+    ("grow", 503, Some("memory"), "the memory budget of a request is spent"),
     ("giant", 503, Some("memory"), "is less than its"),
     ("table", 503, Some("memory"), "is less than its"),
-    ("fork", 503, Some("spawn"), "the spawn of a request is spent"),
-    ("flood", 503, Some("messages"), "the messages of a request is spent"),
-    ("spill", 503, Some("io"), "the io of a request is spent"),
+    ("fork", 503, Some("spawn"), "the spawn budget of a request is spent"),
+    ("flood", 503, Some("messages"), "the messages budget of a request is spent"),
+    ("spill", 503, Some("io"), "the io budget of a request is spent"),
     ("wait", 504, None, "it took too long"),
     ("cycle", 500, None, "import from each other"),
     ("thief", 500, None, "needs the grant `messages`"),
@@ -92,7 +92,9 @@ pub(super) fn purse(to: SocketAddr) -> Result<(), String> {
 /// Requests that are none, and the status of their refusal. After it the connection is closed.
 pub(super) fn nonsense(to: SocketAddr, rounds: usize) -> Result<(), String> {
     let long = "x".repeat(10_000);
-    let cases: [(String, u16); 11] = [
+    let start = "POST /wc HTTP/1.1\r\nHost: x\r\n";
+    let chunked = format!("{start}Transfer-Encoding: chunked\r\n\r\n");
+    let cases: [(String, u16); 18] = [
         ("\r\n\r\nnonsense\r\n\r\n".into(), 400),
         ("\u{16}\u{3}\u{1}\u{2}\r\n\r\n".into(), 400),
         (format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n"), 431),
@@ -111,6 +113,14 @@ pub(super) fn nonsense(to: SocketAddr, rounds: usize) -> Result<(), String> {
             400,
         ),
         ("POST /wc HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n".into(), 501),
+        // What others read differently: a request may be hidden in it.
+        (format!("{start}Transfer-Encoding: \u{a0}chunked\r\n\r\n0\r\n\r\n"), 400),
+        (format!("{start}Transfer-Encoding: ,chunked,\r\n\r\n0\r\n\r\n"), 400),
+        (format!("{start}Transfer-Encoding:\r\nContent-Length: 3\r\n\r\nabc"), 400),
+        ("GET /hello HTTP/1.1\nHost: x\n\n".into(), 400),
+        (format!("{chunked}3   \r\nabc\r\n0\r\n\r\n"), 400),
+        (format!("{chunked}3;a\nb\r\nabc\r\n0\r\n\r\n"), 400),
+        (format!("{chunked}0\r\nA: b\n\r\n"), 400),
     ];
     for _ in 0..rounds {
         for (text, status) in &cases {
