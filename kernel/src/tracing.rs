@@ -4,6 +4,9 @@
 //! queue's lock is held, and takes its place in the one order of all CPUs then: so the order of tickets is the order in which each queue
 //! saw its events, and times are the very ones that the core was given. `capos replay` gives them to a fresh core again.
 //! Without a trace, each event costs a load and a branch.
+//!
+//! Times of a queue may go back: a CPU reads its clock, and then waits for the lock. Then an earlier charge by another CPU decides who
+//! pays, so whatever charges a queue is an event, also if nothing else came of it.
 
 use crate::arch::percpu::{self, PerCpu};
 use crate::arch::{cpu, smp};

@@ -650,13 +650,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     /// [`Cpu::enqueue`] and [`Cpu::dispatch`] in one, of a thread that wakes an idle CPU: nobody runs or waits, and nobody here has a context.
-    /// Otherwise the thread is given back, and nothing has happened but the charge.
+    /// Otherwise the thread is given back, and nothing has happened.
     #[inline]
     pub fn run_at_once(&mut self, next: Runnable<T>, now: u64) -> Result<Decision<T>, Runnable<T>> {
-        self.charge(now);
         if !self.runs_at_once(&next) {
             return Err(next);
         }
+        self.charge(now);
         let mut next = next.0;
         self.arrive(&mut next);
         self.enter_fair(&mut next);

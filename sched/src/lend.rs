@@ -80,8 +80,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok((Some(lender), self.dispatch(now)))
     }
 
-    /// Takes the context of a thread that runs or waits here. The thread goes on at its weight, unless it runs on contexts only. `None`
-    /// if the thread is not here, or has none. Bounded by `MAX_CONTEXTS_PER_CPU`, however many other threads there are.
+    /// Takes the context of a thread that runs or waits here. The thread goes on at its weight, unless it runs on contexts only. `None`,
+    /// and nothing has happened, if the thread is not here, or has none. Bounded by `MAX_CONTEXTS_PER_CPU`, however many other threads
+    /// there are.
     pub fn take_context(&mut self, thread: ThreadId, now: u64) -> Option<Taken<T>> {
         if self.current() == Some(thread) {
             let (context, effect) = self.unbind_current(now)?;
@@ -203,26 +204,29 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Decision { run, until_ns, switched: true, noted, evicted: None }
     }
 
-    /// The running thread goes on with a context. Given back if it has one already, or if the time runs elsewhere.
+    /// The running thread goes on with a context. Given back, and nothing has happened, if it has one already, or if the time runs elsewhere.
     pub fn bind_current(&mut self, mut context: Box<Context>, now: u64) -> Result<Effect, Box<Context>> {
-        self.charge(now);
-        match &mut self.running {
-            Some(running) if running.thread.context.is_none() && context.home() == self.id => {
-                // What lay unused counts from now on; otherwise every period since then would come back at once.
-                context.ledger.activate(self.at_ns);
-                running.tier = Tier::Guaranteed;
-                running.thread.key.tag = context.urgency_tag();
-                running.thread.context = Some(context);
-                self.clock.leave(&mut running.thread.fair);
-                running.thread.entrance = Entrance::Join;
-                Ok(self.want_dispatch())
-            }
-            _ => Err(context),
+        let has_none = self.running.as_ref().is_some_and(|running| running.thread.context.is_none());
+        if !has_none || context.home() != self.id {
+            return Err(context);
         }
+        self.charge(now);
+        let Some(running) = &mut self.running else { return Err(context) };
+        // What lay unused counts from now on; otherwise every period since then would come back at once.
+        context.ledger.activate(self.at_ns);
+        running.tier = Tier::Guaranteed;
+        running.thread.key.tag = context.urgency_tag();
+        running.thread.context = Some(context);
+        self.clock.leave(&mut running.thread.fair);
+        running.thread.entrance = Entrance::Join;
+        Ok(self.want_dispatch())
     }
 
-    /// Takes the running thread's context away: it falls back to best effort, or stops if it runs on contexts only.
+    /// Takes the running thread's context away: it falls back to best effort, or stops if it runs on contexts only. If it has none, nothing
+    /// happens, and nothing is charged: another CPU that looks for a context which is on its way here asks again and again, and its
+    /// looks must not decide up to when the thread pays for itself.
     pub fn unbind_current(&mut self, now: u64) -> Option<(Box<Context>, Effect)> {
+        self.current_context()?;
         self.charge(now);
         let mut running = self.running.take()?;
         let context = running.thread.context.take();

@@ -205,6 +205,26 @@ fn s_09_a_context_is_taken_from_anywhere() {
     assert_eq!((cpu.contexts(), cpu.waiting()), (0, 3), "all best effort now, one running");
 }
 
+/// T-02: who asks for what is not there changes nothing, not even up to when the running thread pays for itself. A CPU that looks for a
+/// context on its way asks often, and the one that has it may have read its clock before.
+#[test]
+fn t_02_what_is_refused_is_not_charged() {
+    let mut cpu = cpu();
+    let context = cpu.admit(Proposal::new(identity(1), spec(2, 10)), 0).unwrap();
+    let other = cpu.admit(Proposal::new(identity(2), spec(2, 10)), 0).unwrap();
+    let _ = cpu.enqueue(thread(1), 0).unwrap();
+    let _ = cpu.dispatch(0);
+    assert!(cpu.take_context(ThreadId(1), 3 * MS).is_none(), "it is on its way");
+    assert!(cpu.unbind_current(3 * MS).is_none());
+    assert!(cpu.run_at_once(thread(2), 3 * MS).is_err(), "somebody runs");
+    assert_eq!(cpu.wall_ns(), 0);
+    assert!(cpu.bind_current(context, MS).is_ok(), "the clock was read before the others came");
+    assert!(cpu.bind_current(other, 3 * MS).is_err(), "it has one");
+    assert_eq!((cpu.wall_ns(), cpu.time().thread_ns), (MS, MS));
+    let taken = cpu.take_context(ThreadId(1), 2 * MS).unwrap();
+    assert_eq!(taken.context.info(2 * MS).consumed_ns, MS, "it has paid for all since the bind");
+}
+
 /// S-09: threads that run on contexts only stop when theirs is taken: at once, in the caller's hands, if they wait; at the dispatch if they run.
 #[test]
 fn s_09_passive_threads_stop_without_their_context() {

@@ -14,6 +14,7 @@ use ::sched::{
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
+use trace::Kind;
 
 /// Takes the context of `thread` out of the queue of CPU number `cpu`, if it is there: running or queued.
 pub fn take_context(cpu: usize, thread: &'static Thread) -> Option<Box<Context>> {
@@ -196,7 +197,11 @@ pub fn yield_to(target: &ThreadRef) -> bool {
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     let mut queue = me.sched.queue.lock();
-    let Ok(decision) = queue.yield_to(ThreadId(u64::from(target.tid)), now) else { return false };
+    let Ok(decision) = queue.yield_to(ThreadId(u64::from(target.tid)), now) else {
+        // Whether it has budget is known after a charge only.
+        tracing::note(me, Kind::Charge, now);
+        return false;
+    };
     tracing::decided(me, Some(thread), Why::YieldTo(ThreadId(u64::from(target.tid))), &decision, now);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());

@@ -175,10 +175,7 @@ impl Kernel {
                     let thread = self.cpus[cpu].current().unwrap().0 as u32;
                     return self.record(cpu, Kind::Bind { thread, context });
                 }
-                Err(same) => {
-                    self.record(cpu, Kind::Charge); // the refusal brought the accounts up to date
-                    old = same;
-                }
+                Err(same) => old = same, // and nothing is charged
             },
             _ => {
                 let free =
@@ -362,8 +359,18 @@ impl Kernel {
         }
     }
 
+    /// Time goes on. Now and then a CPU has read its clock, and then waited for the lock while others were served.
     fn step(&mut self) {
         self.now += self.random(3_000_000);
+        let latest = self.now;
+        if self.random(4) == 0 {
+            self.now -= self.random(2_000_000).min(self.now - 1000);
+        }
+        self.act();
+        self.now = self.now.max(latest);
+    }
+
+    fn act(&mut self) {
         let cpu = self.random(self.cpus.len() as u64) as usize;
         if self.context_steps > 0 && self.random(16) < self.context_steps {
             return match self.random(8) {
