@@ -22,6 +22,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Operations after which a guest gives way. They are instructions, smaller than what native tasks count.
 const QUANTUM: u64 = 16_384;
+/// Functions of a module that an error lists.
+const LISTED: usize = 10;
 /// How long the report of a guest that was stopped waits for somebody who reads it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -140,7 +142,11 @@ fn find_entry(run: &Run, wasm: &[u8]) -> Result<String, Failure> {
         );
         let others = match exported.len() {
             0 => "it exports no function at all".to_string(),
-            _ => format!("name one that it has with --entry: {}", exported.join(", ")),
+            count => {
+                let more = if count > LISTED { ", ..." } else { "" };
+                let names = exported[..count.min(LISTED)].join(", ");
+                format!("name one that it has with --entry: {names}{more}")
+            }
         };
         Failure(code::BAD_MODULE, format!("the module exports {wanted}; {others}"))
     })

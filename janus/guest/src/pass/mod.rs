@@ -5,7 +5,8 @@
 //! and answers with the next quantum. `Yield`, `Task_Create` and `Task_Join` are imports of the guest's own
 //! ([`crate::Grant`]).
 //!
-//! Whatever comes in is validated first; what goes out is validated again by the engine.
+//! Whatever comes in is validated first; what goes out is validated too, as not every loop can be written out several times, and
+//! again by the engine.
 
 mod body;
 mod cost;
