@@ -77,17 +77,6 @@ impl Code {
         }
     }
 
-    /// Does it export a function of this name?
-    pub(crate) fn exports(&self, name: &str) -> bool {
-        match self {
-            Code::Interpreter(module) => {
-                module.get_export(name).is_some_and(|export| export.func().is_some())
-            }
-            #[cfg(feature = "wasmtime")]
-            Code::Compiler(module) => module.get_export(name).is_some_and(|export| export.func().is_some()),
-        }
-    }
-
     /// Does its import have the type of what is offered?
     pub(crate) fn matches(&self, offer: &Offer) -> bool {
         match self {

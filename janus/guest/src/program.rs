@@ -107,12 +107,6 @@ impl Program {
     pub(crate) fn grants(&self) -> Grants {
         self.0.grants
     }
-
-    /// Does it export such a function?
-    #[must_use]
-    pub fn exports(&self, name: &str) -> bool {
-        self.0.parts.last().is_some_and(|main| main.code.exports(name))
-    }
 }
 
 impl Part {
