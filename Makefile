@@ -42,14 +42,19 @@ MACHINE = $(if $(CPUS),--cpus '$(CPUS)') $(if $(filter-out 0,$(ICOUNT)),--icount
   $(if $(TRACE),--trace '$(TRACE)') $(if $(POLICY),--append 'policy=$(POLICY)')
 # The recipe of each target `run-<proof>`.
 PROOF = $(CAPOS) proof $(@:run-%=%) $(MACHINE) $(ARGS)
+# Where lateness is measured on several CPUs that count instructions, these take short turns (docs/testing.md).
+TURNS = $(if $(filter-out 0,$(ICOUNT)),--append turns=5)
+# Where CPUs wait for each other's locks all the time, each wait takes a turn.
+SHORT_TURNS = $(if $(filter-out 0,$(ICOUNT)),--append turns=1)
 
 .DEFAULT_GOAL := help
 .PHONY: help run tour test setup setup-rust setup-test setup-wasm setup-bench setup-peers setup-fuzz setup-qemu setup-iso setup-linux \
-  clean janus guests run-tenants install asan replay iso iso-test terminal-test kernel-test linux-test bench-kernel bench-linux \
-  run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-ipc run-park run-ring-flood \
-  run-tlb-stress run-fuzz run-fuzz-long run-kill-storm run-oom run-spawn-cycles run-stale-completion run-faults run-clock run-latency run-policy run-dispatch \
+  clean janus guests run-tenants install asan replay iso iso-test terminal-test kernel-test path-test linux-test bench-kernel bench-linux \
+  run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-timer-storm run-deadline-misses run-budget-theft run-ipc run-park run-ring-flood run-stale-consumer \
+  run-tlb-stress run-fuzz run-fuzz-long run-siege run-kill-storm run-oom run-alloc-fail run-session-quota run-spawn-cycles run-stale-completion \
+  run-faults run-clock run-latency run-latency-crowd run-policy run-dispatch \
   run-thread-fairness run-thread-fairness-interactive run-thread-fairness-weight-change run-smp-fairness run-thread-scale run-smp-process-scale \
-  run-scheduling-context run-session-context run-donation-stress run-context-races run-context-accuracy run-context-order run-mcs \
+  run-scheduling-context run-session-context run-donation-stress run-context-races run-life-races run-context-accuracy run-context-order run-mcs \
   run-smp-workloads run-fair-hogs run-fair-ipc run-fair-wake-storm run-fair-fork-storm run-fair-crowd \
   sim sim-compare sim-smp sim-fuzz sim-replay golden golden-bless report plots \
   bench-sched bench-sim bench-runtime bench-io bench-guest fuzz wasmtime-test fmt lint tidy doc
@@ -68,14 +73,14 @@ help: ## this list
 	@printf '  %-15s %s\n' \
 	  'SEEDS=$(SEEDS)' 'how many random workloads sim-fuzz and test try' \
 	  'REPS=$(REPS)' 'how many repetitions a benchmark takes the median of' \
-	  'SECONDS=$(SECONDS)' 'how long fuzz spends on each target' \
+	  'SECONDS=$(SECONDS)' 'how long fuzz spends on each target, and how long run-siege lasts' \
 	  'CPUS=n' 'CPUs of the machine that boots the kernel (default: 4; a proof takes several: 1,2,4), or of sim' \
 	  'ICOUNT=1' 'count instructions instead of time: the same run again is the same' \
 	  'MEM=n' 'memory of the machine that boots the kernel, in MiB (default: 256)' \
 	  'TRACE=file' 'save the scheduling trace of the machine that boots the kernel: .pftrace, .json or .dump; what replay checks' \
 	  'POLICY=name' 'the ordering policy of the kernel (default: wfq) or of sim (as the scenario says): wfq or eevdf' \
 	  'SCENARIO=path' 'what sim, sim-compare and report play (sim/scenarios/*.scn)' \
-	  'SEED=n' 'the failing seed that sim-replay plays again' \
+	  'SEED=n' 'the failing seed that sim-replay plays again, or the one that orders the attacks of run-siege' \
 	  'GROUPS="a b"' 'the groups that test runs (default: all)' \
 	  'TARGET=name' 'the fuzz target (default: all)' \
 	  'PREFIX=dir' 'where install puts things (default: $(PREFIX))' \
@@ -115,7 +120,7 @@ setup-rust:
 	@tools/setup.sh rust
 
 setup-test:
-	@tools/setup.sh rust python c wasm iso linux
+	@tools/setup.sh rust python c wasm iso linux qemu10
 
 setup-wasm:
 	@tools/setup.sh rust wasm
@@ -164,11 +169,25 @@ run-timer-smoke: setup-qemu ## sleeps and timeouts last as long as they should
 run-timer-flood: setup-qemu ## very many timers at once
 	@$(PROOF)
 
+run-timer-storm: setup-qemu ## storms of sleeps beside a neighbour that was promised its time
+	@$(PROOF)
+
+run-budget-theft: ICOUNT = 1
+run-budget-theft: SHIFT = 3
+run-budget-theft: setup-qemu ## contexts that go and come again beside a neighbour that was promised its time
+	@$(PROOF)
+
+run-deadline-misses: setup-qemu ## a kernel that promises too much says so when a deadline passes
+	@$(PROOF) --append overload
+
 run-ipc: setup-qemu ## endpoints: calls, replies, badges, passed capabilities, servers that die
 	@$(PROOF)
 
 run-park: setup-qemu ## park and unpark: no lost wake-up, no stale one
 	@$(PROOF)
+
+run-stale-consumer: setup-qemu ## rings whose lease ends in the middle: nothing more is taken
+	@$(PROOF) --append endlease
 
 run-ring-flood: setup-qemu ## full rings: nothing is lost, nothing overflows
 	@$(PROOF)
@@ -177,8 +196,12 @@ run-tlb-stress: setup-qemu ## memory that is unmapped on one CPU is gone on all
 	@$(PROOF)
 
 run-latency: ICOUNT = 1
-run-latency: setup-qemu ## long operations keep nobody else from the CPU
-	@$(PROOF)
+run-latency: setup-qemu ## long operations, mass deaths and listings keep nobody else from the CPU
+	@$(PROOF) $(TURNS)
+
+run-latency-crowd: ICOUNT = 1
+run-latency-crowd: setup-qemu ## the same with 10,010 threads; needs 512 MiB
+	@$(PROOF) $(TURNS) $(if $(findstring --mem,$(MACHINE)),,--mem 512) $(if $(findstring --cpus,$(MACHINE)),,--cpus 1)
 
 run-fuzz: setup-qemu ## random entries, pointers and capabilities beside a victim that must not notice
 	@$(PROOF)
@@ -186,10 +209,19 @@ run-fuzz: setup-qemu ## random entries, pointers and capabilities beside a victi
 run-fuzz-long: setup-qemu ## the same with ten million entries; takes minutes
 	@$(PROOF) $(if $(findstring --timeout,$(ARGS)),,--timeout 3600)
 
+run-siege: setup-qemu ## every known attack, mixed by a seed, beside those who were promised something (SECONDS, SEED, CPUS, ICOUNT=1 judges shares, too)
+	@$(PROOF) $(SHORT_TURNS) --args '$(SECONDS) $(or $(SEED),1)' $(if $(findstring --timeout,$(ARGS)),,--timeout $(shell expr $(SECONDS) '*' 20 + 300))
+
 run-kill-storm: setup-qemu ## processes killed in the middle of everything
 	@$(PROOF)
 
 run-oom: setup-qemu ## memory runs out, and comes back
+	@$(PROOF)
+
+run-alloc-fail: setup-qemu ## every allocation of the kernel is refused in turn
+	@$(PROOF) --append allocfail
+
+run-session-quota: setup-qemu ## sessions are bounded, and can always be ended
 	@$(PROOF)
 
 run-spawn-cycles: setup-qemu ## 1,000 processes come and go, and not one frame is missing
@@ -224,7 +256,10 @@ run-context-order: setup-qemu ## scenarios of the simulator, played by threads: 
 run-donation-stress: setup-qemu ## 10,000 loans across CPUs beside revocations and kills (by time, or with ICOUNT=1)
 	@$(PROOF)
 
-run-context-races: setup-qemu ## every operation on contexts against every other, on all CPUs, by processes that are killed
+run-context-races: setup-qemu ## every operation on contexts against every other, on all CPUs, by processes that are killed (ARGS="--args 10000 --timeout 7200" is a soak)
+	@$(PROOF)
+
+run-life-races: setup-qemu ## ends of threads against binds and kills (ARGS="--release": of the kernel without assertions)
 	@$(PROOF)
 
 run-mcs: ICOUNT = 1
@@ -270,6 +305,9 @@ run-fair-crowd: setup-qemu ## 16 CPUs: fewer threads than CPUs, and many more
 	@$(PROOF)
 
 ##@ Tests
+
+path-test: setup-rust ## kernel and a program, built at another path too: the same to the byte
+	@$(CAPOS) path-test
 
 kernel-test: setup-iso ## the proofs, the boot options and the planted bugs, on several machines (ARGS='smoke ipc' for some)
 	@$(CAPOS) suite $(ARGS)
@@ -327,7 +365,7 @@ sim-smp: setup-rust ## the SMP matrix: six workloads on 1 to 64 CPUs, table and 
 
 plots: setup-rust ## draw the pictures of the docs anew, into docs/plots
 	@for name in heavy-and-light classes short-sleeper; do $(SIM) compare $$name --out target/plots >/dev/null || exit 1; done
-	@$(SIM) run three-on-two --svg target/plots/three-on-two.svg --until 400ms >/dev/null
+	@$(SIM) run three-on-two --svg target/plots/three-on-two.svg --until 120ms >/dev/null
 	@$(SIM) run budget --svg target/plots/budget.svg >/dev/null
 	@$(SIM) smp >/dev/null && cp target/sim/smp-wfq.svg target/plots/
 	@mkdir -p docs/plots && for picture in docs/plots/*.svg; do cp target/plots/$${picture##*/} docs/plots/ || exit 1; done

@@ -89,6 +89,11 @@ interface UserSession {
   # 12. Who the process works for.
   info @0 () -> M.UserSessionInfoResults;
   logout @1 () -> M.UserSessionLogoutResults;
+  processes @2 M.ListParams -> M.SystemInfoProcessesResults;
+  # Those of the session and of sessions that were made in it, whoever started them.
+  kill @3 M.UserSessionKillParams -> ();
+  # Ends one of them.
+  quotas @4 () -> M.UserSessionQuotasResults;
 }
 
 interface SystemInfo {
@@ -100,6 +105,8 @@ interface SystemInfo {
   cpus @3 M.ListParams -> M.SystemInfoCpusResults;
   counters @4 M.ListParams -> M.SystemInfoCountersResults;
   contexts @5 M.ListParams -> M.SystemInfoContextsResults;
+  failAllocation @6 M.SystemInfoFailAllocationParams -> M.SystemInfoFailAllocationResults;
+  # For tests of the kernel, which must be booted with `allocfail`.
 }
 
 interface Factory {
@@ -138,7 +145,7 @@ interface SchedulingContext {
   # resourceExhausted.
   bindCallerThread @2 M.SchedulingContextBindParams -> M.SchedulingContextResult;
   unbind @3 () -> M.SchedulingContextResult;
-  reconfigure @4 M.SchedulingContextReconfigureParams -> M.SchedulingContextResult;
+  reconfigure @4 M.SchedulingContextReconfigureParams -> M.SchedulingContextReconfigureResults;
   # What was used stays used.
   revoke @5 () -> M.SchedulingContextResult;
   # Takes the time back, wherever it is. This capability sees `revoked` from now on, all others `staleGeneration`.

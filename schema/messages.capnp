@@ -42,11 +42,14 @@ enum ThreadState {
   running @2;
   blocked @3;
   exited @4;
+  throttled @5;  # Its budget is spent: it waits for the refill, and not for a CPU.
 }
 
 struct ListParams {
   # For methods that give a long list in pieces.
-  start @0 :UInt32;  # How many entries to leave out: 0 at first, then as many as have been read.
+  start @0 :UInt32;
+  # Where to go on: 0 at first. Processes and threads are listed by their numbers, and go on with the one after the last that was read, so a
+  # listing neither skips nor repeats because others come and go; of other lists it is how many have been read.
 }
 
 # Timer
@@ -213,6 +216,20 @@ struct UserSessionLogoutResults {
   donationInflightSkipped @2 :UInt32;  # Contexts that its threads have on loan: they go back with the answer.
 }
 
+struct UserSessionKillParams {
+  pid @0 :UInt32;
+}
+
+struct Quota {
+  name @0 :Text;
+  used @1 :UInt64;
+  limit @2 :UInt64;
+}
+
+struct UserSessionQuotasResults {
+  quotas @0 :List(Quota);
+}
+
 # SystemInfo
 
 struct SystemInfoInfoParams {
@@ -257,6 +274,7 @@ struct ThreadInfo {
   preemptions @11 :UInt64;
   migrations @12 :UInt64;
   runnableNs @13 :UInt64;  # Waited for a CPU.
+  throttledNs @14 :UInt64;  # Waited for a refill.
 }
 
 struct SystemInfoThreadsResults {
@@ -274,6 +292,7 @@ struct CpuInfo {
   steals @6 :UInt64;
   queued @7 :UInt32;
   online @8 :Bool;
+  interruptOwnedNs @9 :UInt64;  # Of interruptNs, what threads pay for, because it served them.
 }
 
 struct SystemInfoCpusResults {
@@ -304,6 +323,15 @@ struct SystemInfoContextsResults {
   more @1 :Bool;
 }
 
+struct SystemInfoFailAllocationParams {
+  after @0 :UInt64;  # The how many'th allocation for the calling process, from now on, fails, once; 0: none.
+}
+
+struct SystemInfoFailAllocationResults {
+  seen @0 :UInt64;   # Allocations since the last time this was asked.
+  failed @1 :Bool;   # One of them did.
+}
+
 # Factory
 
 struct FactoryCreateMemoryObjectParams {
@@ -312,6 +340,8 @@ struct FactoryCreateMemoryObjectParams {
 
 struct FactoryCreateSessionParams {
   name @0 :Text;
+  guest @1 :Bool;  # It may not use the memory that is kept for the operator.
+  limits @2 :List(UInt64);  # Of its quotas, in their order; what is left out, or 0, is as much as a session gets by itself. Never more than that.
 }
 
 # Power
@@ -407,6 +437,30 @@ struct SchedulingContextCreateResults {
   contextId @1 :UInt64;
   generation @2 :UInt64;
   freePpm @3 :UInt64;    # Of the CPU that has most left; with resourceExhausted.
+  witness @4 :AdmissionWitness;  # With resourceExhausted.
+}
+
+enum AdmissionReason {
+  none @0;
+  utilisation @1;    # All promises together would be more than a CPU can give.
+  demand @2;         # Somebody in the band of the newcomer would be late.
+  lowerBandLate @3;  # Somebody in a lower band would be.
+  noHome @4;         # No CPU of several takes it; the rest says why the roomiest does not.
+  analysisLimit @5;  # The test would take too long.
+  busyLeaving @6;    # There is room when what others used before they left has come back.
+}
+
+struct AdmissionWitness {
+  # Why a CPU cannot keep a promise: within a stretch of `stretchNs`, `demandNs` are due in `band`, and `supplyNs` can be had.
+  reason @0 :AdmissionReason;
+  cpu @1 :UInt32;
+  band @2 :UInt8;
+  stretchNs @3 :UInt64;
+  demandNs @4 :UInt64;
+  supplyNs @5 :UInt64;
+  largestContextId @6 :UInt64;  # The context that contributes most; 0: the one that was asked for.
+  freePpm @7 :UInt64;           # What is left of the CPU.
+  untilNs @8 :UInt64;           # busyLeaving: when there is room, on Timer's clock.
 }
 
 struct SchedulingContextBindParams {
@@ -421,6 +475,12 @@ struct SchedulingContextResult {
 
 struct SchedulingContextReconfigureParams {
   spec @0 :SchedulingContextSpec;
+}
+
+struct SchedulingContextReconfigureResults {
+  result @0 :OperationResult;
+  dispatchEffect @1 :DispatchEffect;
+  witness @2 :AdmissionWitness;  # With resourceExhausted.
 }
 
 enum NotificationKind {

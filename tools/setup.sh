@@ -48,7 +48,7 @@ fetch() {
   with_lists "$@" || fail "apt-get could not fetch $what ($why); see the lines above, or $instead"
 }
 
-# unpack FOLDER PACKAGE...: into an empty folder.
+# unpack FOLDER PACKAGE...: into an empty folder. Options of apt-get may come among the packages.
 unpack() {
   local folder=$1
   shift
@@ -56,10 +56,27 @@ unpack() {
   (cd "$folder" && apt-get download "$@" && printf '%s\0' ./*.deb | xargs -0 -I{} dpkg -x {} . && rm -f ./*.deb)
 }
 
-# dependency PACKAGE PATTERN: the first package that it depends on and that looks like this.
-dependency() {
-  apt-cache depends "$1" | sed -n "s/.*Depends: \($2\)\$/\1/p" | head -n 1 | grep .
+# use_backports FOLDER: fetches a list of the backports that is ours alone, from where the machine's own packages come. apt-get and apt-cache
+# read it, and nothing else, with the options in BACKPORTS.
+use_backports() {
+  local folder=$1 base uri key=/usr/share/keyrings/debian-archive-keyring.gpg
+  base=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+  # shellcheck disable=SC2016 # They are apt-get's variables.
+  uri=$(apt-get indextargets --format '$(CREATED_BY) $(CODENAME) $(REPO_URI)' | sed -n "s/^Packages $base //p" | head -n 1 | grep .) || return 1
+  { rm -rf "$folder" && mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"; } || return 1
+  printf 'deb %s %s %s-backports main\n' "$([ ! -e $key ] || echo "[signed-by=$key]")" "$uri" "$base" >"$folder/list"
+  BACKPORTS=(-o "Dir::Etc::sourcelist=$folder/list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$folder/lists"
+    -o "Dir::Cache=$folder/cache" -t "$base-backports")
+  apt-get "${BACKPORTS[@]}" -q update
 }
+
+# dependency PACKAGE PATTERN OPTION...: the first package that it depends on and that looks like this.
+dependency() {
+  apt-cache depends "${@:3}" "$1" | sed -n "s/.*Depends: \($2\)\$/\1/p" | head -n 1 | grep .
+}
+
+# Where built and unpacked things are.
+target_folder() { echo "${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}"; }
 
 # component NAME COMMAND...: a part of the Rust toolchain.
 component() {
@@ -137,6 +154,39 @@ step_qemu() {
   has objcopy || install_package binutils "programs go into the boot image without their debug information"
 }
 
+# A newer QEMU for some rows of the suite, from Debian's backports, unpacked and not installed. It is worth having, and nothing needs it: where it is
+# not to be had that is said, and the suite skips its rows.
+step_qemu10() {
+  local folder
+  folder=$(target_folder)/qemu-10
+  if [ -x "$folder/qemu-system-x86_64" ]; then return; fi
+  (fetch "QEMU 10" "some rows of the suite run on it" "go on without" fetch_qemu10 "$folder") || {
+    rm -rf "$folder"
+    say "going on without QEMU 10: the suite skips its rows"
+  }
+}
+
+# fetch_qemu10 FOLDER: with what the machine itself has not, from its own lists.
+fetch_qemu10() {
+  local folder=$1 library libraries=()
+  { rm -rf "$folder" && mkdir -p "$folder"; } || return 1
+  use_backports "$folder/apt" || return 1
+  apt-cache "${BACKPORTS[@]}" show qemu-system-x86 | grep -q '^Version: 1:10\.' || return 1
+  for library in $(apt-cache "${BACKPORTS[@]}" depends qemu-system-x86 | sed -n 's/.*Depends: \(lib.*\)$/\1/p'); do
+    dpkg -s "$library" >/dev/null 2>&1 || libraries+=("$library")
+  done
+  (cd "$folder" && apt-get "${BACKPORTS[@]}" download qemu-system-x86 qemu-system-common qemu-system-data) || return 1
+  [ ${#libraries[@]} -eq 0 ] || (cd "$folder" && apt-get download "${libraries[@]}") || return 1
+  (cd "$folder" && printf '%s\0' ./*.deb | xargs -0 -I{} dpkg -x {} . && rm -rf ./*.deb apt usr/share/doc usr/share/man) || return 1
+  cat >"$folder/qemu" <<'END'
+#!/bin/sh
+# It finds its own libraries and firmware, wherever this folder is.
+here=$(dirname "$0")
+LD_LIBRARY_PATH=$here/usr/lib/x86_64-linux-gnu exec "$here/usr/bin/qemu-system-x86_64" -L "$here/usr/share/qemu" "$@"
+END
+  chmod +x "$folder/qemu" && "$folder/qemu" --version | grep -q 'version 10\.' && mv "$folder/qemu" "$folder/qemu-system-x86_64"
+}
+
 # A disc that boots the kernel by GRUB, by BIOS and by UEFI, and the UEFI firmware to test it with.
 step_iso() {
   step_qemu
@@ -149,21 +199,30 @@ step_iso() {
     install_package ovmf "the UEFI firmware that the disc is tested with"
 }
 
-# The Linux that the kernel is measured beside: Debian's kernel for clouds, unpacked and not installed.
+# The Linux that the kernel is measured beside: Debian's kernel for clouds, unpacked and not installed. From the backports, where it is newest; that of the
+# release, where there are none.
 step_linux() {
   local folder
-  folder=${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}/linux
-  if [ -n "${CAPOS_LINUX-}" ] || compgen -G "$folder/boot/vmlinuz-*" >/dev/null; then return; fi
-  fetch linux-image-cloud-amd64 "make bench-linux boots it" "name a kernel that boots in QEMU by CAPOS_LINUX=FILE" fetch_linux "$folder"
+  folder=$(target_folder)/linux
+  if [ -n "${CAPOS_LINUX-}" ] || [ -e "$folder/newest" ]; then return; fi
+  (fetch "linux-image-cloud-amd64 of the backports" "make bench-linux boots it" "go on with the release's" fetch_linux "$folder" backports) &&
+    touch "$folder/newest" && return
+  say "going on with the kernel of the release"
+  if compgen -G "$folder/boot/vmlinuz-*" >/dev/null; then return; fi
+  fetch linux-image-cloud-amd64 "make bench-linux boots it" "name a kernel that boots in QEMU by CAPOS_LINUX=FILE" fetch_linux "$folder" release
 }
 
-# fetch_linux FOLDER: the package is empty and depends on the one of the newest version.
+# fetch_linux FOLDER SUITE: the package is empty and depends on the one of the newest version.
 fetch_linux() {
-  local real
-  real=$(dependency linux-image-cloud-amd64 'linux-image-[0-9].*') || return 1
-  unpack "$1/unpacked" "$real" || return 1
+  local real options=()
+  if [ "$2" = backports ]; then
+    use_backports "$1/apt" || return 1
+    options=("${BACKPORTS[@]}")
+  fi
+  real=$(dependency linux-image-cloud-amd64 'linux-image-[0-9].*' "${options[@]}") || return 1
+  unpack "$1/unpacked" "$real" "${options[@]}" || return 1
   # Its modules are not needed: what the benchmark uses is built in.
-  mkdir -p "$1/boot" && mv "$1"/unpacked/boot/vmlinuz-* "$1/boot/" && rm -rf "$1/unpacked"
+  mkdir -p "$1/boot" && mv "$1"/unpacked/boot/vmlinuz-* "$1/boot/" && rm -rf "$1/unpacked" "$1/apt"
 }
 
 step_fuzz() {
@@ -204,10 +263,10 @@ step_go() {
   fi
 }
 
-[ $# -gt 0 ] || fail "name the steps: rust, python, c, wasm, valgrind, qemu, iso, linux, fuzz, peers"
+[ $# -gt 0 ] || fail "name the steps: rust, python, c, wasm, valgrind, qemu, qemu10, iso, linux, fuzz, peers"
 for step in "$@"; do
   case $step in
-    rust | python | c | wasm | valgrind | qemu | iso | linux | fuzz | peers) "step_$step" ;;
-    *) fail "no step '$step'; there are rust, python, c, wasm, valgrind, qemu, iso, linux, fuzz and peers" ;;
+    rust | python | c | wasm | valgrind | qemu | qemu10 | iso | linux | fuzz | peers) "step_$step" ;;
+    *) fail "no step '$step'; there are rust, python, c, wasm, valgrind, qemu, qemu10, iso, linux, fuzz and peers" ;;
   esac
 done

@@ -18,14 +18,18 @@ groups=(
   "models:    cargo test --release -p models --locked --no-fail-fast"
   "no-std:    tools/no-std/check.sh"
   "kernel:    cargo run --quiet --locked -p capos -- suite"
+  "paths:     cargo run --quiet --locked -p capos -- path-test"
   "terminal:  cargo run --quiet --locked -p capos -- terminal-test"
   "iso:       cargo run --quiet --locked -p capos -- iso-test"
-  "linux:     cargo run --quiet --locked -p capos -- linux-test"
   "golden:    cargo run --release --quiet --locked -p sim -- golden --check"
   "sim-fuzz:  cargo run --release --quiet --locked -p sim -- fuzz --seeds $seeds"
   "asan:      tools/asan.sh"
   "docs:      tools/doc.sh"
 )
+
+# Groups that boot one machine after the other, or wait for one: neighbours of the list among these run beside each other.
+light=" terminal iso "
+is_light() { [[ $light == *" $1 "* ]]; }
 
 logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs" || exit 2
@@ -62,19 +66,29 @@ count() {
 
 passed=0
 failed=0
+# The lines that say which tests failed, for the end, where they are read first and never cut off.
+failures=()
 
-run_group() {
-  local name=$1 command log=$logs/$1.log start status=0 good bad
-  if ! command=$(command_of "$name"); then
-    printf '%-10s no such group; there are: %s\n' "$name" "$(all_names | tr '\n' ' ')"
+# execute NAME: runs the group, and leaves its status and its milliseconds beside its log.
+execute() {
+  local name=$1 command start status=0
+  if ! command=$(command_of "$name"); then return; fi
+  read -ra words <<<"$command"
+  rm -f "$logs/$name.status"
+  start=${EPOCHREALTIME/./}
+  "${words[@]}" >"$logs/$name.log" 2>&1 </dev/null || status=$?
+  echo "$status $(((${EPOCHREALTIME/./} - start) / 1000))" >"$logs/$name.status"
+}
+
+# report NAME: says how the group went, after its name, and counts it.
+report() {
+  local name=$1 log=$logs/$1.log status ms good bad
+  if ! command_of "$name" >/dev/null; then
+    printf 'no such group; there are: %s\n' "$(all_names | tr '\n' ' ')"
     failed=$((failed + 1))
     return
   fi
-  read -ra words <<<"$command"
-  printf '%-10s ' "$name"
-  start=${EPOCHREALTIME/./}
-  "${words[@]}" >"$log" 2>&1 </dev/null || status=$?
-
+  read -r status ms < <(cat "$logs/$name.status" || echo "1 0")
   good=$(count "$log" passed)
   bad=$(count "$log" failed)
   if [ -z "$good" ]; then
@@ -88,12 +102,14 @@ run_group() {
   passed=$((passed + good))
   failed=$((failed + bad))
 
-  local ms=$(((${EPOCHREALTIME/./} - start) / 1000))
   local verdict=ok
   [ "$bad" -eq 0 ] || verdict=FAILED
   printf '%-6s %5d passed %3d failed %6d.%d s\n' "$verdict" "$good" "$bad" $((ms / 1000)) $((ms % 1000 / 100))
   if [ "$bad" -ne 0 ]; then
-    grep -E '^test .* FAILED$' "$log" | sed 's/^/    | /'
+    local lines
+    mapfile -t lines < <(grep -aE '^(test .* FAILED$|FAILED )' "$log" | cut -c 1-400)
+    [ ${#lines[@]} -gt 0 ] || lines=("FAILED, see $log")
+    failures+=("${lines[@]/#/$name: }")
     tail -n 40 "$log" | sed 's/^/    | /'
     printf '    the whole log: %s; again: make test GROUPS=%s\n' "$log" "$name"
   fi
@@ -103,7 +119,30 @@ if [ $# -eq 0 ]; then
   mapfile -t names < <(all_names)
   set -- "${names[@]}"
 fi
-for name in "$@"; do run_group "$name"; done
+while [ $# -gt 0 ]; do
+  batch=("$1")
+  shift
+  while [ $# -gt 0 ] && is_light "${batch[0]}" && is_light "$1"; do
+    batch+=("$1")
+    shift
+  done
+  if [ ${#batch[@]} -eq 1 ]; then
+    printf '%-10s ' "${batch[0]}"
+    execute "${batch[0]}"
+    report "${batch[0]}"
+  else
+    # What runs in the background does not hear Ctrl-C: whoever is told to stop stops all.
+    trap 'trap - TERM; kill 0' INT TERM
+    for name in "${batch[@]}"; do execute "$name" & done
+    wait
+    trap - INT TERM
+    for name in "${batch[@]}"; do
+      printf '%-10s ' "$name"
+      report "$name"
+    done
+  fi
+done
 
+[ ${#failures[@]} -eq 0 ] || printf '%s\n' "${failures[@]}"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -132,8 +132,27 @@ pub mod rights {
     pub const REVOKE: u16 = 8;
     /// May change what it names (a memory object: map writable).
     pub const WRITE: u16 = 16;
-    /// All of them.
+    /// All that any capability can have. The bands are named apart, so that nobody passes them on who does not mean to.
     pub const ALL: u16 = 31;
+    /// The bands of criticality above 0 that a SchedulingContext may create contexts in, a bit each (S-17). Band 0 is open to every maker.
+    pub const BANDS: u16 = 0x7f << BANDS_SHIFT;
+    /// All bits that mean something.
+    pub const KNOWN: u16 = ALL | BANDS;
+
+    const BANDS_SHIFT: u32 = 8;
+
+    /// The right to create in every band up to `band`, which is 7 at most.
+    #[must_use]
+    pub const fn up_to_band(band: u8) -> u16 {
+        let bits = if band < 7 { (1 << band) - 1 } else { 0x7f };
+        bits << BANDS_SHIFT
+    }
+
+    /// Do `rights` allow to create in `band`?
+    #[must_use]
+    pub const fn allow_band(rights: u16, band: u8) -> bool {
+        band == 0 || band <= 7 && rights & (1 << (BANDS_SHIFT + band as u32 - 1)) != 0
+    }
 }
 
 /// `CapSetHeader::magic`.

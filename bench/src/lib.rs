@@ -1,6 +1,6 @@
 //! Side-by-side benchmarks: what they share ([`report`], [`instructions`]), and the parts of `bench-sched` and of
 //! `bench-runtime` ([`runtime`]) and `bench-io` ([`io`]).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod contest;
 pub mod instructions;

@@ -15,7 +15,7 @@ mod heap;
 pub use btree::{BTree, BTreeScan, BTreeTwo};
 pub use heap::{Heap, HeapTwo};
 
-use sched::{Effect, FOREVER, LatencyClass, REFERENCE_WEIGHT, SLICE_NS, Snapshot, Weight};
+use sched::{Effect, FOREVER, LatencyClass, REFERENCE_WEIGHT, SLICE_NS, Snapshot, WAKE_GAP_DIVISOR, Weight};
 
 /// A queue key: tag, then order of arrival, then whose it is.
 pub type Entry = (i64, u64, u32);
@@ -44,6 +44,14 @@ pub struct Thread {
     preemptions: u64,
     class: LatencyClass,
     joined: bool,
+}
+
+impl Thread {
+    /// Its tag if it were queued now.
+    fn tag<O: Order>(&self) -> i64 {
+        let asks_anew = self.position >= self.deadline || self.deadline - self.position > self.virtual_slice;
+        if !O::EEVDF || asks_anew { self.position + self.virtual_slice } else { self.deadline }
+    }
 }
 
 /// The container that keeps waiting threads in order.
@@ -218,8 +226,11 @@ impl<O: Order> Peer<O> {
             voluntary_blocks: thread.voluntary_blocks,
             preemptions: thread.preemptions,
             runnable_accumulated_ns: thread.runnable_ns + waits_ns,
+            throttled_ns: 0,
+            served_ns: 0,
             migrations: 0,
             throttles: 0,
+            is_throttled: false,
         }
     }
 
@@ -249,11 +260,7 @@ impl<O: Order> Peer<O> {
 
     fn queue(&mut self, id: u32) {
         let thread = &mut self.threads[id as usize];
-        let slice = thread.virtual_slice;
-        let request_over = thread.position >= thread.deadline || thread.deadline - thread.position > slice;
-        if !O::EEVDF || request_over {
-            thread.deadline = thread.position + slice;
-        }
+        thread.deadline = thread.tag::<O>();
         self.sequence += 1;
         thread.sequence = self.sequence;
         self.order.insert(id, thread, self.clock.origin);
@@ -273,7 +280,9 @@ impl<O: Order> Peer<O> {
             self.clock.anchor();
             newcomer.position <= self.clock.origin
         };
-        if eligible && newcomer.deadline < running.deadline {
+        let picked_tag = running.deadline + i64::from(newcomer.position < running.position);
+        let now_tag = running.tag::<O>() - running.virtual_slice / WAKE_GAP_DIVISOR;
+        if eligible && newcomer.deadline < now_tag.max(picked_tag) {
             return Effect::Dispatch;
         }
         let until_ns = self.at_ns + running.quantum_ns;

@@ -55,7 +55,7 @@ fuzz_target!(|input: Input| {
             assert!(ledger.refills().is_sorted_by_key(|refill| refill.time_ns));
             now += u64::from(used);
         }
-        assert!(cpu.retire(context).is_ok());
+        assert!(cpu.retire(context, 0).is_ok());
     }
     assert_eq!(cpu.reserved(), Utilisation::default());
 });

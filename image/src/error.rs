@@ -113,6 +113,10 @@ pub enum ErrorKind {
     UnknownClass { name: Name },
     /// `init` must hold a capability to do what the manifest asks.
     InitLacks { cap: &'static str, why: &'static str },
+    /// Init's `band` is too low for what it is to make or to pass on.
+    InitBand { why: &'static str },
+    /// A context is to create above its own band.
+    BandAbove { name: Name, criticality: u8 },
     /// A number outside its range.
     OutOfRange { key: &'static str, found: i64, min: u64, max: u64 },
     /// A size that is not a multiple of the page size.
@@ -200,6 +204,10 @@ fn list<'a>(f: &mut fmt::Formatter<'_>, words: impl Iterator<Item = &'a str>) ->
     Ok(())
 }
 
+fn nobody(f: &mut fmt::Formatter<'_>, section: &str, name: Name, advice: &str) -> fmt::Result {
+    write!(f, "no [[{section}]] has the name \"{name}\"; {advice}")
+}
+
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use ErrorKind as K;
@@ -259,15 +267,9 @@ impl fmt::Display for ErrorKind {
                 f,
                 "nobody receives from \"endpoint:{endpoint}\"; grant it to its server with rights = [\"recv\"]"
             ),
-            K::UnknownMemory { name } => {
-                write!(f, "no [[memory]] has the name \"{name}\"; add it, with its bytes")
-            }
-            K::UnknownPool { name } => {
-                write!(f, "no [[pool]] has the name \"{name}\"; add it or mend the name")
-            }
-            K::UnknownProfile { name } => {
-                write!(f, "no [[profile]] has the name \"{name}\"; add it or mend the name")
-            }
+            K::UnknownMemory { name } => nobody(f, "memory", name, "add it, with its bytes"),
+            K::UnknownPool { name } => nobody(f, "pool", name, "add it or mend the name"),
+            K::UnknownProfile { name } => nobody(f, "profile", name, "add it or mend the name"),
             K::NotEarlier { name } => write!(
                 f,
                 "`after` names \"{name}\", which is no process before this one (and after init); mend it or move it"
@@ -276,7 +278,7 @@ impl fmt::Display for ErrorKind {
                 write!(f, "program \"{name}\" is not in the image; mend the name, or add it to programs/")
             }
             K::UnknownContext { name } => {
-                write!(f, "no [[context]] has the name \"{name}\"; add it, with its budget_ns and period_ns")
+                nobody(f, "context", name, "add it, with its budget_ns and period_ns")
             }
             K::UnknownOverrun { name } => {
                 write!(f, "unknown overrun \"{name}\"; known are ")?;
@@ -292,6 +294,11 @@ impl fmt::Display for ErrorKind {
                 list(f, Class::ALL.iter().map(|class| class.name()))
             }
             K::InitLacks { cap, why } => write!(f, "init must be granted \"{cap}\" to {why}"),
+            K::InitBand { why } => write!(f, "init's \"scheduling_context\" needs a higher `band` to {why}"),
+            K::BandAbove { name, criticality } => write!(
+                f,
+                "context \"{name}\" has criticality {criticality} and creates up to that band; lower `band`"
+            ),
             K::OutOfRange { key, found, min, max } => write!(f, "{key} = {found} is outside {min} to {max}"),
             K::NotPages { found } => {
                 write!(f, "bytes = {found} is not a multiple of the page size, {}", abi::PAGE_BYTES)

@@ -488,7 +488,7 @@ impl<'a> Process<'a> {
                 name: manifest.text(raw.name),
                 interface: u16::try_from(raw.interface).ok().and_then(Interface::from_raw)?,
                 object: manifest.text(raw.object),
-                rights: raw.rights as u16 & rights::ALL,
+                rights: raw.rights as u16 & rights::KNOWN,
                 badge: raw.badge as u32,
             })
         })

@@ -21,6 +21,8 @@ pub mod limits {
     pub const PERIOD_NS: (u64, u64) = (20_000, 60_000_000_000);
     /// What a CPU promises to contexts, in per cent; the rest is kept for everybody else.
     pub const PROMISED_PERCENT: u64 = 95;
+    /// And so many parts of 2^32 more, as the core allows: each of its promises is rounded up by less than one.
+    pub(crate) const PROMISED_PARTS_MORE: u128 = 160;
     /// Bands of contexts.
     pub const CRITICALITY: (u64, u64) = (0, 7);
     /// Pieces that a budget may be split into.
@@ -131,7 +133,8 @@ impl Place<'_> {
     /// A CPU can promise that much within that time: the rule of the scheduling core.
     fn promise(self, budget_ns: u64, window_ns: u64) -> Checked {
         let asked = (u128::from(budget_ns) << 32).div_ceil(u128::from(window_ns));
-        let promised = (u128::from(limits::PROMISED_PERCENT) << 32) / 100;
+        let promised =
+            (u128::from(limits::PROMISED_PERCENT) << 32).div_ceil(100) + limits::PROMISED_PARTS_MORE;
         if asked > promised { self.fails(ErrorKind::TooMuchOfACpu { budget_ns, window_ns }) } else { Ok(()) }
     }
     /// No entry of `before` has this entry's name.
@@ -416,6 +419,12 @@ fn check_grant(manifest: &Manifest<'_>, place: Place<'_>, grant: &RawGrant, is_i
         return place.fails(ErrorKind::UnknownContext { name: Name::new(object) });
     }
     check_rights(place, grant, interface, cap, name)?;
+    let own = manifest.contexts().find(|context| is_context && context.name == object);
+    if let Some(own) =
+        own.filter(|own| grant.rights & u32::from(rights::BANDS & !rights::up_to_band(own.criticality)) != 0)
+    {
+        return place.fails(ErrorKind::BandAbove { name: Name::new(object), criticality: own.criticality });
+    }
     if grant.badge != 0 {
         let is_called = interface == Interface::Endpoint && grant.rights & u32::from(rights::CALL) != 0;
         if !is_called {
@@ -436,17 +445,21 @@ fn check_rights(
     if grant.rights == 0 {
         return place.fails(ErrorKind::NoRights { grant: Name::new(name) });
     }
-    if grant.rights & !u32::from(rights::ALL) != 0 {
+    if grant.rights & !u32::from(rights::KNOWN) != 0 {
         let mut name = Name::default();
         let _ = write!(name, "bits {:#x}", grant.rights);
         return place.fails(ErrorKind::UnknownRight { name });
     }
     let received: &[Interface] = &[Interface::Endpoint, Interface::Console];
     let written: &[Interface] = &[Interface::MemoryObject, Interface::SchedulingContext];
-    let only = [(rights::RECV, received), (rights::WRITE, written)];
+    let only = [
+        (rights::RECV, received),
+        (rights::WRITE, written),
+        (rights::BANDS, &[Interface::SchedulingContext]),
+    ];
     for (bit, owners) in only {
         if grant.rights & u32::from(bit) != 0 && !owners.contains(&interface) {
-            let right = RIGHTS.iter().find(|(_, known)| *known == bit).map_or("", |(word, _)| word);
+            let right = RIGHTS.iter().find(|(_, known)| *known == bit).map_or("band", |(word, _)| word);
             return place.fails(ErrorKind::RightNotHere { right, cap });
         }
     }
@@ -487,6 +500,9 @@ fn check_init(manifest: &Manifest<'_>) -> Checked {
         if holds(interface, wanted) {
             return Ok(());
         }
+        if holds(interface, wanted & !rights::BANDS) {
+            return place.fails(ErrorKind::InitBand { why });
+        }
         place.fails(ErrorKind::InitLacks { cap: capability_name(interface).unwrap_or(""), why })
     };
     for process in manifest.processes().skip(1) {
@@ -511,7 +527,9 @@ fn check_init(manifest: &Manifest<'_>) -> Checked {
         for grant in process.grants() {
             let place = place.at(grant.line);
             if grant.interface == Interface::SchedulingContext && !grant.object.is_empty() {
-                need(place, grant.interface, makes, "make what is granted here")?;
+                let own = manifest.contexts().find(|context| context.name == grant.object);
+                let band = rights::up_to_band(own.map_or(0, |own| own.criticality));
+                need(place, grant.interface, makes | band, "make what is granted here")?;
             } else if matches!(grant.interface, Interface::Endpoint | Interface::MemoryObject) {
                 need(place, Interface::Factory, rights::CALL, "make what is granted here")?;
             } else if !grant.is_own() {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let runtime = Runtime::new(Config::new().workers(1))?;
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(Config::new().workers(1)) }?;
     let rounds = AtomicU64::new(0);
     let neighbour = AtomicU64::new(0);
     let outcome = runtime.run(|cx| {

@@ -1,4 +1,4 @@
-//! One task recurses without end. It fails; its neighbours, the heap and the output go on.
+//! One task recurses without end, and borrows nothing. It fails; its neighbours, the heap and the output go on.
 //!
 //! Run it: `cargo run -p janus --example overflow`
 
@@ -12,10 +12,11 @@ fn depth(n: u64) -> u64 {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let runtime = Runtime::new(Config::new())?;
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(Config::new()) }?;
     let outcome = runtime.run(|cx| {
         cx.nursery(|nursery| {
-            let deep = nursery.task().name("deep").spawn(|_cx| depth(0))?;
+            let deep = nursery.task().name("deep").owned().spawn(|_cx| depth(0))?;
             let steady = nursery.task().name("steady").stack(StackClass::Medium).spawn(|cx| {
                 let mut text = String::new();
                 for n in 0..5 {

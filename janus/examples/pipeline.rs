@@ -2,7 +2,7 @@
 //!
 //! Run it: `cargo run -p janus --example pipeline`
 
-use janus::{Config, NurseryError, Receiver, Runtime, Selected, Sender, channel};
+use janus::{NurseryError, Receiver, Selected, Sender, channel};
 use std::time::Duration;
 
 /// Sends 0, 1, 2, ... for ever, or until it is cancelled, or nobody listens.
@@ -31,31 +31,28 @@ fn merge(cx: &janus::Cx, fast: &Receiver<u64>, slow: &Receiver<u64>, out: &Sende
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let runtime = Runtime::new(Config::new())?;
-    let outcome = runtime.run(|cx| {
-        cx.nursery(|nursery| {
-            let (to_merge, fast) = channel(0);
-            let (also_to_merge, slow) = channel(4);
-            let (lines_in, lines) = channel(16);
-            let quick = nursery.spawn(move |cx| count(cx, to_merge, Duration::from_millis(4)))?;
-            let lazy = nursery.spawn(move |cx| count(cx, also_to_merge, Duration::from_millis(15)))?;
-            let merger = nursery.spawn(move |cx| merge(cx, &fast, &slow, &lines_in))?;
-            drop(merger);
-            let until = cx.now() + Duration::from_millis(60);
-            while let Some(left) = until.checked_sub(cx.now()) {
-                match lines.recv_timeout(cx, left) {
-                    Ok(line) => println!("{:>6.1} ms  {line}", cx.now().as_secs_f64() * 1e3),
-                    Err(_) => break,
-                }
+#[janus::main]
+fn main(cx: &janus::Cx) {
+    let outcome = cx.nursery(|nursery| {
+        let (to_merge, fast) = channel(0);
+        let (also_to_merge, slow) = channel(4);
+        let (lines_in, lines) = channel(16);
+        let quick = nursery.spawn(move |cx| count(cx, to_merge, Duration::from_millis(4)))?;
+        let lazy = nursery.spawn(move |cx| count(cx, also_to_merge, Duration::from_millis(15)))?;
+        let merger = nursery.spawn(move |cx| merge(cx, &fast, &slow, &lines_in))?;
+        drop(merger);
+        let until = cx.now() + Duration::from_millis(60);
+        while let Some(left) = until.checked_sub(cx.now()) {
+            match lines.recv_timeout(cx, left) {
+                Ok(line) => println!("{:>6.1} ms  {line}", cx.now().as_secs_f64() * 1e3),
+                Err(_) => break,
             }
-            // Everybody who waits is woken, sees it, and returns; a value is a value all the same.
-            nursery.cancel();
-            println!("cancelled; sent: {:?} fast, {:?} slow", quick.join(cx).ok(), lazy.join(cx).ok());
-            Ok::<(), janus::SpawnError>(())
-        })
-    })?;
+        }
+        // Everybody who waits is woken, sees it, and returns; a value is a value all the same.
+        nursery.cancel();
+        println!("cancelled; sent: {:?} fast, {:?} slow", quick.join(cx).ok(), lazy.join(cx).ok());
+        Ok::<(), janus::SpawnError>(())
+    });
     assert!(matches!(outcome, Err(NurseryError::Cancelled)), "{outcome:?}");
     println!("the nursery says so too: {}", NurseryError::Cancelled);
-    Ok(())
 }

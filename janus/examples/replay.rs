@@ -13,7 +13,8 @@ const WORK: u64 = 60;
 /// Two tasks pay into one account: read, think, write. The bug is that they think between the two.
 /// Answers the balance and the order in which tasks were picked, as a hash.
 fn run(seed: u64) -> Result<(u64, u64), Box<dyn std::error::Error>> {
-    let runtime = Runtime::new(Config::new().workers(2).seed(seed))?;
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(Config::new().workers(2).seed(seed)) }?;
     let balance = AtomicU64::new(0);
     runtime.run(|cx| {
         cx.nursery(|nursery| {

@@ -20,6 +20,7 @@
 
 use crate::account::{self, Account};
 use crate::budget::Resource;
+use crate::family::Cause;
 use crate::nursery::Nursery;
 use crate::task::{Drawn, TaskRef, flag};
 use crate::worker::current_worker;
@@ -27,9 +28,6 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
-
-/// What a task may allocate beyond its budget, in all, before it is stopped on the spot.
-pub(crate) const GRACE: u64 = 64 << 10;
 
 const HEADER: usize = size_of::<Header>();
 
@@ -44,11 +42,11 @@ const HEADER: usize = size_of::<Header>();
 /// does not matter: it is credited to the task, or, if that has ended, to the pool that the task's budget came from. An
 /// allocation also costs one of `ops`.
 ///
-/// A task whose memory is spent, and whose nursery gives it no more, may finish what it does: 64 KiB more are granted, it
-/// counts as cancelled, and it ends with [`BudgetExceeded`](crate::TaskError::BudgetExceeded). Beyond these it is
-/// stopped where it is, as after a stack overflow: its frames are abandoned, no destructor runs, and what they hold
-/// (locks, memory) stays held. Fallible allocation is no exception, as an allocator cannot tell it apart: before a
-/// large allocation ask [`Cx::can_allocate`](crate::Cx::can_allocate).
+/// A task whose memory is spent, and whose nursery gives it no more, may finish what it does: it lives on a reserve
+/// ([`Config::memory_reserve`](crate::Config::memory_reserve)), counts as cancelled from its next check on, and ends with
+/// [`BudgetExceeded`](crate::TaskError::BudgetExceeded). Beyond the reserve it is given up where it is, as after a
+/// stack overflow: see [`Spawn::owned`](crate::Spawn::owned). Fallible allocation is no exception, as an allocator
+/// cannot tell it apart: before a large allocation ask [`Cx::can_allocate`](crate::Cx::can_allocate).
 #[derive(Debug, Default)]
 pub struct Charged<A = System>(A);
 
@@ -166,13 +164,18 @@ fn pay_beyond(task: TaskRef, size: u64, short: u64) -> u64 {
         }
     }
     task.set(flag::OVERDRAWN);
+    // The next check looks why.
+    if let fuel @ 1.. = task.fuel.replace(task.fuel.get().min(0)) {
+        task.fill(Resource::Ops, fuel as u64);
+    }
     let Some(account) = account_of(task) else { return 0 };
     let beyond = account.overdraft.get().saturating_add(size);
-    if beyond <= GRACE {
+    // SAFETY: the runtime outlives its tasks.
+    if beyond <= unsafe { (*task.shared).config.memory_reserve } {
         account.overdraft.set(beyond);
     } else if may_stop(task) {
-        // SAFETY: whoever resumed the task wrote it; the task is running, and we are it.
-        unsafe { (*task.worker.get()).abandon(task) };
+        // SAFETY: whoever resumed the task wrote it; the task is running, and we are it, without a lock (invariant 4).
+        unsafe { (*task.worker.get()).abandon(task, Some(Cause::Memory)) };
     }
     0
 }

@@ -21,7 +21,7 @@ impl CapSpawn {
 ///
 /// ```
 /// # use janus::{Budget, Config, RechargeError, Resource, Runtime};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let again = runtime.run(|cx| {
 ///     let hundred = Budget { ops: 100, ..Budget::ZERO };
 ///     let capability = cx.cap_budget(hundred)?;

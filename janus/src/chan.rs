@@ -7,7 +7,7 @@
 //! receivers wait only if no message and no sender does.
 
 use crate::alloc::Quiet;
-use crate::cx::{Cx, ensure_stack, ensure_stack_here};
+use crate::cx::{Cx, ensure_stack, make_room_here};
 use crate::error::Cancelled;
 use crate::lock::SpinLock;
 use crate::runtime::Shared;
@@ -15,6 +15,7 @@ use crate::task::Wait;
 use crate::waiter::{Parker, Waiter, Wakeup};
 use crate::waiters::{CLOSED, List, Node, OPEN, SERVED, WAITING};
 use crate::worker::{Worker, current_worker};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
@@ -128,7 +129,7 @@ pub struct Receiver<T> {
 ///
 /// ```
 /// # use janus::{Config, RecvError, Runtime, channel};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let (sum, end) = runtime.run(|cx| cx.nursery(|nursery| {
 ///     let (sender, receiver) = channel(4);
 ///     drop(nursery.spawn(move |cx| (1..=10).all(|n| sender.send(cx, n).is_ok())).unwrap());
@@ -263,7 +264,10 @@ impl<T: Send> Sender<T> {
                 match (end, rest) {
                     (SERVED, _) => Ok(()),
                     (CLOSED, Some(message)) => Err(SendError::Closed(message)),
-                    (_, Some(message)) => Err(SendError::Cancelled(message)),
+                    (_, Some(message)) => {
+                        cx.stop_if_doomed();
+                        Err(SendError::Cancelled(message))
+                    }
                     (_, None) => unreachable!("an unserved sender has its message"),
                 }
             }
@@ -365,7 +369,12 @@ impl<T: Send> Sender<T> {
 
     /// An arm of a [`Cx::select`] that sends `message`.
     pub fn arm(&self, message: T) -> SendArm<'_, T> {
-        SendArm { sender: self, node: None, message: Some(message), closed: false }
+        SendArm {
+            sender: self,
+            node: Slot::new(None),
+            message: Slot::new(Some(message)),
+            closed: Cell::new(false),
+        }
     }
 }
 
@@ -393,16 +402,22 @@ fn within<T>(
     }
 }
 
+/// A wait without an end that ended without a message: its task is to end.
+fn ended(cx: &Cx, error: RecvError) -> RecvError {
+    if error == RecvError::Empty {
+        cx.stop_if_doomed();
+        return RecvError::Cancelled;
+    }
+    error
+}
+
 impl<T: Send> Receiver<T> {
     /// Receives, and waits for a message.
     #[track_caller]
     #[inline]
     pub fn recv(&self, cx: &Cx) -> Result<T, RecvError> {
         let at = Location::caller();
-        self.recv_by(cx, at, || cx.block(Wait::Recv, at)).map_err(|error| match error {
-            RecvError::Empty => RecvError::Cancelled,
-            other => other,
-        })
+        self.recv_by(cx, at, || cx.block(Wait::Recv, at)).map_err(|error| ended(cx, error))
     }
 
     /// Receives, and waits so long at most: then the error is [`RecvError::Empty`].
@@ -422,10 +437,7 @@ impl<T: Send> Receiver<T> {
         if let Some(timeout) = timeout {
             return within(cx, timeout, at, |sleep| self.recv_free(cx, sleep));
         }
-        self.recv_free(cx, || cx.block(Wait::Recv, at)).map_err(|error| match error {
-            RecvError::Empty => RecvError::Cancelled,
-            other => other,
-        })
+        self.recv_free(cx, || cx.block(Wait::Recv, at)).map_err(|error| ended(cx, error))
     }
 
     /// `Empty`: `sleep` failed.
@@ -539,7 +551,7 @@ impl<T: Send> Receiver<T> {
     /// An arm of a [`Cx::select`] that receives.
     #[must_use]
     pub fn arm(&self) -> RecvArm<'_, T> {
-        RecvArm { receiver: self, node: None, result: None }
+        RecvArm { receiver: self, node: Slot::new(None), result: Slot::new(None) }
     }
 }
 
@@ -567,7 +579,7 @@ impl<T> Clone for Receiver<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        ensure_stack_here();
+        make_room_here();
         if self.channel.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.channel.close();
         }
@@ -576,7 +588,7 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        ensure_stack_here();
+        make_room_here();
         if self.channel.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.channel.close();
             // Nobody will take them.
@@ -599,4 +611,5 @@ impl<T> fmt::Debug for Receiver<T> {
 }
 
 mod select;
+use select::Slot;
 pub use select::{Arm, RecvArm, Selected, SendArm};

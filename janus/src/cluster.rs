@@ -9,7 +9,7 @@
 //! enum Ask { Add(u64), Total(Reply<u64>), Crash }
 //!
 //! let second = Duration::from_secs(1);
-//! let runtime = Runtime::new(Config::new().profile(Profile::Cluster)).unwrap();
+//! let runtime = unsafe { Runtime::new(Config::new().profile(Profile::Cluster)) }.unwrap();
 //! # std::panic::set_hook(Box::new(|_| {}));
 //! let total = runtime.run(|cx| {
 //!     let mut plan = Plan::new(Strategy::OneForOne).intensity(3, second);

@@ -16,6 +16,9 @@ pub const MAX_WORKERS: usize = 960;
 /// Operations after which a task gives way to others, with budget left.
 pub const QUANTUM: u64 = 1024;
 
+/// What a task may allocate beyond its budget until it next checks: room for a careless allocation or two.
+pub(crate) const MEMORY_RESERVE: u64 = 4 << 20;
+
 /// Language profiles: SPEC-021 [SCHED:10.2.1] to [SCHED:10.2.4].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Profile {
@@ -73,8 +76,8 @@ type OnHog = Arc<dyn Fn(&Hog) + Send + Sync>;
 /// use std::time::Duration;
 ///
 /// let config = Config::new().workers(2).profile(Profile::Cluster).watchdog(Some(Duration::from_millis(20)));
-/// assert!(Runtime::new(config.clone()).is_ok());
-/// assert!(matches!(Runtime::new(config.workers(0)), Err(RuntimeError::NoWorkers)));
+/// assert!(unsafe { Runtime::new(config.clone()) }.is_ok());
+/// assert!(matches!(unsafe { Runtime::new(config.workers(0)) }, Err(RuntimeError::NoWorkers)));
 /// ```
 #[derive(Clone)]
 pub struct Config {
@@ -89,8 +92,9 @@ pub struct Config {
     pub(crate) root_budget: Budget,
     pub(crate) root_stack: StackClass,
     pub(crate) stack: StackClass,
+    pub(crate) memory_reserve: u64,
     pub(crate) trace_events: usize,
-    pub(crate) trusting: bool,
+    pub(crate) pinned: bool,
     pub(crate) plain_guards: bool,
     pub(crate) backend: Backend,
     pub(crate) blocking_threads: usize,
@@ -106,7 +110,7 @@ impl fmt::Debug for Config {
             .field("strategy", &self.strategy)
             .field("quantum", &self.quantum)
             .field("watchdog", &self.watchdog)
-            .field("trusting", &self.trusting)
+            .field("pinned", &self.pinned)
             .finish_non_exhaustive()
     }
 }
@@ -134,8 +138,9 @@ impl Config {
             root_budget: Budget::UNLIMITED,
             root_stack: StackClass::Huge,
             stack: StackClass::Lean,
+            memory_reserve: MEMORY_RESERVE,
             trace_events: 0,
-            trusting: false,
+            pinned: false,
             plain_guards: false,
             backend: Backend::Auto,
             blocking_threads: 16,
@@ -223,6 +228,14 @@ impl Config {
         self
     }
 
+    /// What a task may allocate beyond its memory budget, in all, before it is given up: see [`Charged`](crate::Charged).
+    /// 4 MiB by default.
+    #[must_use]
+    pub fn memory_reserve(mut self, bytes: u64) -> Config {
+        self.memory_reserve = bytes;
+        self
+    }
+
     /// Keeps the last so many events of every worker, for [`Runtime::trace`](crate::Runtime::trace).
     #[must_use]
     pub fn trace(mut self, events: usize) -> Config {
@@ -259,26 +272,19 @@ impl Config {
         self
     }
 
-    /// Lets tasks move to other workers after they have started, and uses the stacks of overflowed tasks again.
-    ///
-    /// Without this, a task stays with the OS thread that first ran it, and the stack of a task that overflowed is kept
-    /// for ever: that is what safe Rust needs, and it costs balance, and memory for every overflow.
-    ///
-    /// # Safety
-    /// The caller promises for all tasks of the runtime:
-    /// 1. No task keeps across a suspension (`check`, `yield_now`, a channel, a join, ...) anything that is bound to its
-    ///    thread: a reference into a `thread_local!`, a guard of a `std` lock or of standard output, and the like.
-    /// 2. Nobody but the task's own children holds a reference into the frames of a task that may overflow its stack
-    ///    (`std::thread::scope` or `rayon::scope` inside such a task would).
+    /// A task that has started stays with the OS thread that first ran it: then it may keep across a suspension what is bound
+    /// to its thread, such as the guard of a `std` lock or a reference into a `thread_local!` (but see
+    /// [`Runtime::new`](crate::Runtime::new) for what remains promised). It costs balance: only tasks that have not started are
+    /// stolen, and those behind a task that never checks wait with it.
     #[must_use]
-    pub unsafe fn trusting(mut self) -> Config {
-        self.trusting = true;
+    pub fn pinned(mut self) -> Config {
+        self.pinned = true;
         self
     }
 
     /// May a task that has started go on with another worker?
     pub(crate) fn migrates(&self) -> bool {
-        self.trusting
+        !self.pinned
     }
 
     pub(crate) fn recharge(&self) -> Recharge {

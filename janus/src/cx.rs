@@ -5,9 +5,11 @@ use crate::budget::{Budget, Operation, Resource, UNLIMITED};
 use crate::caps::{CapBudget, CapSpawn};
 use crate::config::Profile;
 use crate::error::{Cancelled, RechargeError};
+use crate::family;
 use crate::nursery::{Nursery, refill};
+use crate::panics;
 use crate::runtime::Shared;
-use crate::stack::ROOM;
+use crate::stack::{ROOM, Stack};
 use crate::state::Event;
 use crate::stats::Counters;
 use crate::task::{Drawn, Priority, TaskRef, Wait, flag};
@@ -30,40 +32,47 @@ const CHANNEL_FUEL: u64 = 64;
 /// dev profile, 5.7 KB without optimisation, see `tests/overflow_runtime.rs`). An allocator may need more: see `Quiet`.
 const HEADROOM: usize = 3 * 1024 * ROOM;
 
-/// A task that is near the end of its stack overflows right here, before the runtime takes a lock for it or writes half of
-/// something down: its own frames can be abandoned at any instruction, the runtime's cannot.
+/// The lowest stack pointer with which a task may call the runtime: below it, it has overflowed.
+pub(crate) fn floor(stack: &Stack) -> usize {
+    stack.limit().addr() + HEADROOM
+}
+
 #[inline(always)]
-pub(crate) fn ensure_stack(task: TaskRef) {
+fn stack_pointer() -> usize {
     let here: usize;
     // SAFETY: reads a register.
     unsafe { std::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags)) };
-    // SAFETY: the running task's stack, which only it takes away.
-    if let Some(stack) = unsafe { (*task.stack.get()).as_ref() }
-        && here < stack.limit().addr() + HEADROOM
-    {
-        overflow_here(stack, here);
+    here
+}
+
+/// A task that is near the end of its stack overflows right here, before the runtime takes a lock for it or writes half of
+/// something down: as an ordinary panic, destructors and all.
+#[inline(always)]
+pub(crate) fn ensure_stack(task: TaskRef) {
+    if stack_pointer() < task.floor.get() {
+        panics::overflow_in_time(task);
     }
 }
 
-/// Touches the guard. Comes back if the task is inside a library's call and runs on, with the reserve open.
-#[cold]
-#[inline(never)]
-fn overflow_here(stack: &crate::stack::Stack, here: usize) {
-    let touch = |at: *mut u8| {
-        // SAFETY: in the guarded part of this task's own slot: it is readable, or the fault is an overflow.
-        unsafe { at.wrapping_sub(1).read_volatile() };
-    };
-    touch(stack.limit());
-    if here < stack.upper_low().addr() + HEADROOM {
-        touch(stack.upper_low());
+/// For what must not panic: destructors, and the end of a nursery. It goes on in the reserve, and the task has overflowed when
+/// it next checks, or ends.
+#[inline(always)]
+pub(crate) fn make_room(task: TaskRef) {
+    if stack_pointer() < task.floor.get() {
+        panics::open_reserve(task);
     }
 }
 
 /// The same for whoever has no `Cx` at hand; does nothing outside of tasks.
-pub(crate) fn ensure_stack_here() {
+pub(crate) fn make_room_here() {
     if let Some(task) = crate::worker::current_worker().and_then(Worker::task) {
-        ensure_stack(task);
+        make_room(task);
     }
+}
+
+/// Has a task on this stack pointer so many bytes left, the runtime's own among them?
+pub(crate) fn has_stack(task: TaskRef, bytes: usize) -> bool {
+    stack_pointer() >= task.floor.get() - HEADROOM + bytes
 }
 
 /// A task's number: no other task of the same runtime has it.
@@ -170,7 +179,37 @@ impl Cx {
     pub fn check(&self) -> Result<(), Cancelled> {
         let fuel = self.task.fuel.get() - 1;
         self.task.fuel.set(fuel);
-        if fuel < 0 { self.refuel(1, Location::caller()) } else { Ok(()) }
+        let low = stack_pointer() < self.task.floor.get();
+        if fuel < 0 || low { self.refuel(1, Location::caller()) } else { Ok(()) }
+    }
+
+    /// Overflows the stack in time if less than `bytes` are left of it: as a panic that ends the task with
+    /// [`StackOverflow`](crate::TaskError::StackOverflow), destructors and all. [`check`](Cx::check) does so for what the
+    /// runtime itself needs. For recursion that does not check, and before calls that are known to need much.
+    ///
+    /// ```
+    /// # use janus::{Config, Cx, Runtime, RuntimeError, TaskError};
+    /// fn deep(cx: &Cx, n: u64) -> u64 {
+    ///     cx.ensure_stack(4096);
+    ///     if n == u64::MAX { 0 } else { std::hint::black_box(deep(cx, n + 1)) + 1 }
+    /// }
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
+    /// // Nothing is half done: whoever called `run` goes on.
+    /// let end = runtime.run(|cx| deep(cx, 0));
+    /// assert!(matches!(end, Err(RuntimeError::Task(TaskError::StackOverflow))));
+    /// ```
+    #[inline]
+    pub fn ensure_stack(&self, bytes: usize) {
+        if self.stack_left() < bytes {
+            panics::overflow_in_time(self.task);
+        }
+    }
+
+    /// Bytes of stack that the task has left, less what the runtime needs for itself.
+    #[inline]
+    #[must_use]
+    pub fn stack_left(&self) -> usize {
+        stack_pointer().saturating_sub(self.task.floor.get())
     }
 
     /// Charges `count` operations at once.
@@ -180,7 +219,8 @@ impl Cx {
         let count = count.min(i64::MAX as u64 / 4);
         let fuel = self.task.fuel.get() - count as i64;
         self.task.fuel.set(fuel);
-        if fuel < 0 { self.refuel(count, Location::caller()) } else { Ok(()) }
+        let low = stack_pointer() < self.task.floor.get();
+        if fuel < 0 || low { self.refuel(count, Location::caller()) } else { Ok(()) }
     }
 
     /// Operations that this task has drawn from its budget and not spent: so many it may run before its quantum is over. For
@@ -204,7 +244,7 @@ impl Cx {
     ///     }
     ///     Ok(sum)
     /// }
-    /// # let runtime = janus::Runtime::new(janus::Config::new()).unwrap();
+    /// # let runtime = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     /// # assert_eq!(runtime.run(|cx| sum(cx, &[1; 5000])).unwrap(), Ok(5000));
     /// ```
     #[inline]
@@ -395,8 +435,18 @@ impl Cx {
     #[inline]
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        let asked = self.task.flags.load(Ordering::Acquire) & (flag::CANCEL | flag::SPENT | flag::OVERDRAWN)
-            != 0
+        let asked = self.is_asked();
+        if asked {
+            self.stop_if_doomed();
+        }
+        asked
+    }
+
+    /// The same for who is in the middle of something that others refer to, and sees it through.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        const ASKED: u16 = flag::CANCEL | flag::SPENT | flag::OVERDRAWN | flag::DOOMED;
+        let asked = self.task.flags.load(Ordering::Acquire) & ASKED != 0
             || self.nursery_of_mine().is_some_and(Nursery::is_cancelled);
         if asked {
             self.task.set(flag::SAW_CANCEL);
@@ -404,12 +454,22 @@ impl Cx {
         asked
     }
 
+    /// A task whose family is given up goes no further: see `family.rs`. Whoever waited, and was told to end, calls it when it
+    /// has left what it waited for: else that would serve a task that never takes what it gets.
+    #[cold]
+    pub(crate) fn stop_if_doomed(&self) {
+        if family::is_doomed(self.task) {
+            // SAFETY: we are the task; whoever asks whether it is cancelled holds no lock of the runtime.
+            unsafe { self.worker().abandon(self.task, None) };
+        }
+    }
+
     /// Sleeps once, until woken for whatever reason; the caller looks what it was. The error means that the task was
     /// cancelled, or that it is unwinding: a panic may not suspend. Callers looked for room on the stack before they began:
-    /// here others may refer to their frames already.
+    /// here others may refer to their frames already. After an error they call `stop_if_doomed`.
     #[inline]
     pub(crate) fn block(&self, wait: Wait, at: &'static Location<'static>) -> Result<(), Cancelled> {
-        if self.is_cancelled() || self.panicking() {
+        if self.is_asked() || self.panicking() {
             return Err(Cancelled);
         }
         self.worker().sleep(self.task, Event::Block, wait, at);
@@ -418,7 +478,7 @@ impl Cx {
 
     /// Waits until no child is left; cancels them if this task is cancelled.
     pub(crate) fn wait_for_children(&self, nursery: &Nursery, at: &'static Location<'static>) {
-        ensure_stack(self.task);
+        make_room(self.task);
         while !nursery.expect() {
             if self.is_cancelled() {
                 nursery.cancel(Some(self.worker()));
@@ -427,6 +487,10 @@ impl Cx {
                 nursery.starve(Some(self.worker()), None, 0);
             }
             self.worker().sleep(self.task, Event::Block, Wait::Nursery, at);
+        }
+        // The last child left, and may have been given up: then what it had borrowed must not be seen.
+        if nursery.is_doomed() {
+            self.stop_if_doomed();
         }
     }
 
@@ -444,6 +508,9 @@ impl Cx {
             result = self.block(Wait::Sleep, at);
         }
         self.shared().timers.disarm(timer);
+        if result.is_err() {
+            self.stop_if_doomed();
+        }
         result
     }
 

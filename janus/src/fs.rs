@@ -24,7 +24,7 @@ const CHUNK: usize = 1 << 20;
 ///
 /// ```
 /// # use janus::{Config, Runtime, fs::File};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// # let path = std::env::temp_dir().join(format!("janus-doc-{}", std::process::id()));
 /// let text = runtime.run(|cx| -> std::io::Result<String> {
 ///     File::create(cx, &path)?.write_all(cx, b"kept")?;

@@ -170,7 +170,7 @@ impl<T: Write + ?Sized> Write for &mut T {
 /// ```
 /// # use janus::{Config, Runtime, io::With, net::{TcpListener, TcpStream}};
 /// # use std::io::{BufRead, BufReader};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let line = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<String> {
 ///     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 ///     let address = listener.local_addr()?;

@@ -31,8 +31,8 @@ pub(crate) struct Order {
     pub(crate) stack: StackClass,
     pub(crate) priority: Priority,
     pub(crate) name: Option<&'static str>,
-    /// Bits of `flag`.
-    pub(crate) capabilities: u16,
+    /// Bits of `flag`: capabilities, and whether it borrows.
+    pub(crate) flags: u16,
     /// There will be a handle.
     pub(crate) wanted: bool,
     pub(crate) at: &'static Location<'static>,
@@ -46,7 +46,7 @@ impl Order {
             stack: shared.config.stack,
             priority: Priority::Normal,
             name: None,
-            capabilities: 0,
+            flags: 0,
             wanted: true,
             at,
         }
@@ -226,7 +226,7 @@ pub(crate) fn spawn_as<E: Ending, F: FnOnce(&Cx) -> E>(
     if nursery.opener().is_some_and(|opener| opener.has(flag::BOUND) && !opener.has(flag::MAY_RECHARGE)) {
         fixed |= flag::BOUND;
     }
-    task.flags.store(order.capabilities | fixed, Ordering::Relaxed);
+    task.flags.store(order.flags | fixed, Ordering::Relaxed);
     task.overflowed.store(false, Ordering::Relaxed);
     task.set_budget(&granted);
     task.nursery.set(nursery);
@@ -263,7 +263,9 @@ pub(crate) unsafe fn take_result<T>(task: TaskRef) -> Result<T, TaskError> {
             Outcome::WorkerPanic => Err(TaskError::WorkerPanic),
             Outcome::Budget(resource) => Err(TaskError::BudgetExceeded(resource)),
             Outcome::Error(error) => Err(*error),
-            Outcome::Pending | Outcome::Gone => unreachable!("an ended task has an outcome for its handle"),
+            Outcome::Pending | Outcome::Gone | Outcome::Lost => {
+                unreachable!("an ended task has an outcome for its handle")
+            }
         }
     }
 }

@@ -12,7 +12,7 @@
 //! - **Replay.** With a [seed](Config::seed), the same program runs in the same order, on as many (virtual) workers as
 //!   you like. A failure that one seed shows, the same seed shows again.
 //! - **Survival.** A task that panics or overflows its stack harms itself only. One that never gives way is named, and a
-//!   spare worker runs what it keeps waiting: what has not started, or everything, with [`Config::trusting`].
+//!   spare worker runs what it keeps waiting.
 //!
 //! It implements SPEC-021; `docs/janus-spec.md` maps each of its tags to code and tests. `docs/janus.md` is the design.
 //!
@@ -21,7 +21,8 @@
 //! use janus::{Config, Runtime};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let runtime = Runtime::new(Config::new())?;
+//! // SAFETY: no task keeps anything of its thread across a suspension (see "One promise").
+//! let runtime = unsafe { Runtime::new(Config::new()) }?;
 //! let words = vec!["one", "two", "three"];
 //! let letters: usize = runtime.run(|cx| {
 //!     cx.nursery(|nursery| {
@@ -43,7 +44,7 @@
 //! ```
 //! # use janus::{Config, NurseryError, Runtime, TaskError};
 //! # std::panic::set_hook(Box::new(|_| {}));
-//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 //! let outcome = runtime.run(|cx| cx.nursery(|nursery| drop(nursery.spawn(|_cx| panic!("no cheese"))))).unwrap();
 //! assert!(matches!(outcome, Err(NurseryError::Child(TaskError::Panicked(message))) if message == "no cheese"));
 //! ```
@@ -51,7 +52,7 @@
 //! child whose `Err` is its failure. Children have no right to spawn unless [`Spawn::children`] gives it to them:
 //! ```
 //! # use janus::{Config, Runtime, SpawnError};
-//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 //! let grandchild = |cx: &janus::Cx| cx.nursery(|nursery| nursery.spawn(|_cx| ()).map(drop));
 //! let (without, with) = runtime.run(|cx| cx.nursery(|nursery| {
 //!     let without = nursery.spawn(grandchild).unwrap();
@@ -70,7 +71,7 @@
 //! [`Recharge::Manual`] somebody must:
 //! ```
 //! # use janus::{Budget, Config, NurseryError, NurseryOptions, Recharge, Resource, Runtime, TaskError};
-//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 //! let manual = NurseryOptions::new().recharge(Recharge::Manual);
 //! let outcome = runtime.run(|cx| cx.nursery_with(manual, |nursery| {
 //!     let hundred = Budget { ops: 100, ..Budget::ZERO };
@@ -102,7 +103,7 @@
 //! ```
 //! # use janus::{Config, Runtime, Selected, channel};
 //! # use std::time::Duration;
-//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 //! let got = runtime.run(|cx| cx.nursery(|nursery| {
 //!     let (to_us, numbers) = channel(0);
 //!     let (_silent, never) = channel::<u32>(0);
@@ -124,7 +125,7 @@
 //! refused ([`Config::io_backend`]); each call costs one of `syscalls`, and ends when the task is cancelled.
 //! ```
 //! # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
-//! # let runtime = Runtime::new(Config::new()).unwrap();
+//! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 //! let heard = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<[u8; 4]> {
 //!     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;
@@ -151,7 +152,7 @@
 //! ```
 //! # use janus::{Config, Runtime};
 //! let order = |seed| {
-//!     let runtime = Runtime::new(Config::new().workers(16).seed(seed)).unwrap();
+//!     let runtime = unsafe { Runtime::new(Config::new().workers(16).seed(seed)) }.unwrap();
 //!     runtime.run(|cx| cx.nursery(|nursery| {
 //!         for _ in 0..20 {
 //!             drop(nursery.spawn(|cx| (0..10).all(|_| cx.check().is_ok())).unwrap());
@@ -176,15 +177,17 @@
 //! KB, a panic that is caught 5.4 KB, `getaddrinfo` 9.6 KB, formatting a backtrace 21 KB. Panics get a reserve of 20
 //! KiB on top. Where frames are larger, so are stacks: twice without optimisation, four times under a sanitizer.
 //!
-//! A task that overflows fails with [`TaskError::StackOverflow`]; the process and all other tasks go on. None of its
-//! destructors run: what it holds stays held. `docs/overflow.md` says what is guaranteed and what is not.
+//! A task that finds its stack short when it checks ([`Cx::check`], [`budgeted`], [`Cx::ensure_stack`], any call of the
+//! runtime) panics in order, and fails with [`TaskError::StackOverflow`]. One that runs over its stack in between cannot be
+//! unwound. It is given up where it stands, with everybody who lent it something, up to a task that was spawned as
+//! [owned](Spawn::owned): that one fails with the same error, and all others go on. If none was, the process ends with a
+//! message. `docs/janus-soundness.md` says why, `docs/overflow.md` how.
 //!
-//! # Safe by default
-//! Safe Rust may keep a reference to a thread-local across any call, and may lend a reference into a frame to another
-//! thread that waits for it (`std::thread::scope`). For this to stay sound, a task that has started stays with its OS
-//! thread, and the stack of a task that overflowed is never used again. Tasks that have not started move freely, which
-//! is most of balancing. If you know that your tasks do neither, say so with the unsafe [`Config::trusting`]: started
-//! tasks are then stolen too, and stacks are recycled.
+//! # One promise
+//! Code that was written for threads may lend something to whoever runs on the same thread ("scoped" thread-locals), or
+//! keep something of its thread, where a task of this runtime would be suspended. No runtime with stacks of its own can
+//! see that. So making one is `unsafe`: [`Runtime::new`] says what is promised, [`main`](macro@main) makes the promise for
+//! `main`. Nothing else here can break safe code, whatever overflows, exhausts its memory, panics, is cancelled or leaks.
 //!
 //! # What it is not
 //! - Not preemptive: a task gives way where it checks or waits. The watchdog finds those that do not; it does not stop
@@ -217,6 +220,7 @@ mod deque;
 mod det;
 mod error;
 mod events;
+mod family;
 pub mod fs;
 mod idle;
 pub mod io;
@@ -240,6 +244,8 @@ mod runtime;
 mod scope;
 mod search;
 mod stack;
+#[doc(hidden)]
+pub mod start;
 mod state;
 mod stats;
 pub mod sync;
@@ -269,7 +275,7 @@ pub use counted::{Counted, Live};
 ///     number
 /// }
 ///
-/// let runtime = Runtime::new(Config::new().workers(1)).unwrap();
+/// let runtime = unsafe { Runtime::new(Config::new().workers(1)) }.unwrap();
 /// let budget = Budget { ops: 10_000, ..Budget::ZERO };
 /// let solve = |number| runtime.run(|cx| cx.nursery(|nursery| {
 ///     nursery.task().budget(budget).spawn(move |cx| puzzle(cx, number)).unwrap().join(cx)
@@ -295,6 +301,29 @@ pub use counted::{Counted, Live};
 /// `async`, `const`, `extern "C"` (but not `"C-unwind"`), loops in `unsafe` blocks and in the arguments of macros.
 /// `docs/janus-macro.md` says why.
 pub use janus_macros::budgeted;
+/// Makes a function the first task of a program: it gets the task's [`Cx`], and its result is `main`'s.
+///
+/// ```
+/// use janus::Cx;
+///
+/// #[janus::main]
+/// fn main(cx: &Cx) {
+///     let sum = cx.nursery(|nursery| {
+///         let child = nursery.spawn(|_cx| 40).unwrap();
+///         2 + child.join(cx).unwrap()
+///     });
+///     assert_eq!(sum.unwrap(), 42);
+/// }
+/// ```
+/// The runtime is that of [`Config::new`], or of `#[janus::main(config = ..)]`, an expression. A task that fails (a panic, a
+/// stack overflow) ends the program with its error's message and code 101.
+///
+/// # The promise
+/// To write it is to promise what [`Runtime::new`] asks for: no task of this program keeps across a suspension anything
+/// that is bound to its thread, nor suspends inside a scoped thread-local of another crate. Nothing else in this crate
+/// can reach undefined behaviour from safe code.
+pub use janus_macros::main;
+
 /// The vocabulary of [`Runtime::trace`], with exporters for Perfetto and Chrome.
 pub use trace;
 

@@ -85,7 +85,7 @@ impl Monitor {
             .name("janus-watchdog".into())
             .spawn(move || watch(&watched, limit))?;
         *shared.monitor.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread.thread().clone());
-        shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        shared.keep_thread(thread, Arc::default());
         Ok(())
     }
 

@@ -27,6 +27,8 @@ const CLOSING: u32 = 1;
 const CANCELLED: u32 = 2;
 /// A child has an exact budget, which no pool adds to.
 const HAS_FIXED: u32 = 4;
+/// Its children are given up, with the task that opened it: see `family.rs`.
+const DOOMED: u32 = 8;
 
 /// In `live`: the parent waits for the last child.
 const WAITING: usize = 1;
@@ -48,8 +50,8 @@ pub(crate) struct Nursery {
     pub(crate) shared: *const Shared,
     /// The next outer one that the same task, or thread of the C adapter, has open.
     pub(crate) outer: Cell<*const Nursery>,
-    /// A raw nursery: what frees it, if its task is abandoned and cannot.
-    pub(crate) dispose: Cell<Option<unsafe fn(*const Nursery)>>,
+    /// A nursery of `raw.rs`, in a box of its own.
+    pub(crate) raw: Cell<bool>,
     parent: Waiter,
     live: AtomicUsize,
     flags: AtomicU32,
@@ -106,7 +108,7 @@ impl Nursery {
         Nursery {
             shared,
             outer: Cell::new(std::ptr::null()),
-            dispose: Cell::new(None),
+            raw: Cell::new(false),
             parent,
             live: AtomicUsize::new(0),
             flags: AtomicU32::new(0),
@@ -345,6 +347,10 @@ impl Nursery {
         if self.flags.fetch_or(CANCELLED, Ordering::AcqRel) & CANCELLED != 0 {
             return;
         }
+        self.cancel_listed(here);
+    }
+
+    fn cancel_listed(&self, here: Option<&Worker>) {
         let inner = self.inner.lock();
         let mut next = inner.children;
         while let Some(child) = next {
@@ -352,6 +358,19 @@ impl Nursery {
             child.set(flag::CANCEL);
             wake_task(child, here);
         }
+    }
+
+    /// Nobody may pass its end any more: its children are given up, but for those that own what they use, which are
+    /// cancelled.
+    pub(crate) fn doom(&self, here: Option<&Worker>) {
+        if self.flags.fetch_or(DOOMED | CANCELLED, Ordering::AcqRel) & DOOMED == 0 {
+            self.cancel_listed(here);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & DOOMED != 0
     }
 
     /// No more children. True: none is left.

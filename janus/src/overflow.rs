@@ -17,7 +17,8 @@
 //!   |         |                        the runtime allocates for it          -> run on
 //!   |         |                        program text                          -> abandon
 //!   |         |                        in a library                          -> as soon as it returns: abandon
-//!   |         '- 3. touched: abandon, wherever it is (counted: nothing better is left)
+//!   |         '- 3. touched: program text, no library below        -> abandon
+//!   |                  else                                         -> the process ends, with a message
 //!
 //!   run on until it lands:   | .. | return address of the library's frame | ..   overwritten by `landing`,
 //!                                                                                which abandons
@@ -32,7 +33,8 @@
 //!
 //! 1. A fault is ours only if the hook names a running fiber and the address is in the guard of its slot.
 //! 2. Abandoning runs no destructor of the fiber: what its own code holds (a lock, memory) stays held.
-//! 3. A fiber is abandoned inside a library, or inside the runtime while that allocates, only at the hard guard.
+//! 3. A fiber is never abandoned inside a library, or inside the runtime while that allocates: what is half changed there
+//!    is everybody's. If it runs out of reserve there, the process ends.
 //! 4. A return address is overwritten only where the unwind tables and the word in place agree on it.
 //! 5. `INSTALLED` is written before our handler is in place and never after.
 
@@ -74,6 +76,8 @@ pub(crate) struct Hooks {
     pub(crate) current: fn() -> Option<Running>,
     /// The running fiber is being abandoned: the worker's context continues next.
     pub(crate) abandoned: fn(),
+    /// It can neither go on nor be abandoned: ends the process.
+    pub(crate) stuck: fn() -> !,
 }
 
 /// Counts since the start of the process.
@@ -81,7 +85,7 @@ pub(crate) struct Hooks {
 pub(crate) struct OverflowCounts {
     /// First hits of a guard.
     pub(crate) overflows: u64,
-    /// Fibers abandoned at the hard guard, wherever they were: libraries may have been left inconsistent.
+    /// Fibers abandoned at the hard guard.
     pub(crate) hard: u64,
     /// Overflows inside a library, where the return address was replaced.
     pub(crate) landings: u64,
@@ -250,7 +254,11 @@ fn overflow(installed: &Installed, uc: &mut ucontext_t, running: Running, addr: 
         && (!low || stack.open_reserve(Reserve::Lower).is_ok());
     if !opened {
         HARD.fetch_add(1, Ordering::Relaxed);
-        abandon(installed, uc, running);
+        // Nothing is left to run on with. What the program's own text was changing is its family's; a library's is everybody's.
+        match installed.objects.next(interrupted(uc), stack, false) {
+            Next::Abandon if !running.inside => abandon(installed, uc, running),
+            _ => (installed.hooks.stuck)(),
+        }
         return true;
     }
     // A panic ends in the fiber's entry; to abandon it would leave this thread counted as panicking, which is

@@ -2,12 +2,13 @@
 //! that task. All of it runs inside a signal handler, so it reads a thread-local and memory that is surely there, and
 //! allocates nothing.
 
+use crate::family::{self, Cause};
 use crate::overflow::{self, AltStack, Hooks, Running};
-use crate::worker::current_worker;
+use crate::worker::{Worker, current_worker};
 
 /// For the whole process, once.
 pub(crate) fn install() -> std::io::Result<()> {
-    overflow::install(Hooks { current, abandoned })
+    overflow::install(Hooks { current, abandoned, stuck })
 }
 
 /// For a worker's thread, as long as the answer lives.
@@ -23,6 +24,13 @@ fn current() -> Option<Running> {
     // Every allocation under a lock of the runtime is quiet (invariant 4 of `alloc.rs`).
     let inside = task.quiet.get() > 0;
     Some(Running { stack, overflowed: &raw const task.overflowed, resume: worker.context(), inside })
+}
+
+fn stuck() -> ! {
+    match current_worker().and_then(Worker::task) {
+        Some(task) => family::abort(task, Cause::InsideLibrary),
+        None => std::process::abort(),
+    }
 }
 
 fn abandoned() {

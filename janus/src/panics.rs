@@ -1,6 +1,7 @@
 //! Panics of tasks: caught, mapped to an outcome, and reported without overflowing the task's small stack.
 
 use crate::alloc::Quiet;
+use crate::cx::Cx;
 use crate::error::{Cancelled, TaskError};
 use crate::stack::Reserve;
 use crate::stats::Counters;
@@ -55,13 +56,45 @@ pub(crate) fn unwind_cancelled(task: TaskRef) -> ! {
     resume_unwind(Box::new(Cancelled))
 }
 
+/// Lets the running task, whose stack is short, go on in the reserve, once; it has overflowed.
+#[cold]
+#[inline(never)]
+pub(crate) fn open_reserve(task: TaskRef) {
+    if task.overflowed.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: whoever resumed the task wrote it.
+    Counters::add(unsafe { &(*task.worker.get()).counters.overflows });
+    // SAFETY: the running task has a stack, and we stand on it. If the reserve stays shut, what needs it faults there.
+    if let Some(stack) = unsafe { &*task.stack.get() } {
+        let _ = stack.open_reserve(Reserve::Upper);
+    }
+}
+
+/// The payload of a panic that stands for a stack overflow which was seen in time.
+struct Overflow;
+
+/// The running task has too little stack left: it ends with that error, in order. One that unwinds already goes on, in the
+/// reserve: a second panic would end the process.
+#[cold]
+#[inline(never)]
+pub(crate) fn overflow_in_time(task: TaskRef) {
+    open_reserve(task);
+    if !Cx::of(task).panicking() {
+        // What the unwinder allocates is nobody's.
+        let _quiet = Quiet::new();
+        resume_unwind(Box::new(Overflow));
+    }
+}
+
 /// The outcome of a task that panicked, or unwound because it was cancelled.
 #[cold]
 pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
-    let cancelled = payload.is::<Cancelled>();
-    if !cancelled {
-        // SAFETY: whoever resumed the task wrote it.
-        Counters::add(unsafe { &(*task.worker.get()).counters.panics });
+    let (cancelled, overflow) = (payload.is::<Cancelled>(), payload.is::<Overflow>());
+    // SAFETY: whoever resumed the task wrote it.
+    let counters = unsafe { &(*task.worker.get()).counters };
+    if !cancelled && !overflow {
+        Counters::add(&counters.panics);
     }
     // SAFETY: the task is ours. We are far above the reserve again.
     if let Some(stack) = unsafe { &mut *task.stack.get() }
@@ -71,8 +104,10 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
         // Left open and marked: the stack is retired when the task ends.
         task.overflowed.store(true, Ordering::Release);
     }
-    if cancelled {
-        return Outcome::Cancelled;
+    match () {
+        () if cancelled => return Outcome::Cancelled,
+        () if overflow => return Outcome::StackOverflow,
+        () => {}
     }
     let message = match payload.downcast::<String>() {
         Ok(message) => *message,

@@ -19,7 +19,7 @@ pub use std::process::{ExitStatus, Output, Stdio};
 ///
 /// ```
 /// # use janus::{Config, Runtime, process::Command};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let output = runtime.run(|cx| Command::new("echo").arg("hello").output(cx)).unwrap().unwrap();
 /// assert_eq!((output.status.success(), &*output.stdout), (true, &b"hello\n"[..]));
 /// ```

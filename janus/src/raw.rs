@@ -5,7 +5,7 @@
 //! thread that runs no task keeps its own.
 
 use crate::budget::Budget;
-use crate::cx::Cx;
+use crate::cx::{self, Cx};
 use crate::error::SpawnError;
 use crate::job::{self, Code, Order};
 use crate::nursery::{Nursery, Pool, Terms};
@@ -26,6 +26,21 @@ fn current_task() -> Option<TaskRef> {
     current_worker().and_then(Worker::task)
 }
 
+/// Has the task that runs here so many bytes of stack left? If not, it has overflowed when it returns. True outside of tasks.
+pub fn has_stack(bytes: usize) -> bool {
+    let Some(task) = current_task() else { return true };
+    let enough = cx::has_stack(task, bytes);
+    if !enough {
+        task.set(flag::SHORT);
+    }
+    enough
+}
+
+/// The same for a call that cannot be refused: it goes on in the reserve behind the stack.
+pub fn make_room() {
+    cx::make_room_here();
+}
+
 /// Calls `body` with the context of the task that runs here; None: there is none.
 pub fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
     current_task().map(|task| body(&Cx::of(task)))
@@ -39,12 +54,6 @@ pub struct RawNursery {
     nursery: Nursery,
     /// Its runtime stays until it is awaited. None: it is the task's own, which its parent's nursery holds.
     runtime: Option<Arc<Runtime>>,
-}
-
-/// Frees a nursery that nobody can await any more and that has no children left.
-unsafe fn dispose(nursery: *const Nursery) {
-    // SAFETY: only `RawNursery::new` names this function, for a nursery that is the first field of a box.
-    drop(unsafe { Box::from_raw(nursery.cast_mut().cast::<RawNursery>()) });
 }
 
 impl RawNursery {
@@ -75,7 +84,7 @@ impl RawNursery {
         let recharge = shared.config.recharge();
         let terms = Terms { pool, share: Budget::CHILD, recharge, cancel_on_error: false };
         let nursery = Nursery::new(shared, parent, &terms);
-        nursery.dispose.set(Some(dispose));
+        nursery.raw.set(true);
         NonNull::from(Box::leak(Box::new(RawNursery { nursery, runtime: runtime.cloned() })))
     }
 
@@ -83,16 +92,22 @@ impl RawNursery {
     pub fn innermost() -> Option<NonNull<RawNursery>> {
         let open = NonNull::new(current_task()?.open.get().cast_mut())?;
         // SAFETY: a task's open nurseries are there.
-        unsafe { open.as_ref() }.dispose.get().map(|_| open.cast())
+        unsafe { open.as_ref() }.raw.get().then(|| open.cast())
     }
 
     /// Starts a child that runs `body`; a negative result is its error code. A task needs the capability and pays one
     /// operation; that may suspend it.
     ///
+    /// `owned`: the child borrows nothing, see [`Spawn::owned`](crate::Spawn::owned).
+    ///
     /// # Safety
     /// The nursery is open, and what `body` borrows stays until it has been awaited.
     #[track_caller]
-    pub unsafe fn spawn<F: FnOnce() -> i64>(this: NonNull<RawNursery>, body: F) -> Result<(), SpawnError> {
+    pub unsafe fn spawn<F: FnOnce() -> i64>(
+        this: NonNull<RawNursery>,
+        owned: bool,
+        body: F,
+    ) -> Result<(), SpawnError> {
         if let Some(task) = current_task() {
             let cx = Cx::of(task);
             if !cx.may(flag::MAY_SPAWN) {
@@ -106,7 +121,8 @@ impl RawNursery {
         let nursery = unsafe { &this.as_ref().nursery };
         // SAFETY: the runtime outlives its nurseries.
         let shared = unsafe { &*nursery.shared };
-        let order = Order { wanted: false, ..Order::new(shared, Location::caller()) };
+        let flags = if owned { flag::OWNED } else { 0 };
+        let order = Order { wanted: false, flags, ..Order::new(shared, Location::caller()) };
         job::spawn_as::<Code, _>(nursery, current_worker(), order, move |_: &Cx| {
             let code = body();
             // Whoever forgot to await does it now: no child outlives its parent.
@@ -194,7 +210,8 @@ mod tests {
 
     #[test]
     fn a_thread_and_a_task_have_nurseries() {
-        let runtime = Arc::new(Runtime::new(Config::new().workers(2)).unwrap());
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let runtime = Arc::new(unsafe { Runtime::new(Config::new().workers(2)) }.unwrap());
         assert!(RawNursery::open(None).is_none() && RawNursery::innermost().is_none());
         let sum = AtomicI64::new(0);
         let outer = RawNursery::open(Some(&runtime)).unwrap();
@@ -205,14 +222,15 @@ mod tests {
                 let inner = RawNursery::open(None).unwrap();
                 for _ in 0..number {
                     // SAFETY: `sum` outlives both nurseries.
-                    unsafe { RawNursery::spawn(inner, move || sum.fetch_add(1, Ordering::Relaxed)) }.unwrap();
+                    unsafe { RawNursery::spawn(inner, false, move || sum.fetch_add(1, Ordering::Relaxed)) }
+                        .unwrap();
                 }
                 // The even ones forget to await.
                 // SAFETY: it is the innermost.
                 if number % 2 == 1 { unsafe { RawNursery::await_all(inner) } } else { -10 * number }
             };
             // SAFETY: as above.
-            unsafe { RawNursery::spawn(outer, body) }.unwrap();
+            unsafe { RawNursery::spawn(outer, false, body) }.unwrap();
         }
         // SAFETY: opened here.
         let code = unsafe { RawNursery::await_all(outer) };

@@ -14,9 +14,9 @@ use crate::job::{self, Order};
 use crate::monitor::Monitor;
 use crate::nursery::{Nursery, Pool, Terms};
 use crate::panics;
-use crate::stack::{Stack, StackPool};
+use crate::stack::StackPool;
 use crate::state::Event;
-use crate::task::{Outcome, TaskPool, TaskRef, Vtable, flag};
+use crate::task::{TaskPool, TaskRef, flag};
 use crate::timers::{NEVER, Timers};
 use crate::waiter::{Parker, Waiter};
 use crate::worker::{Worker, current_worker};
@@ -48,6 +48,8 @@ pub struct Shared {
     /// Deterministic mode's time.
     virtual_ns: AtomicU64,
     stop: AtomicBool,
+    /// A task was given up here: see `stay_for_ever`.
+    kept: AtomicBool,
     /// Who is about to wake a task of this runtime from outside: it stays until they have.
     pub(crate) guests: AtomicUsize,
     /// Deterministic mode: steps so far, and the hash of their order.
@@ -55,22 +57,20 @@ pub struct Shared {
     foreign_ids: AtomicU64,
     pub(crate) log: Option<Log>,
     pub(crate) monitor: Monitor,
-    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<Thread>>,
+}
+
+/// The OS thread of a worker.
+struct Thread {
+    handle: JoinHandle<()>,
+    /// It left without an end: see `Shared::leave_thread`.
+    left: Arc<AtomicBool>,
 }
 
 // SAFETY: raw pointers in it are to itself; everything else is shared by atomics and locks.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // Somebody may still refer to the frames of an abandoned stack, unless it was promised that nobody does.
-        if !self.config.trusting && self.stacks.counts().abandoned > 0 {
-            std::mem::forget(std::mem::replace(&mut self.stacks, StackPool::new(true)));
-        }
-    }
-}
 
 impl Shared {
     fn new(config: Config) -> Arc<Shared> {
@@ -95,6 +95,7 @@ impl Shared {
             started: Instant::now(),
             virtual_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
             guests: AtomicUsize::new(0),
             order: [const { AtomicU64::new(0) }; 2],
             foreign_ids: AtomicU64::new(0),
@@ -284,23 +285,12 @@ impl Shared {
         (self.foreign_ids.fetch_add(1, Ordering::Relaxed) + 1) * stride + stride - 1
     }
 
-    /// A task was abandoned on its stack. It gets another one, on which it waits for its own children, who may refer to
-    /// the first; then it ends.
-    pub(crate) fn bury(&self, task: TaskRef, here: &Worker) {
-        static BURIED: Vtable = Vtable { run: reap, drop_closure: reap, drop_value: reap };
-        // SAFETY: the task is ours and will not go on; its closure was moved out when it began, so the payload is free.
-        unsafe {
-            let stack = (*task.stack.get()).take().expect("an abandoned task has a stack");
-            task.payload.get().cast::<Stack>().write(stack);
+    /// A task was given up: others may refer to its frames, and by those to all of this, as long as the process lives.
+    pub(crate) fn stay_for_ever(&self) {
+        if !self.kept.swap(true, Ordering::AcqRel) {
+            // SAFETY: `Shared::new` is the only maker, and makes it in an `Arc`.
+            unsafe { Arc::increment_strong_count(self) };
         }
-        // It may have been abandoned while it was quiet.
-        task.quiet.set(0);
-        task.vtable.set(Some(&BURIED));
-        here.push(task);
-    }
-
-    pub(crate) fn give_abandoned(&self, stack: Stack) {
-        if self.config.trusting { self.stacks.recycle(stack) } else { self.stacks.retire(stack) }
     }
 
     #[inline]
@@ -340,6 +330,8 @@ impl Shared {
     pub(crate) fn start_thread(self: &Arc<Shared>, index: usize) -> std::io::Result<()> {
         let worker = &self.workers[index];
         let shared = self.clone();
+        let left = Arc::new(AtomicBool::new(false));
+        let leaves = left.clone();
         let name = if worker.spare { "janus-spare" } else { "janus" };
         let started = {
             // The thread is named here and not when it first runs, which on a busy machine is long after: who asks meanwhile
@@ -348,64 +340,59 @@ impl Shared {
             let mut known = worker.thread.lock().unwrap_or_else(PoisonError::into_inner);
             let started = std::thread::Builder::new()
                 .name(format!("{name}-{index}"))
-                .spawn(move || shared.thread_main(index))?;
+                .spawn(move || shared.thread_main(index, &leaves))?;
             *known = Some(started.thread().clone());
             started
         };
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(started);
+        self.keep_thread(started, left);
         Ok(())
     }
 
-    fn thread_main(self: Arc<Shared>, index: usize) {
+    /// The runtime's end waits for it.
+    pub(crate) fn keep_thread(&self, handle: JoinHandle<()>, left: Arc<AtomicBool>) {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Thread { handle, left });
+    }
+
+    fn thread_main(self: Arc<Shared>, index: usize, left: &AtomicBool) {
         let worker = &self.workers[index];
-        let _signals = crate::overflow_hooks::on_this_thread();
+        let signals = crate::overflow_hooks::on_this_thread();
         worker.bind_thread();
         loop {
-            match std::panic::catch_unwind(AssertUnwindSafe(|| worker.run_loop())) {
-                Ok(()) if self.stopping() => return,
-                Ok(()) => worker.stained.set(false),
+            let ended = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run_loop()));
+            let stained = worker.stained.get() && self.config.migrates();
+            match ended {
+                Ok(()) if stained => {}
+                Ok(()) => return,
                 Err(_) => worker.recover(),
             }
             // Tasks that must stay with their thread have it: then the loop starts anew right here.
             // So have the I/O operations that it has under way: the kernel ends them with their thread.
-            if self.config.migrates() && !worker.io.is_open() {
+            if self.config.migrates() && (stained || !worker.io.is_open()) {
                 // The worker is another thread's from now on: this one may not touch its task, even to allocate.
                 Worker::unbind_thread();
+                worker.stained.set(false);
                 if self.start_thread(index).is_ok() {
-                    return;
+                    if !stained {
+                        return;
+                    }
+                    drop(signals);
+                    leave_thread(left);
                 }
+                // No other thread is to be had: better this one than none.
                 worker.bind_thread();
             }
         }
     }
 }
 
-/// What a buried task runs: see [`Shared::bury`].
-unsafe fn reap(task: TaskRef) {
-    // SAFETY: `bury` wrote it.
-    let stack = unsafe { task.payload.get().cast::<Stack>().read() };
-    let cx = Cx::of(task);
-    let mut nursery = task.open.get();
-    // SAFETY: the nurseries lie in the abandoned frames, which are still there.
-    while let Some(open) = unsafe { nursery.as_ref() } {
-        open.cancel(Some(cx.worker()));
-        cx.wait_for_children(open, Location::caller());
-        cx.give_pool(&open.end_pool());
-        nursery = open.outer.get();
-        if let Some(dispose) = open.dispose.get() {
-            // SAFETY: its children have ended, and the frames that could await it will not go on.
-            unsafe { dispose(open) };
-        }
-    }
-    task.open.set(std::ptr::null());
-    cx.worker().shared().give_abandoned(stack);
-    let outcome = if task.has(flag::OVERDRAWN) {
-        Outcome::Budget(crate::budget::Resource::Memory)
-    } else {
-        Outcome::StackOverflow
-    };
-    // SAFETY: the task is ours.
-    unsafe { *task.outcome.get() = outcome };
+/// Ends the calling thread, on which a task was abandoned between any two instructions: what it was changing of its
+/// thread-locals nobody may see, so no destructor of them runs, and their memory stays. The kernel ends what I/O the
+/// thread has under way; whoever waits for it asks anew (see `carry_out`).
+fn leave_thread(left: &AtomicBool) -> ! {
+    left.store(true, Ordering::Release);
+    // SAFETY: ends this thread and nothing else; its stack and its thread-locals stay mapped, as its handle is never joined.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("the thread has ended");
 }
 
 /// An M:N runtime: workers, queues, stacks and the clock. See the [crate]'s page for a tour. There may be any number of them
@@ -417,8 +404,31 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Starts the workers.
-    pub fn new(config: Config) -> Result<Runtime, RuntimeError> {
+    /// Starts the workers. [`main`](macro@crate::main) does it for a program that needs no more than one.
+    ///
+    /// # Safety
+    /// Many tasks take turns on one OS thread, and a task goes on with another thread after a *suspension*: any call that is
+    /// given a [`Cx`]. Code that was written for threads knows neither. The caller promises for all tasks of the
+    /// runtime, and this is the only promise that the crate asks for:
+    ///
+    /// 1. No task suspends inside a scope of a thread-local that another crate sets for that scope and shows to whoever
+    ///    asks on the same thread: `scoped_tls::ScopedKey::set` and the like. Other tasks would see it, and keep it
+    ///    longer than it lives.
+    /// 2. No task keeps across a suspension what is bound to its thread: a reference into a `thread_local!`, a guard of
+    ///    a `std` lock or of standard output. [`Config::pinned`] lifts this one.
+    /// 3. With [`Config::pinned`] only: no task that may be given up ([`Spawn::owned`](crate::Spawn::owned)) is in the middle
+    ///    of changing a thread-local then which `unsafe` code relies on. (Otherwise the thread goes with the task.)
+    ///
+    /// A program that uses neither scoped thread-locals nor guards across waits, which is nearly every one, may promise it.
+    ///
+    /// ```
+    /// use janus::{Config, Runtime};
+    /// // SAFETY: the tasks keep nothing of their thread across a suspension.
+    /// let runtime = unsafe { Runtime::new(Config::new()) }?;
+    /// assert_eq!(runtime.run(|_cx| 6 * 7)?, 42);
+    /// # Ok::<(), janus::RuntimeError>(())
+    /// ```
+    pub unsafe fn new(config: Config) -> Result<Runtime, RuntimeError> {
         config.check()?;
         crate::overflow_hooks::install()?;
         panics::install_hook();
@@ -431,9 +441,30 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Runs `main` as a task and waits for it; it may borrow what the caller has. Everything else hangs on it.
+    /// Runs `main` as a task and waits for it; it may borrow what the caller has. Everything else hangs on it. If it, or a
+    /// task below it that borrows from it, overflows its stack or passes its memory reserve, the process ends: see
+    /// [`Spawn::owned`](crate::Spawn::owned).
     #[track_caller]
     pub fn run<T, F>(&self, main: F) -> Result<T, RuntimeError>
+    where
+        F: FnOnce(&Cx) -> T + Send,
+        T: Send,
+    {
+        self.run_as(0, main)
+    }
+
+    /// The same for a task that borrows nothing: whatever becomes of it is its error.
+    #[track_caller]
+    pub fn run_owned<T, F>(&self, main: F) -> Result<T, RuntimeError>
+    where
+        F: FnOnce(&Cx) -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.run_as(flag::OWNED, main)
+    }
+
+    #[track_caller]
+    fn run_as<T, F>(&self, owned: u16, main: F) -> Result<T, RuntimeError>
     where
         F: FnOnce(&Cx) -> T + Send,
         T: Send,
@@ -455,7 +486,7 @@ impl Runtime {
         let order = Order {
             budget: Some(shared.config.root_budget),
             stack: shared.config.root_stack,
-            capabilities: flag::MAY_SPAWN | flag::MAY_RECHARGE,
+            flags: flag::MAY_SPAWN | flag::MAY_RECHARGE | owned,
             name: Some("main"),
             ..Order::new(shared, Location::caller())
         };
@@ -498,13 +529,17 @@ impl Drop for Runtime {
             let thread = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(thread) = thread else { break };
             // A worker may have been about to sleep when it was unparked: again, until it is gone.
-            while !thread.is_finished() {
+            while !thread.handle.is_finished() && !thread.left.load(Ordering::Acquire) {
                 for worker in &self.shared.workers {
                     worker.unpark();
                 }
                 std::thread::sleep(Duration::from_micros(50));
             }
-            let _ = thread.join();
+            if thread.left.load(Ordering::Acquire) {
+                std::mem::forget(thread.handle);
+            } else {
+                let _ = thread.handle.join();
+            }
         }
         // Channels may still hold a wake in hand for a task that has ended meanwhile.
         while self.shared.guests.load(Ordering::Acquire) > 0 {

@@ -6,7 +6,7 @@
 use crate::alloc::Quiet;
 use crate::budget::{Budget, Resource};
 use crate::caps::CapSpawn;
-use crate::cx::{Cx, TaskId, ensure_stack, ensure_stack_here};
+use crate::cx::{Cx, TaskId, ensure_stack, make_room_here};
 use crate::error::{Cancelled, RechargeError, SpawnError, TaskError};
 use crate::job::{self, Fallible, Order, Plain};
 use crate::nursery::{Nursery, Pool, Recharge, Terms};
@@ -42,7 +42,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// // A task with 1,000 operations sets 600 aside for its children; 600 more are not there.
 /// let config = Config::new().root_budget(Budget::UNLIMITED.with(Resource::Ops, 1_000));
 /// let pool = NurseryOptions::new().pool(Budget { ops: 600, ..Budget::ZERO });
-/// let (one, two) = Runtime::new(config).unwrap().run(|cx| {
+/// let (one, two) = unsafe { Runtime::new(config) }.unwrap().run(|cx| {
 ///     let inner = cx.nursery_with(pool, |_| cx.nursery_with(pool, |_| ()));
 ///     (inner.is_ok(), inner.unwrap())
 /// }).unwrap();
@@ -245,15 +245,27 @@ impl<'scope> Scope<'scope, '_> {
     /// A child with a budget, a name, a stack or capabilities of its own.
     #[track_caller]
     #[inline]
-    pub fn task(&'scope self) -> Spawn<'scope> {
+    pub fn task(&'scope self) -> Spawn<'scope, 'scope> {
         // SAFETY: the runtime outlives its nurseries.
         let shared = unsafe { &*self.nursery.shared };
-        Spawn { nursery: &self.nursery, order: Order::new(shared, Location::caller()) }
+        let order = Order::new(shared, Location::caller());
+        Spawn { nursery: &self.nursery, order, life: PhantomData }
+    }
+
+    /// Starts a child that borrows nothing, so that it can fail alone: see [`Spawn::owned`].
+    #[track_caller]
+    #[inline]
+    pub fn spawn_owned<T, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    where
+        F: FnOnce(&Cx) -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.task().owned().spawn(body)
     }
 
     /// Asks every child to end, now and in future; those that wait are woken.
     pub fn cancel(&self) {
-        ensure_stack_here();
+        make_room_here();
         self.nursery.cancel(current_worker());
     }
 
@@ -272,7 +284,7 @@ impl<'scope> Scope<'scope, '_> {
     /// What is left for children.
     #[must_use]
     pub fn pool(&self) -> Budget {
-        ensure_stack_here();
+        make_room_here();
         self.nursery.pool()
     }
 
@@ -290,7 +302,7 @@ impl<'scope> Scope<'scope, '_> {
 /// ```
 /// # use janus::*;
 /// # use std::time::Duration;
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let manual = NurseryOptions::new().recharge(Recharge::Manual);
 /// let rounds = runtime.run(|cx| cx.nursery_with(manual, |nursery| {
 ///     let fifty = Budget { ops: 50, ..Budget::ZERO };
@@ -312,7 +324,7 @@ impl Supervisor<'_> {
     /// The children that are stopped because a part of their budget is spent.
     #[must_use]
     pub fn exhausted(&self) -> Vec<TaskId> {
-        ensure_stack_here();
+        make_room_here();
         // Under the nursery's lock, on which an allocation might wait.
         let _quiet = Quiet::new();
         let mut found = Vec::new();
@@ -326,14 +338,14 @@ impl Supervisor<'_> {
 
     /// Gives a stopped child more.
     pub fn recharge(&self, child: TaskId, amount: &Budget) -> Result<(), RechargeError> {
-        ensure_stack_here();
+        make_room_here();
         self.nursery.recharge_listed(child, amount, current_worker())
     }
 }
 
 impl Drop for Supervisor<'_> {
     fn drop(&mut self) {
-        ensure_stack_here();
+        make_room_here();
         if self.nursery.supervisors.fetch_sub(1, Ordering::AcqRel) == 1 && self.nursery.is_starving() {
             self.nursery.starve(current_worker(), None, 0);
         }
@@ -344,7 +356,7 @@ impl Drop for Supervisor<'_> {
 ///
 /// ```
 /// # use janus::{Config, Priority, Runtime, StackClass};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let text = runtime.run(|cx| cx.nursery(|nursery| {
 ///     let child = nursery.task().name("printer").stack(StackClass::Medium).priority(Priority::High);
 ///     child.spawn(|cx| format!("task {}", cx.id())).unwrap().join(cx).unwrap()
@@ -352,12 +364,36 @@ impl Drop for Supervisor<'_> {
 /// assert!(text.starts_with("task #"));
 /// ```
 #[must_use = "nothing is spawned until `spawn`"]
-pub struct Spawn<'scope> {
+pub struct Spawn<'scope, 'life> {
     nursery: &'scope Nursery,
     order: Order,
+    /// How long what the child borrows lives. Invariant: one that must own everything does not become one that may borrow.
+    life: PhantomData<fn(&'life ()) -> &'life ()>,
 }
 
-impl<'scope> Spawn<'scope> {
+impl<'scope, 'life> Spawn<'scope, 'life> {
+    /// The child borrows nothing: its closure and its result own what they use. Then it can fail alone.
+    ///
+    /// A task that runs over its stack, or allocates beyond its memory reserve, cannot be unwound: what it was changing stays
+    /// half changed, and everybody who lent it something is given up with it, up to the nearest task that was spawned
+    /// as owned. Its parent gets the error. Without one, the process ends.
+    ///
+    /// ```
+    /// # use janus::{Config, Runtime, TaskError};
+    /// fn deep(n: u64) -> u64 {
+    ///     if n == u64::MAX { 0 } else { std::hint::black_box(deep(n + 1)) + 1 }
+    /// }
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
+    /// let end = runtime.run(|cx| cx.nursery(|nursery| {
+    ///     nursery.task().owned().spawn(|_cx| deep(0)).unwrap().join(cx)
+    /// }));
+    /// assert!(matches!(end, Ok(Err(janus::NurseryError::Child(TaskError::StackOverflow)))));
+    /// ```
+    pub fn owned(mut self) -> Spawn<'scope, 'static> {
+        self.order.flags |= flag::OWNED;
+        Spawn { nursery: self.nursery, order: self.order, life: PhantomData }
+    }
+
     /// Exactly this budget, or no child; and no more: no pool adds to it, whatever the profile, and when a part is spent the
     /// child stops until its parent or a supervisor recharges it. Without this, a child is fed as long as the pool has
     /// something, which is for ever where the root's budget has no end.
@@ -392,7 +428,7 @@ impl<'scope> Spawn<'scope> {
 
     /// Passes on the right to spawn.
     pub fn grant_spawn(mut self, _capability: CapSpawn) -> Self {
-        self.order.capabilities |= flag::MAY_SPAWN;
+        self.order.flags |= flag::MAY_SPAWN;
         self
     }
 
@@ -401,7 +437,7 @@ impl<'scope> Spawn<'scope> {
         if !cx.may(flag::MAY_RECHARGE) {
             return Err(RechargeError::NoCapability);
         }
-        self.order.capabilities |= flag::MAY_RECHARGE;
+        self.order.flags |= flag::MAY_RECHARGE;
         Ok(self)
     }
 
@@ -409,8 +445,8 @@ impl<'scope> Spawn<'scope> {
     #[inline]
     pub fn spawn<T, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
     where
-        F: FnOnce(&Cx) -> T + Send + 'scope,
-        T: Send + 'scope,
+        F: FnOnce(&Cx) -> T + Send + 'life,
+        T: Send + 'life,
     {
         self.start(move |here, order, nursery| {
             job::spawn_as::<Plain<T>, _>(nursery, here, order, move |cx: &Cx| Plain(body(cx)))
@@ -420,9 +456,9 @@ impl<'scope> Spawn<'scope> {
     /// Starts one that may fail: see [`Scope::spawn_try`].
     pub fn spawn_try<T, E, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
     where
-        F: FnOnce(&Cx) -> Result<T, E> + Send + 'scope,
-        T: Send + 'scope,
-        E: Into<Box<dyn Error + Send + Sync>> + 'scope,
+        F: FnOnce(&Cx) -> Result<T, E> + Send + 'life,
+        T: Send + 'life,
+        E: Into<Box<dyn Error + Send + Sync>> + 'life,
     {
         self.start(move |here, order, nursery| {
             job::spawn_as::<Fallible<T, E>, _>(nursery, here, order, move |cx: &Cx| Fallible(body(cx)))
@@ -481,7 +517,7 @@ impl<T> Handle<'_, T> {
     /// ```
     /// # use janus::{Config, Runtime, TaskError};
     /// # use std::time::Duration;
-    /// # let runtime = Runtime::new(Config::new()).unwrap();
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
     /// let end = runtime.run(|cx| cx.nursery(|nursery| {
     ///     let sleeper = nursery.spawn(|cx| cx.sleep(Duration::from_secs(3600)).is_err()).unwrap();
     ///     let sleeper = sleeper.join_timeout(cx, Duration::from_millis(1)).expect_err("it sleeps");
@@ -533,6 +569,9 @@ impl<T> Handle<'_, T> {
                 if expects {
                     self.nursery.expect_none(cx.waiter());
                 }
+                if end.is_err() {
+                    cx.stop_if_doomed();
+                }
                 end?;
             }
         }
@@ -575,7 +614,7 @@ impl<T> Handle<'_, T> {
 
     /// Asks this child to end; if it waits, it is woken.
     pub fn cancel(&self) {
-        ensure_stack_here();
+        make_room_here();
         if !self.is_finished() {
             self.task.set(flag::CANCEL);
             wake_task(self.task, current_worker());
@@ -595,7 +634,7 @@ impl<T> Handle<'_, T> {
 
     /// Gives the child more, out of the nursery's pool.
     pub fn recharge(&self, amount: &Budget) -> Result<(), RechargeError> {
-        ensure_stack_here();
+        make_room_here();
         if self.is_finished() {
             return Err(RechargeError::Ended);
         }
@@ -605,7 +644,7 @@ impl<T> Handle<'_, T> {
 
 impl<T> Drop for Handle<'_, T> {
     fn drop(&mut self) {
-        ensure_stack_here();
+        make_room_here();
         if self.task.join.detach() {
             // SAFETY: the task has ended, and this was its handle.
             unsafe { job::discard(self.task, current_worker()) };

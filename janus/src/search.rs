@@ -45,7 +45,8 @@ impl Worker {
                 self.panic_wanted.store(false, Ordering::Relaxed);
                 panic!("a test asked this worker to panic");
             }
-            if self.stained.get() && shared.config.migrates() && !searching && !shared.stopping() {
+            // A task was abandoned on this thread: the next one runs on another.
+            if self.stained.get() && shared.config.migrates() && !searching {
                 return;
             }
             if shared.stopping() {

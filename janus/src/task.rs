@@ -30,7 +30,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes of closure or result that need no memory of their own.
-pub(crate) const INLINE: usize = 56;
+pub(crate) const INLINE: usize = 48;
 
 /// A scheduling hint [SCHED:5.1.1].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,6 +124,8 @@ pub(crate) enum Outcome {
     WorkerPanic,
     Budget(Resource),
     Error(Box<TaskError>),
+    /// It was given up with its family: nobody learns of it but the parent of the whole.
+    Lost,
 }
 
 /// What [`Task::draw_all`] found.
@@ -139,6 +141,8 @@ pub(crate) enum Drawn {
 pub(crate) mod flag {
     /// Asked to end.
     pub(crate) const CANCEL: u16 = 1;
+    /// Its family is given up: it stops at its next check or wait, and never goes on (see `family.rs`).
+    pub(crate) const DOOMED: u16 = 2;
     /// In its nursery's list of children.
     pub(crate) const LISTED: u16 = 4;
     /// Allocated beyond its memory budget.
@@ -156,6 +160,14 @@ pub(crate) mod flag {
     pub(crate) const BOUND: u16 = 512;
     /// Has seen that it was cancelled.
     pub(crate) const SAW_CANCEL: u16 = 128;
+    /// Was spawned with nothing borrowed: it can be given up without its parent.
+    pub(crate) const OWNED: u16 = 1024;
+    /// Of a doomed family: memory was the cause, and not the stack.
+    pub(crate) const BY_MEMORY: u16 = 2048;
+    /// Its frames are abandoned; what runs now waits for its children.
+    pub(crate) const BURIED: u16 = 4096;
+    /// A call of the C adapter found too little stack for itself: the task has overflowed when it returns.
+    pub(crate) const SHORT: u16 = 8192;
 }
 
 /// See the module.
@@ -171,6 +183,8 @@ pub(crate) struct Task {
     // The second line: what running and switching touch.
     pub(crate) fuel: Cell<i64>,
     pub(crate) worker: Cell<*const Worker>,
+    /// A check with the stack pointer below this has too little stack left.
+    pub(crate) floor: Cell<usize>,
     pub(crate) next: Cell<Option<TaskRef>>,
     pub(crate) stack: UnsafeCell<Option<Stack>>,
     pub(crate) id: AtomicU64,
@@ -248,6 +262,7 @@ impl Task {
             quiet: Cell::new(0),
             fuel: Cell::new(0),
             worker: Cell::new(ptr::null()),
+            floor: Cell::new(0),
             next: Cell::new(None),
             stack: UnsafeCell::new(None),
             id: AtomicU64::new(0),

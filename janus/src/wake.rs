@@ -85,6 +85,14 @@ impl Word {
         old == TaskState::Blocked as u32 || old == TaskState::BudgetExhausted as u32
     }
 
+    /// The same for who needs to know something that belongs to the sleeper (a `Cell` of its task): only the wake that has
+    /// the right to queue it may look. Others may be late: the task runs, or is another one by now.
+    #[inline]
+    #[must_use]
+    pub(crate) fn wake_to<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
+        self.wake().then(look)
+    }
+
     /// The task has ended, as `event` says. A task ends while it runs, or (cancelled) before it ever did.
     #[inline]
     pub(crate) fn end(&self, event: Event) {

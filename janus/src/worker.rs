@@ -20,9 +20,11 @@
 use crate::account;
 use crate::alloc::Quiet;
 use crate::context::{Context, switch};
+use crate::cx::floor;
 use crate::deque::{Deque, Steal};
 use crate::det::Det;
 use crate::error::{SpawnError, TaskError};
+use crate::family::{self, Cause};
 use crate::io::Io;
 use crate::join::Finished;
 use crate::nursery::Nursery;
@@ -75,8 +77,8 @@ enum Pending {
     Retire(Stack),
     /// It ended, with a result that nobody wants any more.
     Discard(TaskRef, Stack),
-    /// It ran over its stack and was abandoned where it was.
-    Abandoned(TaskRef),
+    /// It was abandoned where it was. The cause, if it is the culprit; else its family is given up.
+    Abandoned(TaskRef, Option<Cause>),
 }
 
 /// What to do after a task's end.
@@ -132,7 +134,8 @@ pub(crate) struct Worker {
     pub(crate) panic_wanted: AtomicBool,
     /// A spare goes back to sleep.
     pub(crate) retired: AtomicBool,
-    /// A task was abandoned while it panicked: `std` counts this thread as panicking for ever, and nobody can change that.
+    /// A task was abandoned here between any two instructions: this thread's locals may be half changed, and `std` may count
+    /// it as panicking for ever.
     pub(crate) stained: Cell<bool>,
 }
 
@@ -413,7 +416,7 @@ impl Worker {
 
     /// Makes `task` the one that runs here; None: a stack must be made for it first. It is in hand then, and the caller goes
     /// to the thread's own stack (invariant 5).
-    #[inline]
+    #[inline(always)]
     fn enter(&self, task: TaskRef) -> Option<*const Context> {
         if !task.started() {
             let Some(stack) = self.take_stack(task.class.get()) else {
@@ -434,6 +437,7 @@ impl Worker {
         unsafe {
             let argument = task.as_ptr().as_ptr().cast::<u8>();
             *task.context.get() = Context::new(stack.top(), fiber_main, argument, fiber_returned);
+            task.floor.set(floor(&stack));
             *task.stack.get() = Some(stack);
         }
         task.home.set(self.index);
@@ -470,6 +474,9 @@ impl Worker {
 
     #[cold]
     fn no_stack(&self, task: TaskRef) {
+        if task.has(flag::BURIED) {
+            family::abort(task, Cause::NoStack);
+        }
         task.worker.set(self);
         task.word.run();
         // SAFETY: it never ran, so the closure is there, and it is ours.
@@ -509,7 +516,7 @@ impl Worker {
     }
 
     /// Does what the task that was left needs, now that its registers are saved.
-    #[inline]
+    #[inline(always)]
     fn settle(&self) {
         // SAFETY: invariant 1.
         let pending = unsafe { std::mem::replace(&mut *self.pending.get(), Pending::Nothing) };
@@ -526,7 +533,7 @@ impl Worker {
                 self.discard(task);
                 self.shared().stacks.recycle(stack);
             }
-            Pending::Abandoned(task) => self.bury(task),
+            Pending::Abandoned(task, cause) => self.bury(task, cause),
         }
     }
 
@@ -616,6 +623,14 @@ impl Worker {
             nursery.child_ended(task, error, Some(self));
         }
         let mut after = After::Pick;
+        // SAFETY: the task is ours until `join.finish`.
+        if matches!(unsafe { &*task.outcome.get() }, Outcome::Lost) {
+            // Its handle is never told, or whoever joins it would go on. The task's memory stays with it.
+            if let Some(nursery) = nursery {
+                nursery.leave(Some(self));
+            }
+            return after;
+        }
         match task.join.finish() {
             Finished::Kept => {}
             Finished::Unwanted => {
@@ -645,18 +660,19 @@ impl Worker {
     #[inline]
     fn wake_joiner(&self, waiter: Waiter) -> After {
         let shared = self.shared();
-        match waiter.as_task() {
-            Some(joiner)
-                if ptr::eq(joiner.shared, shared)
-                    && !shared.is_deterministic()
-                    && (shared.config.migrates() || joiner.home.get() == self.index) =>
-            {
-                if joiner.word.wake() { After::Next(joiner) } else { After::Pick }
-            }
-            _ => {
-                waiter.wake(Some(self));
+        let Some(joiner) = waiter.as_task().filter(|joiner| ptr::eq(joiner.shared, shared)) else {
+            waiter.wake(Some(self));
+            return After::Pick;
+        };
+        let stays = shared.is_deterministic() || !shared.config.migrates();
+        // Its home is its own to change, until the wake has made it ours: the joiner may have given up long ago.
+        match joiner.word.wake_to(|| joiner.home.get()) {
+            None => After::Pick,
+            Some(home) if stays && (shared.is_deterministic() || home != self.index) => {
+                shared.enqueue(joiner, Some(self));
                 After::Pick
             }
+            Some(_) => After::Next(joiner),
         }
     }
 
@@ -676,29 +692,35 @@ impl Worker {
         }
     }
 
-    /// The signal handler has thrown us back here from a task that ran over its stack. Its frames stay as they are until
-    /// no child of it can refer to them; then it ends.
+    /// We are back here from a task that was abandoned. Its frames stay as they are for ever.
     #[cold]
-    fn bury(&self, task: TaskRef) {
+    fn bury(&self, task: TaskRef, cause: Option<Cause>) {
         self.set_current(None);
-        if task.overflowed.load(Ordering::Acquire) {
+        if cause == Some(Cause::Stack) {
             Counters::add(&self.counters.overflows);
         }
         // We are on the thread's own stack, on which nothing panics.
-        self.stained.set(std::thread::panicking());
+        if cause.is_some() || std::thread::panicking() {
+            self.stained.set(true);
+        }
+        if let Some(cause) = cause
+            && !family::is_doomed(task)
+        {
+            family::give_up(task, cause, self);
+        }
         self.shared().bury(task, self);
     }
 
-    /// The running task `me` goes no further: it is abandoned where it stands, in the allocator, and ends as `bury` says.
+    /// The running task `me` goes no further: it is abandoned where it stands, as `bury` says.
     ///
     /// # Safety
     /// The caller is `me`, on its own fiber, and holds no lock of the runtime.
     #[cold]
-    pub(crate) unsafe fn abandon(&self, me: TaskRef) -> ! {
+    pub(crate) unsafe fn abandon(&self, me: TaskRef, cause: Option<Cause>) -> ! {
         // SAFETY: invariant 1; the last pending was done when `me` was entered. The worker's own context waits where it
         // resumed a task, and nobody resumes `me` there any more.
         unsafe {
-            *self.pending.get() = Pending::Abandoned(me);
+            *self.pending.get() = Pending::Abandoned(me, cause);
             switch(me.context.get(), self.context.get());
         }
         std::process::abort();
@@ -709,7 +731,7 @@ impl Worker {
         if let Some(task) = self.task() {
             // SAFETY: on the worker's own thread; the task's last pending was done when it was entered, and the
             // overwritten value needs no drop.
-            unsafe { ptr::write(self.pending.get(), Pending::Abandoned(task)) };
+            unsafe { ptr::write(self.pending.get(), Pending::Abandoned(task, Some(Cause::Stack))) };
         }
     }
 

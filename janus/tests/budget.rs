@@ -458,7 +458,8 @@ fn a_task_gives_way_after_a_quantum_with_budget_left() {
     within(|| {
         // One worker, and a quantum of 64: two tasks that only check must take turns of about 64.
         let config = Config::new().workers(1).watchdog(None).quantum(64);
-        let rt = Runtime::new(config).unwrap();
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { Runtime::new(config) }.unwrap();
         let order = std::sync::Mutex::new(Vec::new());
         rt.run(|cx| {
             cx.nursery(|n| {

@@ -222,7 +222,8 @@ fn cost(body: impl FnOnce(&Cx) + Send) -> Budget {
     let everything =
         Budget { ops: 1_000_000, memory: 1 << 20, spawn_count: 10, channel_ops: 1_000, syscalls: 9 };
     let config = Config::new().workers(1).watchdog(None).root_budget(everything);
-    let left = Runtime::new(config).unwrap().run(|cx| {
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let left = unsafe { Runtime::new(config) }.unwrap().run(|cx| {
         body(cx);
         cx.budget()
     });
@@ -312,7 +313,8 @@ fn j_04_profiles_set_the_interval() {
         let mut turns = 0;
         let counted = &mut turns;
         let config = config.workers(1).watchdog(None);
-        let end = Runtime::new(config).unwrap().run(|cx| {
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let end = unsafe { Runtime::new(config) }.unwrap().run(|cx| {
             let manual = NurseryOptions::new().recharge(Recharge::Manual);
             cx.nursery_with(manual, |n| {
                 // Less than any interval, so that the first check of the loop finds it spent.

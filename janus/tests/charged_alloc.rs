@@ -15,14 +15,16 @@ static ALLOC: Charged = Charged::new();
 
 const MEMORY: u64 = 8 << 20;
 const KIB: u64 = 1 << 10;
+/// What a task may allocate beyond its budget.
+const RESERVE: u64 = 64 * KIB;
 
 /// A runtime whose main task has `memory` bytes.
 fn runtime(workers: usize, memory: u64) -> Runtime {
     let budget = Budget { memory, ..Budget::UNLIMITED };
-    // SAFETY: no task keeps a reference to something of its thread, and none shares its frames with a thread.
-    let config = unsafe { Config::new().workers(workers).root_budget(budget).trusting() };
+    let config = Config::new().workers(workers).root_budget(budget).memory_reserve(RESERVE);
     // Nobody here is a hog for long enough to matter, and reports allocate.
-    Runtime::new(config.watchdog(None)).unwrap()
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(config.watchdog(None)) }.unwrap()
 }
 
 fn left(cx: &Cx) -> u64 {
@@ -360,12 +362,13 @@ fn an_overdraft_ends_at_the_next_check() {
             let child = n.task().budget(budget(10 * KIB)).spawn(|cx| {
                 let _note = Note(&dropped);
                 let fits = vec![1_u8; 8 * 1024];
-                assert!(!cx.is_cancelled());
+                // It has a quantum in hand: the very next check looks nevertheless.
+                assert!(cx.check().is_ok() && cx.ops_in_hand() > 0);
                 let beyond = vec![1_u8; 60 * 1024];
-                assert!(cx.is_cancelled());
                 let cancelled = cx.check().is_err();
-                went_on.store(true, Ordering::Relaxed);
-                (fits.len() + beyond.len(), cancelled)
+                assert!(cx.is_cancelled());
+                went_on.store(cancelled, Ordering::Relaxed);
+                fits.len() + beyond.len()
             });
             exceeded(child.unwrap().join(cx));
         });
@@ -377,12 +380,13 @@ fn an_overdraft_ends_at_the_next_check() {
 }
 
 #[test]
-fn beyond_the_grace_a_task_is_stopped_on_the_spot() {
+fn beyond_the_reserve_a_task_is_given_up_on_the_spot() {
     for workers in [1, 2] {
         let rt = runtime(workers, MEMORY);
+        static AFTER: AtomicBool = AtomicBool::new(false);
+        let after = &AFTER;
         rt.run(|cx| {
             let start = left(cx);
-            let after = AtomicBool::new(false);
             let rounds = AtomicU64::new(0);
             let result = cx.nursery_with(manual(), |n| {
                 let sibling = n.task().budget(budget(100 * KIB)).spawn(|cx| {
@@ -394,7 +398,7 @@ fn beyond_the_grace_a_task_is_stopped_on_the_spot() {
                 });
                 let mut ends = Vec::new();
                 for _ in 0..20 {
-                    ends.push(n.task().budget(budget(10 * KIB)).spawn(|_| {
+                    ends.push(n.task().budget(budget(10 * KIB)).owned().spawn(move |_| {
                         let mut all = Vec::new();
                         loop {
                             all.push(black_box(vec![1_u8; 1000]));
@@ -407,7 +411,7 @@ fn beyond_the_grace_a_task_is_stopped_on_the_spot() {
                 }
                 ends.into_iter().for_each(|end| exceeded(end.unwrap().join(cx)));
                 // At once, and far beyond; also where the program would have coped.
-                let absurd = n.task().budget(budget(10 * KIB)).spawn(|_| {
+                let absurd = n.task().budget(budget(10 * KIB)).owned().spawn(move |_| {
                     let refused = Vec::<u8>::new().try_reserve_exact(1 << 40).is_err();
                     after.store(true, Ordering::Relaxed);
                     refused
@@ -425,24 +429,26 @@ fn beyond_the_grace_a_task_is_stopped_on_the_spot() {
     }
 }
 
-/// A stopped task's own children, who may use its frames, end first; their pool goes back to where it came from.
+/// A given-up task's own children, who may use its frames, stand still before it ends; their pool goes back to where it
+/// came from.
 #[test]
-fn a_stopped_parent_waits_for_its_children() {
+fn a_given_up_parent_waits_for_its_children() {
     let rt = runtime(2, MEMORY);
     rt.run(|cx| {
         let start = left(cx);
-        let seen = Mutex::new(0_u64);
+        static TURNS: AtomicU64 = AtomicU64::new(0);
+        static ENDED: AtomicBool = AtomicBool::new(false);
         let result = cx.nursery_with(manual(), |n| {
-            let parent = n.task().children(4).budget(budget(200 * KIB)).spawn(|cx| {
+            let parent = n.task().children(4).budget(budget(200 * KIB)).owned().spawn(|cx| {
                 let local = AtomicU64::new(1);
                 let pool = Budget { memory: 50 * KIB, ops: 1_000_000, spawn_count: 2, ..Budget::ZERO };
                 let _ = cx.nursery_with(NurseryOptions::new().pool(pool), |n| {
                     let child = n.spawn(|cx| {
                         while !cx.is_cancelled() {
-                            local.fetch_add(1, Ordering::Relaxed);
+                            TURNS.store(local.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
                             let _ = cx.yield_now();
                         }
-                        *seen.lock().unwrap() = local.load(Ordering::Relaxed);
+                        ENDED.store(true, Ordering::Relaxed);
                     });
                     drop(child);
                     while local.load(Ordering::Relaxed) < 10 {
@@ -452,9 +458,12 @@ fn a_stopped_parent_waits_for_its_children() {
                 });
             });
             exceeded(parent.unwrap().join(cx));
+            let turns = TURNS.load(Ordering::Relaxed);
+            (0..100).for_each(|_| cx.yield_now().unwrap());
+            assert_eq!(TURNS.load(Ordering::Relaxed), turns, "it runs on");
         });
         assert!(result.is_err());
-        assert!(*seen.lock().unwrap() >= 10);
+        assert!(!ENDED.load(Ordering::Relaxed) && TURNS.load(Ordering::Relaxed) >= 9);
         assert_eq!(
             left(cx),
             start,
@@ -469,8 +478,9 @@ fn the_main_task_too() {
     let budget = Budget { memory: 10 * KIB, ..Budget::UNLIMITED };
     // Without supervision the pool of `Runtime::run` would recharge it, for ever.
     let config = Config::new().workers(1).root_budget(budget).profile(Profile::Cluster);
-    let rt = Runtime::new(config).unwrap();
-    let end = rt.run(|_| drop(black_box(vec![1_u8; 1 << 20])));
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt = unsafe { Runtime::new(config.memory_reserve(RESERVE)) }.unwrap();
+    let end = rt.run_owned(|_| drop(black_box(vec![1_u8; 1 << 20])));
     assert!(matches!(end, Err(RuntimeError::Task(TaskError::BudgetExceeded(Resource::Memory)))), "{end:?}");
     assert_eq!(rt.run(|_| 42).unwrap(), 42, "the runtime goes on");
 }

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 static ALLOC: Charged = Charged::new();
 
 fn runtime(memory: u64) -> Runtime {
-    Runtime::new(Config::new().workers(1).root_budget(Budget { memory, ..Budget::UNLIMITED })).unwrap()
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(Config::new().workers(1).root_budget(Budget { memory, ..Budget::UNLIMITED })) }
+        .unwrap()
 }
 
 /// What the runtime allocates on a task's fiber is not the task's: timers, queues, closures, outcomes, nurseries.
@@ -20,7 +22,8 @@ fn the_runtime_pays_for_itself() {
     for seed in [None, Some(7)] {
         let budget = Budget { memory: 8 << 20, ..Budget::UNLIMITED };
         let config = Config::new().workers(1).root_budget(budget).watchdog(None).trace(64);
-        let rt = Runtime::new(seed.map_or(config.clone(), |seed| config.seed(seed))).unwrap();
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { Runtime::new(seed.map_or(config.clone(), |seed| config.seed(seed))) }.unwrap();
         rt.run(|cx| {
             let start = cx.budget().memory;
             cx.nursery_with(NurseryOptions::new().share(Budget { memory: 1, ..Budget::CHILD }), |n| {

@@ -192,7 +192,7 @@ fn j_14_exits_have_reasons() {
                         let mut plan = Plan::new(Strategy::OneForOne);
                         let budget = Budget { ops: 5_000, memory: 1 << 20, channel_ops: 500, ..Budget::ZERO };
                         let child = Child::new("it").restart(restart).budget(budget);
-                        let it = plan.actor(child, obey);
+                        let it = plan.owned_actor(child, obey);
                         let _ = cx.nursery(|n| {
                             let tree = plan.start(cx, n).unwrap();
                             common::until(cx, || it.is_running());
@@ -275,6 +275,36 @@ fn j_14_a_crash_loop_ends_at_the_intensity() {
             assert_eq!(starts.load(Ordering::Relaxed), restarts + 1);
             assert!(log.text().ends_with("-quiet1:stopped !mad"), "{}", log.text());
         }
+    });
+}
+
+/// A plan that says nothing: three restarts in five seconds, in virtual time, and the fourth crash is one too many. If they
+/// are further apart there is no end to them.
+#[test]
+fn j_14_the_default_intensity_is_three_in_five_seconds() {
+    within(|| {
+        let starts = |every: Duration| {
+            let starts = AtomicUsize::new(0);
+            let end = seeded(2, 7).run(|cx| {
+                let mut plan = Plan::new(Strategy::OneForOne);
+                let child = Child::new("mad").restart(Restart::Transient);
+                let _: Address<()> = plan.actor(child, |cx, _: &Inbox<()>| {
+                    cx.sleep(every).map_err(|error| error.to_string())?;
+                    let again = starts.fetch_add(1, Ordering::Relaxed) < 20;
+                    if again { Err("again".to_string()) } else { Ok(()) }
+                });
+                let mut end = None;
+                let _ = cx.nursery(|n| end = Some(plan.start(cx, n).unwrap().join(cx)));
+                end.unwrap()
+            });
+            (starts.into_inner(), end.unwrap())
+        };
+        for every in [Duration::from_micros(1), Duration::from_millis(1_200)] {
+            let (starts, end) = starts(every);
+            assert_eq!((starts, gave_up(end).restarts), (4, 3));
+        }
+        let (starts, end) = starts(Duration::from_secs(2));
+        assert_eq!((starts, end.unwrap()), (21, End::Finished));
     });
 }
 
@@ -687,7 +717,8 @@ fn j_14_no_actor_outlives_its_supervisor() {
 fn j_14_a_supervisor_needs_the_right_to_spawn() {
     within(|| {
         let config = Config::new().workers(1).watchdog(None).profile(Profile::Cluster);
-        Runtime::new(config)
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        unsafe { Runtime::new(config) }
             .unwrap()
             .run(|cx| {
                 let mut plan = Plan::new(Strategy::OneForOne);

@@ -135,7 +135,8 @@ fn the_worker_count_is_part_of_the_input() {
 fn there_is_no_watchdog() {
     within(|| {
         let config = janus::Config::new().workers(2).seed(3).watchdog(Some(Duration::from_millis(1)));
-        let rt = janus::Runtime::new(config.on_hog(|hog| panic!("{hog}"))).unwrap();
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { janus::Runtime::new(config.on_hog(|hog| panic!("{hog}"))) }.unwrap();
         rt.run(|_| std::thread::sleep(Duration::from_millis(20))).unwrap();
         assert!(rt.hogs().is_empty());
         assert_eq!(rt.stats().workers.len(), 1, "one thread, and no spares");
@@ -212,4 +213,32 @@ fn a_planted_race_is_found_and_its_seed_replays() {
             assert!((0..200).any(|seed| withdraw(workers, seed).0 >= 0), "and some seeds do not");
         }
     });
+}
+
+#[test]
+#[ignore = "run by the next in processes of their own"]
+fn orders_of_this_process() {
+    let orders = [(1, 1), (2, 7), (16, 42)].map(|(workers, seed)| {
+        let (rt, log) = (seeded(workers, seed), Log::default());
+        rt.run(|cx| workload(cx, &log)).unwrap();
+        let noted = log.into_inner().unwrap();
+        format!("{:?} {noted:?}", rt.order().unwrap())
+    });
+    println!("orders: {orders:?}");
+}
+
+/// Another process has its stacks, its heap and its program elsewhere: the order is the same.
+#[test]
+fn j_10_another_process_runs_the_same_order() {
+    let orders: HashSet<String> = (0..4)
+        .map(|padding| {
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "orders_of_this_process", "--ignored", "--nocapture"]);
+            // The environment lies on the first thread's stack, and moves what is below.
+            let output = command.env("JANUS_PADDING", "x".repeat(padding * 1001)).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            text.lines().find(|line| line.contains("orders: ")).expect("it says so").to_string()
+        })
+        .collect();
+    assert_eq!(orders.len(), 1, "{orders:#?}");
 }

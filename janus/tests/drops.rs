@@ -67,7 +67,9 @@ macro_rules! for_all_sizes {
 
 /// A roomy stack: the bodies of 5,000 bytes lie on it.
 fn roomy(workers: usize) -> Runtime {
-    Runtime::new(Config::new().workers(workers).watchdog(None).stack(janus::StackClass::Huge)).unwrap()
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(Config::new().workers(workers).watchdog(None).stack(janus::StackClass::Huge)) }
+        .unwrap()
 }
 
 #[test]
@@ -242,7 +244,8 @@ impl Drop for PanicsOnDrop<'_> {
 fn destructors_that_panic_harm_nobody() {
     within(|| {
         // Lean too: the message, and a backtrace if one is printed, come out on the reserve.
-        for rt in [&roomy(2), &Runtime::new(Config::new().workers(2)).unwrap()] {
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        for rt in [&roomy(2), &unsafe { Runtime::new(Config::new().workers(2)) }.unwrap()] {
             destructors_that_panic(rt);
         }
     });

@@ -176,7 +176,8 @@ fn j_13_blocking_calls_block_their_thread_only() {
 #[test]
 fn j_13_the_pool_is_bounded_and_calls_wait_their_turn() {
     common::within(|| {
-        let rt = Runtime::new(Config::new().workers(2).blocking_threads(2)).unwrap();
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { Runtime::new(Config::new().workers(2).blocking_threads(2)) }.unwrap();
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let counters: &'static (AtomicUsize, AtomicUsize) = Box::leak(Box::new((now, most)));
         rt.run(|cx| {
@@ -201,7 +202,8 @@ fn j_13_the_pool_is_bounded_and_calls_wait_their_turn() {
 #[test]
 fn j_13_a_call_that_panics_is_the_tasks_panic_and_a_cancelled_one_never_begins() {
     common::within(|| {
-        let rt = Runtime::new(Config::new().workers(1).blocking_threads(1)).unwrap();
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { Runtime::new(Config::new().workers(1).blocking_threads(1)) }.unwrap();
         let begun: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
         rt.run(|cx| {
             cx.nursery(|n| {

@@ -70,10 +70,8 @@ fn in_time(test: impl FnOnce() + Send + 'static) {
 }
 
 fn configs() -> [Config; 4] {
-    // SAFETY: no task here keeps anything of its thread over a suspension, and nobody refers to frames.
-    let trusting = |config: Config| unsafe { config.trusting() };
     let two = || Config::new().workers(2);
-    [Config::new().workers(1), two(), trusting(Config::new().workers(1)), trusting(two())]
+    [Config::new().pinned().workers(1), two().pinned(), Config::new().workers(1), two()]
 }
 
 /// As much as a lean stack has, but for a little.
@@ -83,7 +81,8 @@ const MOST_OF_A_STACK: usize = StackClass::Lean.bytes() * 3 / 4;
 fn stacks_are_made_elsewhere_than_on_a_small_one() {
     in_time(|| {
         for config in configs() {
-            let rt = Runtime::new(config).expect("a runtime");
+            // SAFETY: no task here keeps anything of its thread over a suspension.
+            let rt = unsafe { Runtime::new(config) }.expect("a runtime");
             let begun = AtomicUsize::new(0);
             // Each has a stack while all the others come: three slabs, wanted by tasks that yield.
             let result = rt.run(|cx| {
@@ -112,10 +111,11 @@ fn with_every_greed(each: impl Fn(&Cx) + Send + Sync + Copy + 'static) {
         for config in configs() {
             for greed in (1..=2 * StackClass::Lean.bytes() / 1024).map(|kib| kib * 1024) {
                 // A new one: a warm one allocates nothing.
-                let rt = Runtime::new(config.clone()).expect("a runtime");
+                // SAFETY: no task here keeps anything of its thread over a suspension.
+                let rt = unsafe { Runtime::new(config.clone()) }.expect("a runtime");
                 let result = rt.run(|cx| {
                     cx.nursery(|n| {
-                        let child = n.task().children(1000).spawn(move |cx| {
+                        let child = n.task().children(1000).owned().spawn(move |cx| {
                             GREED.store(greed, Ordering::Relaxed);
                             each(cx);
                             GREED.store(0, Ordering::Relaxed);

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 fn roomy(workers: usize) -> Runtime {
-    Runtime::new(Config::new().workers(workers).watchdog(None).stack(StackClass::Medium)).unwrap()
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(Config::new().workers(workers).watchdog(None).stack(StackClass::Medium)) }.unwrap()
 }
 
 /// Panics with a payload that panics when it is dropped, or only panics.
@@ -112,12 +113,13 @@ impl Drop for Deep {
 #[test]
 fn an_error_that_nobody_keeps_is_dropped_by_its_task() {
     within(|| {
-        let runtime = Runtime::new(Config::new().workers(1)).unwrap();
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let runtime = unsafe { Runtime::new(Config::new().workers(1)) }.unwrap();
         let ended = runtime.run(|cx| {
             cx.nursery(|nursery| {
                 drop(nursery.spawn_try(|_| Err::<(), _>(Deep(1))).unwrap());
                 cx.yield_now().unwrap();
-                drop(nursery.spawn_try(|_| Err::<(), _>(Deep(2))).unwrap());
+                drop(nursery.task().owned().spawn_try(|_| Err::<(), _>(Deep(2))).unwrap());
             })
         });
         assert!(matches!(ended, Ok(Err(NurseryError::Child(TaskError::Failed(_))))));

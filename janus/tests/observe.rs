@@ -4,11 +4,6 @@ use janus::{Budget, Config, Cx, Dump, NurseryOptions, Recharge, Runtime, TaskSta
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-fn trusting(config: Config) -> Config {
-    // SAFETY: no task here keeps anything of its thread over a suspension, and none overflows.
-    unsafe { config.trusting() }
-}
-
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Dumps until `good` says so; the last dump anyway.
@@ -66,7 +61,8 @@ fn in_every_state(rt: &Runtime, cx: &Cx, stop: &AtomicBool) {
 
 #[test]
 fn a_dump_shows_everybody() {
-    let rt = Runtime::new(Config::new().workers(1).watchdog(None)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt = unsafe { Runtime::new(Config::new().pinned().workers(1).watchdog(None)) }.expect("a runtime");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let main = scope.spawn(|| rt.run(|cx| in_every_state(&rt, cx, &stop)));
@@ -116,7 +112,8 @@ fn a_dump_shows_everybody() {
 
 #[test]
 fn a_dump_of_a_busy_runtime_harms_nobody() {
-    let rt = Runtime::new(trusting(Config::new().workers(2))).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt = unsafe { Runtime::new(Config::new().workers(2)) }.expect("a runtime");
     let (stop, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let looker = scope.spawn(|| {
@@ -151,7 +148,8 @@ fn a_dump_of_a_busy_runtime_harms_nobody() {
 
 #[test]
 fn statistics_count() {
-    let rt = Runtime::new(trusting(Config::new().workers(2).watchdog(None))).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt = unsafe { Runtime::new(Config::new().workers(2).watchdog(None)) }.expect("a runtime");
     let result = rt.run(|cx| {
         cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |n| {
             for _ in 0..100 {
@@ -186,9 +184,10 @@ fn statistics_count() {
 
 #[test]
 fn a_trace_can_be_believed_and_exported() {
-    for base in [Config::new(), trusting(Config::new())] {
+    for base in [Config::new().pinned(), Config::new()] {
         for workers in [1, 2, 4] {
-            let rt = Runtime::new(base.clone().workers(workers).trace(50_000)).expect("a runtime");
+            // SAFETY: no task here keeps anything of its thread over a suspension.
+            let rt = unsafe { Runtime::new(base.clone().workers(workers).trace(50_000)) }.expect("a runtime");
             for _ in 0..10 {
                 let result = rt.run(|cx| {
                     let (tx, rx) = channel::<u32>(1);
@@ -231,7 +230,8 @@ fn a_trace_can_be_believed_and_exported() {
 #[test]
 fn a_short_trace_keeps_the_last_events_and_passes_too() {
     for workers in [1, 2, 4] {
-        let rt = Runtime::new(trusting(Config::new().workers(workers).trace(64))).expect("a runtime");
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { Runtime::new(Config::new().workers(workers).trace(64)) }.expect("a runtime");
         for _ in 0..20 {
             let result = rt.run(|cx| {
                 cx.nursery(|n| {
@@ -252,6 +252,7 @@ fn a_short_trace_keeps_the_last_events_and_passes_too() {
 
 #[test]
 fn without_the_setting_there_is_no_trace() {
-    let rt = Runtime::new(Config::new().workers(1)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt = unsafe { Runtime::new(Config::new().pinned().workers(1)) }.expect("a runtime");
     assert_eq!(rt.trace(), None);
 }

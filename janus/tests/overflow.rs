@@ -3,16 +3,12 @@
 use janus::{Budget, Config, Cx, NurseryError, NurseryOptions, Runtime, StackClass, TaskError, channel};
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-fn trusting(config: Config) -> Config {
-    // SAFETY: no task here keeps anything of its thread over a suspension, and only children refer to frames.
-    unsafe { config.trusting() }
-}
+use std::sync::{Arc, Mutex};
 
 fn runtime(config: Config) -> Runtime {
-    Runtime::new(config).expect("a runtime")
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(config) }.expect("a runtime")
 }
 
 /// The process still works: it allocates, formats and prints.
@@ -113,9 +109,8 @@ fn overflow_among_siblings(rt: &Runtime, flavour: Flavour, class: StackClass, co
             let mut handles = Vec::new();
             for i in 0..count {
                 let (finished, overflowed) = (&finished, &overflowed);
-                let victim =
-                    n.task().stack(class).spawn(move |_| shifted(i % 37, flavour)).expect("a victim");
-                handles.push(victim);
+                let victim = n.task().stack(class).owned().spawn(move |_| shifted(i % 37, flavour));
+                handles.push(victim.expect("a victim"));
                 let sibling = n.spawn(move |cx| {
                     for _ in 0..3 {
                         cx.yield_now().expect("nobody cancels");
@@ -140,8 +135,8 @@ fn overflow_among_siblings(rt: &Runtime, flavour: Flavour, class: StackClass, co
     assert_eq!(finished.into_inner(), count, "siblings finish");
 }
 
-fn every_flavour(make: impl Fn() -> Config, reused: bool) {
-    let rt = runtime(make().workers(2));
+fn every_flavour(config: Config) {
+    let rt = runtime(config.workers(2));
     for (name, flavour) in FLAVOURS {
         for class in [StackClass::Lean, StackClass::Small, StackClass::Medium] {
             println!("{name} on {class:?}");
@@ -152,27 +147,22 @@ fn every_flavour(make: impl Fn() -> Config, reused: bool) {
     let stats = rt.stats();
     let all = (FLAVOURS.len() * 3 * 40) as u64;
     assert_eq!(stats.total.overflows, all);
-    if reused {
-        assert_eq!(stats.stacks_abandoned, 0);
-        assert!(stats.stacks_made < 300, "stacks are used again: {}", stats.stacks_made);
-    } else {
-        assert_eq!(stats.stacks_abandoned, all, "stacks are kept");
-    }
-}
-
-#[test]
-fn every_flavour_on_every_class_when_trusted() {
-    every_flavour(|| trusting(Config::new()), true);
+    assert_eq!(stats.stacks_abandoned, all, "stacks are kept");
 }
 
 #[test]
 fn every_flavour_on_every_class_by_default() {
-    every_flavour(Config::new, false);
+    every_flavour(Config::new());
+}
+
+#[test]
+fn every_flavour_on_every_class_when_pinned() {
+    every_flavour(Config::new().pinned());
 }
 
 #[test]
 fn every_flavour_with_plain_guards() {
-    every_flavour(|| trusting(Config::new().plain_guards()), true);
+    every_flavour(Config::new().plain_guards());
 }
 
 /// A share that leaves something for the others.
@@ -181,86 +171,93 @@ fn small() -> NurseryOptions {
 }
 
 #[test]
-fn children_end_before_the_frames_that_they_borrow_are_given_up() {
-    for config in [Config::new(), trusting(Config::new())] {
+fn children_stand_still_before_their_parent_ends() {
+    for config in [Config::new().pinned(), Config::new()] {
         let rt = runtime(config.workers(2));
-        let (ended, wrong) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let turns = Arc::new(AtomicUsize::new(0));
         for round in 0..50 {
-            let ended_before = ended.load(Ordering::Relaxed);
+            let (counted, begun) = (turns.clone(), turns.load(Ordering::Relaxed));
+            let middle = move |cx: &Cx| {
+                let local = black_box([round; 64]);
+                let _ = cx.nursery_with(small(), |inner| {
+                    for _ in 0..4 {
+                        let child = inner.spawn(|cx| {
+                            while cx.yield_now().is_ok() {
+                                assert_eq!(local, [round; 64], "frames stay as they are");
+                                counted.fetch_add(1, Ordering::Relaxed);
+                            }
+                            unreachable!(
+                                "who lent something to nobody any more is neither cancelled nor unwound"
+                            );
+                        });
+                        drop(child.expect("a child"));
+                    }
+                    // One of them runs, at least.
+                    while counted.load(Ordering::Relaxed) == begun {
+                        cx.yield_now().expect("nobody cancels");
+                    }
+                    plain(1 << 30)
+                });
+            };
             let result = rt.run(|cx| {
                 cx.nursery(|n| {
-                    let middle = n.task().stack(StackClass::Medium).children(4).spawn(|cx: &Cx| {
-                        let mut local = [round; 64];
-                        black_box(&mut local);
-                        let _ = cx.nursery_with(small(), |inner| {
-                            for _ in 0..4 {
-                                let child = inner.spawn(|cx| {
-                                    // Runs until the burial of the parent cancels it.
-                                    while cx.yield_now().is_ok() {
-                                        if local != [round; 64] {
-                                            wrong.fetch_add(1, Ordering::Relaxed);
-                                        }
-                                    }
-                                    // And looks once more after some time in which the frames must stay.
-                                    for _ in 0..20_000 {
-                                        black_box(0);
-                                    }
-                                    if local != [round; 64] {
-                                        wrong.fetch_add(1, Ordering::Relaxed);
-                                    }
-                                    ended.fetch_add(1, Ordering::Relaxed);
-                                });
-                                drop(child.expect("a child"));
-                            }
-                            cx.yield_now().expect("nobody cancels");
-                            plain(1 << 30)
-                        });
-                    });
+                    let middle = n.task().stack(StackClass::Medium).children(4).owned().spawn(middle);
                     let result = middle.expect("the middle one").join(cx);
                     assert!(matches!(result, Err(TaskError::StackOverflow)), "{result:?}");
-                    // Those that never ran were cancelled; those that ran have ended before their parent did.
-                    ended.load(Ordering::Relaxed)
+                    let before = turns.load(Ordering::Relaxed);
+                    for _ in 0..100 {
+                        cx.yield_now().expect("nobody cancels");
+                    }
+                    assert_eq!(turns.load(Ordering::Relaxed), before, "a child of it runs on");
                 })
             });
             assert!(matches!(result, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{result:?}");
-            assert!(ended.load(Ordering::Relaxed) <= ended_before + 4);
         }
-        assert_eq!(wrong.into_inner(), 0, "the frames stay as they are while children refer to them");
-        assert!(ended.into_inner() > 0, "some children ran");
         still_works();
     }
 }
 
 #[test]
 fn an_overflow_below_two_open_nurseries_ends_both() {
-    let rt = runtime(trusting(Config::new().workers(2)));
-    let cancelled = AtomicUsize::new(0);
-    let started = AtomicUsize::new(0);
+    let rt = runtime(Config::new().workers(2));
+    #[derive(Default)]
+    struct Counts {
+        started: AtomicUsize,
+        ended: AtomicUsize,
+    }
+    let counts = Arc::new(Counts::default());
+    let sleeper = |counts: Arc<Counts>| {
+        move |cx: &Cx| {
+            counts.started.fetch_add(1, Ordering::Relaxed);
+            let (_tx, rx) = channel::<u8>(0);
+            assert!(rx.recv(cx).is_err());
+            counts.ended.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let counted = counts.clone();
+    let body = move |cx: &Cx| {
+        let sleeper = || sleeper(counted.clone());
+        let _ = cx.nursery_with(small(), |outer| {
+            drop(outer.spawn(sleeper()).expect("a child"));
+            let _ = cx.nursery_with(small(), |inner| {
+                drop(inner.spawn(sleeper()).expect("a child"));
+                drop(inner.spawn_owned(sleeper()).expect("a child"));
+                while counted.started.load(Ordering::Relaxed) < 3 {
+                    cx.yield_now().expect("nobody cancels");
+                }
+                plain(1 << 30)
+            });
+        });
+    };
     let result = rt.run(|cx| {
         cx.nursery(|n| {
-            let sleeper = |cx: &Cx| {
-                started.fetch_add(1, Ordering::Relaxed);
-                let (_tx, rx) = channel::<u8>(0);
-                assert!(rx.recv(cx).is_err());
-                cancelled.fetch_add(1, Ordering::Relaxed);
-            };
-            let handle = n.task().stack(StackClass::Medium).children(4).spawn(|cx: &Cx| {
-                let _ = cx.nursery_with(small(), |outer| {
-                    drop(outer.spawn(sleeper).expect("a child"));
-                    let _ = cx.nursery_with(small(), |inner| {
-                        drop(inner.spawn(sleeper).expect("a child"));
-                        while started.load(Ordering::Relaxed) < 2 {
-                            cx.yield_now().expect("nobody cancels");
-                        }
-                        plain(1 << 30)
-                    });
-                });
-            });
-            handle.expect("a child").join(cx)
+            let child = n.task().stack(StackClass::Medium).children(4).owned().spawn(body);
+            child.expect("a child").join(cx)
         })
     });
     assert!(matches!(result, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{result:?}");
-    assert_eq!(cancelled.into_inner(), 2);
+    let ended = counts.ended.load(Ordering::Relaxed);
+    assert_eq!(ended, 1, "who owns what it uses is cancelled in order, who borrows stands still");
 }
 
 /// Its drop overflows, while the task panics.
@@ -274,7 +271,7 @@ impl Drop for Overflows {
 
 #[test]
 fn an_overflow_while_panicking_fails_that_task_and_the_worker_goes_on() {
-    for config in [Config::new(), trusting(Config::new())] {
+    for config in [Config::new().pinned(), Config::new()] {
         let rt = runtime(config.workers(1));
         for loud in [false, true, false, true] {
             let result = rt.run(|cx| {
@@ -286,7 +283,7 @@ fn an_overflow_while_panicking_fails_that_task_and_the_worker_goes_on() {
                         }
                         std::panic::resume_unwind(Box::new("quiet"));
                     };
-                    n.task().stack(StackClass::Small).spawn(body).expect("a child").join(cx)
+                    n.task().stack(StackClass::Small).owned().spawn(body).expect("a child").join(cx)
                 })
             });
             assert!(matches!(result, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{result:?}");
@@ -307,10 +304,10 @@ fn an_overflow_while_panicking_fails_that_task_and_the_worker_goes_on() {
 
 #[test]
 fn the_main_task_may_overflow_too() {
-    for config in [Config::new(), trusting(Config::new())] {
+    for config in [Config::new().pinned(), Config::new()] {
         let rt = runtime(config.workers(1).root_stack(StackClass::Small));
         for _ in 0..20 {
-            let result = rt.run(|_| allocates(1 << 30));
+            let result = rt.run_owned(|_| allocates(1 << 30));
             assert!(matches!(result, Err(janus::RuntimeError::Task(TaskError::StackOverflow))), "{result:?}");
             assert_eq!(rt.run(|_| 7).expect("the next"), 7);
         }
@@ -319,14 +316,24 @@ fn the_main_task_may_overflow_too() {
 
 #[test]
 fn an_overflow_in_a_cancelled_nursery_is_still_an_overflow() {
-    let rt = runtime(trusting(Config::new().workers(1)));
+    let rt = runtime(Config::new().workers(2));
     for _ in 0..20 {
+        let state = Arc::new(AtomicUsize::new(0));
+        let theirs = state.clone();
         let result = rt.run(|cx| {
             let result = cx.nursery(|n| {
-                let handle = n.spawn(|_| {
-                    n.cancel();
+                let handle = n.spawn_owned(move |_| {
+                    theirs.store(1, Ordering::Release);
+                    while theirs.load(Ordering::Acquire) < 2 {
+                        std::hint::spin_loop();
+                    }
                     plain(1 << 30)
                 });
+                while state.load(Ordering::Acquire) < 1 {
+                    std::hint::spin_loop();
+                }
+                n.cancel();
+                state.store(2, Ordering::Release);
                 handle.expect("a child").join(cx)
             });
             matches!(result, Err(NurseryError::Child(TaskError::StackOverflow)))
@@ -349,7 +356,7 @@ fn alone(name: &str) -> std::process::Output {
 #[ignore = "run by `a_foreign_fault_still_kills` in a process of its own"]
 fn null_dereference_in_a_task() {
     if std::env::var_os("JANUS_ALONE").is_some() {
-        let rt = runtime(trusting(Config::new().workers(1)));
+        let rt = runtime(Config::new().workers(1));
         // SAFETY: none: it is to die of it, and does so in a process of its own.
         let _ = rt.run(|_| unsafe { black_box(8 as *mut u8).write_volatile(1) });
     }
@@ -359,7 +366,7 @@ fn null_dereference_in_a_task() {
 #[ignore = "run by `a_foreign_fault_still_kills` in a process of its own"]
 fn null_dereference_outside() {
     if std::env::var_os("JANUS_ALONE").is_some() {
-        let _rt = runtime(trusting(Config::new().workers(1)));
+        let _rt = runtime(Config::new().workers(1));
         // SAFETY: as above.
         unsafe { black_box(8 as *mut u8).write_volatile(1) };
     }
@@ -369,7 +376,7 @@ fn null_dereference_outside() {
 #[ignore = "run by `a_thread_of_its_own_that_overflows_still_kills`"]
 fn overflow_of_a_thread() {
     if std::env::var_os("JANUS_ALONE").is_some() {
-        let _rt = runtime(trusting(Config::new().workers(1)));
+        let _rt = runtime(Config::new().workers(1));
         let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(|| plain(1 << 30)).map(|t| t.join());
     }
 }

@@ -27,7 +27,7 @@ fn padded(cx: &Cx, bytes: usize, each: Each<'_>) -> usize {
 fn overflow_in(each: Each<'_>) {
     for workers in [1, 2] {
         // SAFETY: no task here keeps anything of its thread over a suspension, and only children refer to frames.
-        let rt = Runtime::new(unsafe { Config::new().workers(workers).trusting() }).expect("a runtime");
+        let rt = unsafe { Runtime::new(Config::new().workers(workers)) }.expect("a runtime");
         for round in 0..60 {
             let result = rt.run(|cx| {
                 cx.nursery(|n| {
@@ -169,7 +169,7 @@ fn every_operation_fits_into_the_headroom() {
         let config = Config::new().workers(2);
         let config = if plain { config.plain_guards() } else { config };
         // SAFETY: as in `overflow_in`.
-        let rt = Runtime::new(unsafe { config.trusting() }).expect("a runtime");
+        let rt = unsafe { Runtime::new(config) }.expect("a runtime");
         for (name, each) in operations {
             let used = rt.run(|cx| depth(cx, each)).expect("the main task");
             println!("{name}: {used} bytes");

@@ -6,7 +6,8 @@ use common::within;
 use janus::{Budget, Config, Cx, Profile, RechargeError, Runtime, RuntimeError, SpawnError};
 
 fn runtime(profile: Profile) -> Runtime {
-    Runtime::new(Config::new().workers(2).watchdog(None).profile(profile)).unwrap()
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(Config::new().workers(2).watchdog(None).profile(profile)) }.unwrap()
 }
 
 /// What a child that was granted nothing, but the budget for children, can do.
@@ -23,18 +24,22 @@ fn ungranted(cx: &Cx) -> (Result<(), SpawnError>, bool, Option<RechargeError>) {
 
 #[test]
 fn core_has_no_scheduler() {
-    let refused = Runtime::new(Config::new().workers(1).profile(Profile::Core));
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let refused = unsafe { Runtime::new(Config::new().workers(1).profile(Profile::Core)) };
     assert!(matches!(refused, Err(RuntimeError::CoreProfile)));
-    let refused = Runtime::new(Config::new().workers(1).profile(Profile::Core).seed(1));
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let refused = unsafe { Runtime::new(Config::new().workers(1).profile(Profile::Core).seed(1)) };
     assert!(matches!(refused, Err(RuntimeError::CoreProfile)));
 }
 
 #[test]
 fn a_runtime_has_a_sensible_number_of_workers() {
-    assert!(matches!(Runtime::new(Config::new().workers(0)), Err(RuntimeError::NoWorkers)));
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    assert!(matches!(unsafe { Runtime::new(Config::new().workers(0)) }, Err(RuntimeError::NoWorkers)));
     let many = janus::MAX_WORKERS + 1;
     assert!(
-        matches!(Runtime::new(Config::new().workers(many)), Err(RuntimeError::TooManyWorkers(n)) if n == many)
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        matches!(unsafe { Runtime::new(Config::new().workers(many)) }, Err(RuntimeError::TooManyWorkers(n)) if n == many)
     );
 }
 
@@ -131,7 +136,8 @@ fn first_charge(config: Config) -> u64 {
         }
         unreachable!()
     };
-    Runtime::new(config).unwrap().run(count).unwrap()
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(config) }.unwrap().run(count).unwrap()
 }
 
 #[test]

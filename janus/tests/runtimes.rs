@@ -4,11 +4,6 @@ use janus::{Config, Runtime, RuntimeError, TaskError, channel};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-fn trusting(config: Config) -> Config {
-    // SAFETY: no task here keeps anything of its thread over a suspension, and only children refer to frames.
-    unsafe { config.trusting() }
-}
-
 /// Threads and memory are the whole process's: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -44,11 +39,12 @@ fn many_side_by_side_do_not_mix() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtimes: Vec<Runtime> = (0..16)
         .map(|i| match i % 3 {
-            0 => Config::new().workers(1),
-            1 => trusting(Config::new().workers(2)),
-            _ => Config::new().workers(2).seed(i),
+            0 => Config::new().pinned().workers(1),
+            1 => Config::new().workers(2),
+            _ => Config::new().pinned().workers(2).seed(i),
         })
-        .map(|config| Runtime::new(config).expect("a runtime"))
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        .map(|config| unsafe { Runtime::new(config) }.expect("a runtime"))
         .collect();
     let ran: Vec<AtomicUsize> = runtimes.iter().map(|_| AtomicUsize::new(0)).collect();
     std::thread::scope(|scope| {
@@ -73,7 +69,10 @@ fn many_side_by_side_do_not_mix() {
 #[test]
 fn one_inside_a_task_of_another() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (outer, inner) = (Runtime::new(Config::new().workers(2)), Runtime::new(Config::new().workers(1)));
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let (outer, inner) = (unsafe { Runtime::new(Config::new().pinned().workers(2)) }, unsafe {
+        Runtime::new(Config::new().pinned().workers(1))
+    });
     let (outer, inner) = (outer.expect("a runtime"), inner.expect("a runtime"));
     let value = outer.run(|cx| {
         let answers = cx.nursery(|n| {
@@ -96,7 +95,8 @@ fn one_inside_a_task_of_another() {
     assert_eq!(value.expect("the main task"), 6);
     // And one made inside a task, used and dropped there.
     let value = outer.run(|_| {
-        let third = Runtime::new(trusting(Config::new().workers(2))).expect("a runtime");
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let third = unsafe { Runtime::new(Config::new().workers(2)) }.expect("a runtime");
         use_it(&third);
         third.run(|_| 3).expect("a task")
     });
@@ -106,7 +106,8 @@ fn one_inside_a_task_of_another() {
 #[test]
 fn run_inside_its_own_task_is_refused() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let rt = Runtime::new(Config::new().workers(2)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt = unsafe { Runtime::new(Config::new().pinned().workers(2)) }.expect("a runtime");
     let refused = rt.run(|cx| {
         let child = cx.nursery(|n| {
             n.spawn(|_| matches!(rt.run(|_| 1), Err(RuntimeError::InsideTask))).expect("a child").join(cx)
@@ -123,8 +124,9 @@ fn run_inside_its_own_task_is_refused() {
 fn made_and_dropped_200_times_leaves_no_thread_and_no_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let round = |i: usize| {
-        let config = if i.is_multiple_of(2) { Config::new() } else { trusting(Config::new()) };
-        let rt = Runtime::new(config.workers(1 + i % 3)).expect("a runtime");
+        let config = if i.is_multiple_of(2) { Config::new().pinned() } else { Config::new() };
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { Runtime::new(config.workers(1 + i % 3)) }.expect("a runtime");
         if !i.is_multiple_of(5) {
             use_it(&rt);
         }

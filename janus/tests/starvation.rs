@@ -195,7 +195,8 @@ fn when_the_last_supervisor_goes_the_exhausted_end() {
 #[test]
 fn a_join_finds_an_exact_budget_spent_in_a_default_nursery() {
     for workers in [1, 2] {
-        let rt = janus::Runtime::new(janus::Config::new().workers(workers)).unwrap();
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { janus::Runtime::new(janus::Config::new().workers(workers)) }.unwrap();
         let exact = Budget { ops: 5_000, ..Budget::ZERO };
         let end = rt.run(|cx| {
             let mut ends = Vec::new();
@@ -237,7 +238,8 @@ fn a_join_finds_the_dead_end_too() {
 fn the_main_task_that_runs_out_ends_the_run() {
     within(|| {
         let config = Config::new().workers(2).watchdog(None).profile(Profile::Cluster).root_budget(TEN);
-        let rt = Runtime::new(config).unwrap();
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { Runtime::new(config) }.unwrap();
         for _ in 0..2000 {
             let result = rt.run(endless);
             let spent = matches!(result, Err(RuntimeError::Task(TaskError::BudgetExceeded(Resource::Ops))));

@@ -58,7 +58,7 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Calls of the allocator in `work`, by the workers, on a warm runtime of so many workers.
 fn calls(workers: usize, work: impl Fn(&Cx) + Sync) -> u64 {
     // SAFETY: no task here keeps anything of its thread over a suspension, and none overflows.
-    let rt = Runtime::new(unsafe { Config::new().workers(workers).trusting() }).expect("a runtime");
+    let rt = unsafe { Runtime::new(Config::new().workers(workers)) }.expect("a runtime");
     let calls = rt.run(|cx| {
         // Each worker's thread runs one of these, and marks itself.
         let marked = AtomicU64::new(0);

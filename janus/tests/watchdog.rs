@@ -10,11 +10,6 @@ const LIMIT: Duration = Duration::from_millis(10);
 /// Long enough for anything here on a slow machine; only failures wait for it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn trusting(config: Config) -> Config {
-    // SAFETY: no task here keeps anything of its thread over a suspension, and none overflows.
-    unsafe { config.trusting() }
-}
-
 /// Spinning tasks take CPUs from each other: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -29,7 +24,8 @@ fn watched(config: Config) -> (Runtime, Named) {
     let kept = named.clone();
     let config =
         config.watchdog(Some(LIMIT)).on_hog(move |hog| kept.lock().expect("nobody panics").push(hog.clone()));
-    (Runtime::new(config).expect("a runtime"), named)
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    (unsafe { Runtime::new(config) }.expect("a runtime"), named)
 }
 
 /// Spins, without a check, until `until` is true; false: it ran out of patience.
@@ -47,7 +43,7 @@ fn hog(until: impl Fn() -> bool) -> bool {
 #[test]
 fn the_hog_is_named_and_tasks_that_never_ran_go_on() {
     let _alone = alone();
-    for config in [Config::new(), trusting(Config::new())] {
+    for config in [Config::new().pinned(), Config::new()] {
         let (rt, named) = watched(config.workers(1).trace(1000));
         let ran = AtomicUsize::new(0);
         let mut id = None;
@@ -86,7 +82,7 @@ fn the_hog_is_named_and_tasks_that_never_ran_go_on() {
 #[test]
 fn tasks_of_other_threads_go_on_as_well() {
     let _alone = alone();
-    for config in [Config::new(), trusting(Config::new())] {
+    for config in [Config::new().pinned(), Config::new()] {
         let (rt, named) = watched(config.workers(1));
         let (ran, hogging) = (AtomicUsize::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -115,9 +111,9 @@ fn tasks_of_other_threads_go_on_as_well() {
 }
 
 #[test]
-fn tasks_that_had_started_go_on_when_trusted() {
+fn tasks_that_had_started_go_on_by_default() {
     let _alone = alone();
-    let (rt, named) = watched(trusting(Config::new().workers(1)));
+    let (rt, named) = watched(Config::new().workers(1));
     let turns = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let result = rt.run(|cx| {
@@ -154,7 +150,7 @@ fn worker_busy_after(rt: &Runtime, spare: usize, before: u64) -> bool {
 #[test]
 fn the_spare_retires_and_comes_back() {
     let _alone = alone();
-    let (rt, named) = watched(trusting(Config::new().workers(1).spares(1)));
+    let (rt, named) = watched(Config::new().workers(1).spares(1));
     for round in 0..3 {
         let ran = AtomicBool::new(false);
         let result = rt.run(|cx| {
@@ -185,7 +181,7 @@ fn the_spare_retires_and_comes_back() {
 #[test]
 fn two_hogs_get_two_spares_and_a_third_none() {
     let _alone = alone();
-    for config in [Config::new(), trusting(Config::new())] {
+    for config in [Config::new().pinned(), Config::new()] {
         let (rt, named) = watched(config.workers(1).spares(2));
         let all_named = || named.lock().expect("nobody panics").len() >= 3;
         let result = rt.run(|cx| {
@@ -212,12 +208,15 @@ fn two_hogs_get_two_spares_and_a_third_none() {
 #[test]
 fn without_a_watchdog_nobody_is_named() {
     let _alone = alone();
-    for config in [Config::new().watchdog(None), Config::new().seed(1).watchdog(Some(LIMIT))] {
+    for config in
+        [Config::new().pinned().watchdog(None), Config::new().pinned().seed(1).watchdog(Some(LIMIT))]
+    {
         let named = Named::default();
         let kept = named.clone();
         let config =
             config.workers(1).on_hog(move |hog| kept.lock().expect("nobody panics").push(hog.clone()));
-        let rt = Runtime::new(config).expect("a runtime");
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let rt = unsafe { Runtime::new(config) }.expect("a runtime");
         assert_eq!(rt.stats().workers.len(), 1, "there is no spare either");
         let start = Instant::now();
         rt.run(|_| hog(|| start.elapsed() > LIMIT * 5)).expect("a task");
@@ -231,7 +230,9 @@ fn a_task_that_checks_is_never_named() {
     let _alone = alone();
     // A generous limit: between two checks this test's thread may lose its CPU.
     let limit = Duration::from_millis(500);
-    let rt = Runtime::new(Config::new().workers(2).watchdog(Some(limit))).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt =
+        unsafe { Runtime::new(Config::new().pinned().workers(2).watchdog(Some(limit))) }.expect("a runtime");
     let start = Instant::now();
     let result = rt.run(|cx| {
         cx.nursery(|n| {
@@ -254,7 +255,9 @@ fn a_task_that_checks_all_alone_is_not_named_either() {
     let _alone = alone();
     // As generous as above.
     let limit = Duration::from_millis(500);
-    let rt = Runtime::new(Config::new().workers(1).watchdog(Some(limit))).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt =
+        unsafe { Runtime::new(Config::new().pinned().workers(1).watchdog(Some(limit))) }.expect("a runtime");
     let start = Instant::now();
     let alone = rt.run(|cx| {
         while start.elapsed() < limit * 3 {
@@ -291,8 +294,10 @@ fn a_spare_has_one_thread_however_late_it_starts() {
         while most <= 1 && start.elapsed() < Duration::from_secs(4) {
             // The last one's thread was joined, but may still be on its way out.
             assert!(hog(|| spare_threads() == 0));
-            let config = trusting(Config::new()).workers(1).spares(1).on_hog(|_| ());
-            let rt = Runtime::new(config.watchdog(Some(Duration::from_millis(1)))).expect("a runtime");
+            let config = Config::new().workers(1).spares(1).on_hog(|_| ());
+            // SAFETY: no task here keeps anything of its thread over a suspension.
+            let rt =
+                unsafe { Runtime::new(config.watchdog(Some(Duration::from_millis(1)))) }.expect("a runtime");
             let result = rt.run(|cx| {
                 for _ in 0..4 {
                     let begun = Instant::now();
@@ -314,11 +319,11 @@ fn a_spare_has_one_thread_however_late_it_starts() {
 
 /// Tasks that wait for I/O behind a task that never checks: the spare takes their answers, and them, where they may move.
 #[test]
-fn io_under_way_on_a_stuck_worker_goes_on_when_trusted() {
+fn io_under_way_on_a_stuck_worker_goes_on_by_default() {
     let _alone = alone();
     for backend in [janus::io::Backend::Uring, janus::io::Backend::Epoll] {
         let config = Config::new().workers(1).io_backend(backend);
-        let (rt, _) = watched(trusting(config));
+        let (rt, _) = watched(config);
         let (done, hogging) = (&AtomicUsize::new(0), &AtomicBool::new(false));
         let ends: Vec<_> = (0..8).map(|_| std::os::unix::net::UnixStream::pair().unwrap()).collect();
         let (ours, theirs): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
@@ -394,7 +399,7 @@ fn who_gets_no_cpu_is_no_hog() {
                 }
             });
         }
-        let (rt, named) = watched(Config::new().workers(1));
+        let (rt, named) = watched(Config::new().pinned().workers(1));
         let longest = rt.run(|cx| {
             stay_on_one_cpu();
             let (start, mut before, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
@@ -454,7 +459,9 @@ fn fill(pipe: &std::io::PipeWriter) {
 
 /// One worker, and a hog that waits for a task behind it.
 fn relieved_in_time() {
-    let rt = Runtime::new(Config::new().workers(1).watchdog(Some(LIMIT))).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let rt =
+        unsafe { Runtime::new(Config::new().pinned().workers(1).watchdog(Some(LIMIT))) }.expect("a runtime");
     let ran = AtomicBool::new(false);
     let relieved = rt.run(|cx| {
         cx.nursery(|n| {

@@ -76,6 +76,14 @@ pub struct Options {
     pub trace: Option<usize>,
     /// `policy=wfq` or `policy=eevdf`.
     pub policy: sched::PolicyKind,
+    /// `allocfail`: SystemInfo.failAllocation may be asked.
+    pub alloc_fail: bool,
+    /// `endlease`: programs may end a ring's lease (`abi::OP_END_LEASE`).
+    pub end_lease: bool,
+    /// `overload`: contexts are promised that may be late.
+    pub overload: bool,
+    /// `turns=n`: no CPU of an emulator that lets one run after the other runs for longer than n us at a time.
+    pub turns_us: Option<u64>,
     /// `panic`: fail on purpose, for the test of the report.
     pub panic: bool,
 }
@@ -102,10 +110,13 @@ impl Options {
                 "pit" => options.pit = true,
                 "nocalib" => options.no_calibration = true,
                 "panic" => options.panic = true,
+                "allocfail" => options.alloc_fail = true,
+                "endlease" => options.end_lease = true,
+                "overload" => options.overload = true,
                 _ if options.assign(word).is_some() => {}
                 _ => crate::println!(
                     "boot: option `{word}` is not known and left out; known are\n\
-                     boot: pit nocalib panic maxcpus=n policy=wfq|eevdf trace=n (1 to {})",
+                     boot: pit nocalib panic allocfail endlease overload maxcpus=n policy=wfq|eevdf turns=n trace=n (1 to {})",
                     crate::tracing::EVENTS_MAX
                 ),
             }
@@ -122,6 +133,7 @@ impl Options {
                 let known = [sched::PolicyKind::Wfq, sched::PolicyKind::Eevdf];
                 self.policy = known.into_iter().find(|policy| policy.name() == value)?;
             }
+            "turns" => self.turns_us = Some(value.parse().ok().filter(|us| (1..=1000).contains(us))?),
             "trace" => {
                 let events = value.parse().ok().filter(|n| (1..=crate::tracing::EVENTS_MAX).contains(n));
                 self.trace = Some(events?);

@@ -8,11 +8,10 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use kcore::clock::{Clock, CpuClock, HighWater, Line, Scale};
 
+/// So many intervals must agree.
 const INTERVALS: usize = 3;
-/// So often is an interval tried until three agree.
+/// So often is one measured until they do.
 const INTERVALS_MAX: usize = 40;
-/// Two intervals agree if they differ by less than this part.
-const AGREE: u128 = 200;
 /// Counts of the PIT in one interval: about 5 ms.
 const INTERVAL_COUNTS: u16 = 6000;
 /// How often the PIT is asked.
@@ -21,18 +20,21 @@ const DISCIPLINE_NS: u64 = 1_000_000_000;
 const PIT_ROUND: u64 = 1 << 16;
 
 struct Shared {
-    sequence: AtomicU32,
+    /// How often the clock's parameters were about to change, and how often they have. While the two differ nobody uses what it reads.
+    begun: AtomicU32,
+    done: AtomicU32,
     /// The clock's `Line`, word by word: what nearly every reader needs.
     base_tsc: AtomicU64,
     base_ns: AtomicU64,
     mult: AtomicU64,
     clock: UnsafeCell<Clock>,
 }
-// SAFETY: written by the boot CPU between two odd sequence numbers; readers try again when they saw one.
+// SAFETY: written by the boot CPU between the two counts; readers try again when these differ.
 unsafe impl Sync for Shared {}
 
 static CLOCK: Shared = Shared {
-    sequence: AtomicU32::new(0),
+    begun: AtomicU32::new(0),
+    done: AtomicU32::new(0),
     base_tsc: AtomicU64::new(0),
     base_ns: AtomicU64::new(0),
     // 1 GHz, as the clock below.
@@ -48,37 +50,68 @@ static TICKS_NS: AtomicU64 = AtomicU64::new(0);
 /// Nanoseconds since the clock was calibrated. Never goes back, on no CPU and across CPUs.
 #[inline]
 pub fn now_ns() -> u64 {
+    match usual(cpu::rdtsc) {
+        Some(now) => now,
+        None => now_otherwise(),
+    }
+}
+
+/// As [`now_ns`], of a moment ago: when this CPU's counter read `tsc`. Where that alone does not tell the time, it is that of now.
+#[inline]
+pub fn ns_at(tsc: u64) -> u64 {
+    match usual(|| tsc) {
+        Some(now) => now,
+        None => now_otherwise(),
+    }
+}
+
+/// The time, unless the clock is just being changed or an [`UNUSUAL`] one.
+#[inline(always)]
+fn usual(tsc: impl FnOnce() -> u64) -> Option<u64> {
+    let done = CLOCK.done.load(Ordering::Acquire);
+    let line = Line {
+        base_tsc: CLOCK.base_tsc.load(Ordering::Relaxed),
+        base_ns: CLOCK.base_ns.load(Ordering::Relaxed),
+        mult: CLOCK.mult.load(Ordering::Relaxed),
+    };
+    let tsc = tsc();
+    fence(Ordering::Acquire);
+    (CLOCK.begun.load(Ordering::Relaxed) == done).then(|| line.now(tsc))
+}
+
+/// A bit of [`Shared::begun`] that is never of [`Shared::done`]: [`BY_TICKS`] or [`HIGH_WATER`] must be asked.
+const UNUSUAL: u32 = 1 << 31;
+
+/// From here on [`BY_TICKS`] or [`HIGH_WATER`] are asked.
+fn become_unusual() {
+    CLOCK.begun.fetch_or(UNUSUAL, Ordering::Release);
+}
+
+#[cold]
+#[inline(never)]
+fn now_otherwise() -> u64 {
     loop {
-        let before = CLOCK.sequence.load(Ordering::Acquire);
-        let line = Line {
-            base_tsc: CLOCK.base_tsc.load(Ordering::Relaxed),
-            base_ns: CLOCK.base_ns.load(Ordering::Relaxed),
-            mult: CLOCK.mult.load(Ordering::Relaxed),
-        };
-        let tsc = cpu::rdtsc();
-        fence(Ordering::Acquire);
-        if before & 1 == 0 && CLOCK.sequence.load(Ordering::Relaxed) == before {
-            return if UNUSUAL.load(Ordering::Relaxed) { unusual() } else { line.now(tsc) };
+        if CLOCK.begun.load(Ordering::Acquire) & UNUSUAL != 0 {
+            return unusual();
+        }
+        if let Some(now) = usual(cpu::rdtsc) {
+            return now;
         }
         cpu::pause();
     }
 }
 
-/// Whether [`BY_TICKS`] or [`HIGH_WATER`] must be asked.
-static UNUSUAL: AtomicBool = AtomicBool::new(false);
-
-#[cold]
 fn unusual() -> u64 {
     if BY_TICKS.load(Ordering::Relaxed) {
         return TICKS_NS.load(Ordering::Relaxed);
     }
     loop {
-        let before = CLOCK.sequence.load(Ordering::Acquire);
-        // SAFETY: a copy that may be torn; it is used only if the sequence number says that it is not.
+        let done = CLOCK.done.load(Ordering::Acquire);
+        // SAFETY: a copy that may be torn; it is used only if the counts say that it is not.
         let clock = unsafe { CLOCK.clock.get().read_volatile() };
         let tsc = cpu::rdtsc();
         fence(Ordering::Acquire);
-        if before & 1 == 0 && CLOCK.sequence.load(Ordering::Relaxed) == before {
+        if CLOCK.begun.load(Ordering::Relaxed) & !UNUSUAL == done {
             return CpuClock::IN_STEP.now(&clock, tsc, &HIGH_WATER);
         }
         cpu::pause();
@@ -86,8 +119,8 @@ fn unusual() -> u64 {
 }
 
 fn publish(make: impl FnOnce(u64, &Clock) -> Clock) {
-    CLOCK.sequence.fetch_add(1, Ordering::AcqRel);
-    // SAFETY: the number is odd, so nobody uses what they read; only the boot CPU writes.
+    let begun = CLOCK.begun.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+    // SAFETY: the counts differ, so nobody uses what they read; only the boot CPU writes.
     unsafe {
         let clock = CLOCK.clock.get();
         *clock = make(cpu::rdtsc(), &*clock);
@@ -96,7 +129,7 @@ fn publish(make: impl FnOnce(u64, &Clock) -> Clock) {
         CLOCK.base_ns.store(base_ns, Ordering::Relaxed);
         CLOCK.mult.store(mult, Ordering::Relaxed);
     }
-    CLOCK.sequence.fetch_add(1, Ordering::Release);
+    CLOCK.done.store(begun & !UNUSUAL, Ordering::Release);
 }
 
 /// How the clock was made, for the boot log.
@@ -147,44 +180,35 @@ fn pit_ns(counts: u64) -> u64 {
 
 /// Calibrates TSC and local timer against the PIT. `force_pit` pretends that there is no local timer, `fail` that nothing counts.
 pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
-    let mut tsc = [(0u64, 0u64); INTERVALS];
-    let mut counts = [(0u64, 0u64); INTERVALS];
-    let mut kept = 0;
+    let mut tsc = [(0u64, 0u64); INTERVALS_MAX];
+    let mut counts = [(0u64, 0u64); INTERVALS_MAX];
+    let (mut measured, mut believed) = (0, None);
     let apic = apic::exists() && !force_pit;
     if apic {
         apic::timer_setup_masked();
     }
     pit::start_counter();
     let mut last = sample(apic);
-    for _ in 0..INTERVALS_MAX {
-        if kept == INTERVALS {
-            break;
-        }
+    while measured < INTERVALS_MAX && believed.is_none() {
         let Some(next) = sample_after(&last, apic).filter(|_| !fail) else { break };
         let ns = pit_ns(last.pit.wrapping_sub(next.pit).into());
-        let ticks = next.tsc.wrapping_sub(last.tsc);
-        let count = u64::from(last.apic.wrapping_sub(next.apic));
+        tsc[measured] = (next.tsc.wrapping_sub(last.tsc), ns);
+        counts[measured] = (last.apic.wrapping_sub(next.apic).into(), ns);
+        measured += 1;
         last = next;
-        // A host that stops us for longer than the PIT's round makes an interval look shorter than it was, and so the TSC faster. The
-        // slowest is right; those who agree with it are kept.
-        let compared = tsc[..kept]
-            .first()
-            .map(|first| (u128::from(ticks) * u128::from(first.1), u128::from(first.0) * u128::from(ns)));
-        match compared {
-            Some((this, first)) if this > first + first / AGREE => continue,
-            Some((this, first)) if this + this / AGREE < first => kept = 0,
-            _ => {}
-        }
-        tsc[kept] = (ticks, ns);
-        counts[kept] = (count, ns);
-        kept += 1;
+        believed = kcore::clock::believed::<INTERVALS>(&tsc[..measured]);
     }
     if apic {
         apic::timer_stop();
     }
     let calibrated = |samples: &[(u64, u64)], what: &str| {
         let refused = |error| crate::println!("time: {what} does not calibrate: {error}");
-        kcore::clock::calibrate(samples).map_err(refused).ok()
+        let found = match believed {
+            Some(group) => kcore::clock::calibrate(&group.map(|at| samples[at])),
+            // No three agree: it says how far apart they are.
+            None => kcore::clock::calibrate(&samples[..measured]),
+        };
+        found.map_err(refused).ok()
     };
     let tsc_hz = calibrated(&tsc, "the TSC");
     let apic_hz = if apic { calibrated(&counts, "the local timer") } else { None };
@@ -192,7 +216,7 @@ pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
         Some(scale) => publish(|tsc, _| Clock::new(tsc, 0, scale)),
         None => {
             BY_TICKS.store(true, Ordering::Relaxed);
-            UNUSUAL.store(true, Ordering::Release);
+            become_unusual();
         }
     }
     Calibration { tsc_hz, apic_hz }
@@ -284,7 +308,7 @@ pub fn before_start() {
 pub fn check_step() {
     if cpu::rdtsc() < BOOT_TSC.load(Ordering::Acquire) {
         HIGH_WATER.engage(now_ns());
-        UNUSUAL.store(true, Ordering::Release);
+        become_unusual();
     }
 }
 
@@ -292,7 +316,7 @@ pub fn check_step() {
 pub fn check_behind(other_tsc: u64) {
     if cpu::rdtsc() < other_tsc {
         HIGH_WATER.engage(now_ns());
-        UNUSUAL.store(true, Ordering::Release);
+        become_unusual();
     }
 }
 

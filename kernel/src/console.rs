@@ -68,14 +68,16 @@ pub fn write(thread: &Thread, address: u64, length: u32) -> Completion {
         if process.space.read(address.wrapping_add(done as u64), &mut chunk[..count]).is_err() {
             return Completion { value: done as u64, ..Completion::error(TransportError::BadAddress) };
         }
-        let _port = PORT.lock();
+        let port = PORT.lock();
         for byte in &chunk[..count] {
             if *byte == b'\n' {
                 serial::send(b'\r');
             }
             serial::send(*byte);
         }
+        drop(port);
         done += count;
+        crate::interrupt::breathe();
     }
     Completion::value(u64::from(length))
 }
@@ -192,6 +194,7 @@ pub fn read(thread: &'static Thread, user_data: u64, address: u64, length: u32) 
     let Some(waiter) = ring::accept(thread, user_data, Waitable::Read) else {
         return Some(Completion::error(TransportError::NoSpace));
     };
+    // K-30: `init` made room for as many as may wait.
     readers.push_back(Reader { waiter, process, address, length });
     drop(readers);
     serve();

@@ -13,28 +13,31 @@ pub mod methods;
 pub mod notify;
 
 use crate::arch::{cpu, percpu};
-use crate::endpoint::Endpoint;
+use crate::endpoint::FaultRoom;
+use crate::interrupt::{self, Paces};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::{heap, tlb};
-use crate::object::{Session, fresh_id};
+use crate::object::fresh_id;
 use crate::process::Process;
 use crate::sched::{self, NotBound};
-use crate::thread::{self, Thread, mark};
+use crate::session::{Denied, Session, Stake};
+use crate::thread::{self, Seat, Thread};
 use crate::time;
 use crate::tracing::{self, Promise};
-use ::sched::{AdmissionError, Context, ContextId, ContextInfo, CpuId, CpuMask, Proposal, Spec, SpecError};
+use ::sched::{
+    AdmissionError, Context, ContextId, ContextInfo, CpuId, CpuMask, Proposal, Reason, Spec, SpecError,
+    Witness,
+};
 use abi::MAX_LOAN_DEPTH;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::alloc::Layout;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
+use kcore::life::{Action, Event, Refused};
 use loan::Loan;
 use notify::Cells;
-
-/// Whom a timeout is told: an endpoint, and the badge of the capability that named it.
-pub type Told = (Arc<Endpoint>, u32);
 
 /// Contexts that the machine may have.
 pub const MAX_CONTEXTS: usize = 8192;
@@ -44,6 +47,8 @@ pub struct Ctx {
     record: SpinLock<Record>,
     /// What observers are told; a leaf.
     pub cells: SpinLock<Cells>,
+    /// The record's number, for those who may not take its lock: the dispatcher.
+    pub life: AtomicU64,
 }
 
 /// Who should have the time, and why.
@@ -76,9 +81,11 @@ pub struct Record {
     /// Those who look for the box while it is on its way.
     sought: u32,
     /// Whom a timeout is told.
-    timeout: Option<Told>,
+    timeout: Option<Arc<FaultRoom>>,
     /// Of whoever made it.
     session: Option<Arc<Session>>,
+    /// Its place in that one's quotas, while there is time.
+    stake: Option<Stake>,
     /// What `consumed` said last.
     told_ns: u64,
 }
@@ -101,6 +108,7 @@ impl Record {
         sought: 0,
         timeout: None,
         session: None,
+        stake: None,
         told_ns: 0,
     };
 
@@ -182,6 +190,7 @@ fn take_record() -> Option<&'static Ctx> {
     let made = Ctx {
         record: SpinLock::new(Rank::Context, Record::FREE),
         cells: SpinLock::new(Rank::Console, Cells::EMPTY),
+        life: AtomicU64::new(0),
     };
     let ctx: &'static Ctx = {
         let made = heap::try_arc(made).ok()?;
@@ -213,6 +222,7 @@ fn free_if_over(ctx: &'static Ctx, mut record: Guard<'_, Record>) {
     // Endpoint and session may end here, without a lock.
     drop(over);
     *ctx.cells.lock() = Cells::EMPTY;
+    // K-30: there is room for every record that was ever made.
     POOL.lock().free.push(ctx);
 }
 
@@ -225,42 +235,48 @@ pub enum CreateError {
     Spec(SpecError),
     /// None of its CPUs is there.
     NoCpu,
-    /// No CPU has so much left; the most that one has, in parts per million.
-    Full(u64),
+    /// No CPU can promise it; what shows that, of the one that has promised least.
+    Full(Witness),
     /// No memory, or no record.
     Memory,
+    /// The session may not have as much.
+    Quota(Denied),
 }
 
-/// Makes a context of `spec` and has the CPU with most room promise the time.
+/// Makes a context of `spec` and has the CPU with most room promise the time; or, if one of its line (not 0) has just gone, the CPU where that
+/// was, which remembers what it used.
 pub fn create(
     spec: Spec,
-    timeout: Option<Told>,
+    timeout: Option<Arc<FaultRoom>>,
     session: &Arc<Session>,
+    lineage: u64,
 ) -> Result<&'static Ctx, CreateError> {
     spec.validate().map_err(CreateError::Spec)?;
     let candidates = spec.cpu_mask.and(&CpuMask::first_n(percpu::count()));
     if candidates.is_empty() {
         return Err(CreateError::NoCpu);
     }
+    let stake = Stake::take(session, &spec).map_err(CreateError::Quota)?;
     let kept = heap::keep([Layout::new::<Context>()]).ok_or(CreateError::Memory)?;
     let id = fresh_id();
-    let mut proposal = Proposal::new(ContextId { id, generation: 1 }, spec);
+    let mut proposal = Proposal::new(ContextId { id, generation: 1 }, spec).of_line(lineage);
     drop(kept);
     let ctx = take_record().ok_or(CreateError::Memory)?;
-    let mut free_ppm = 0;
+    let mut shown: Option<Witness> = None;
     let mut tried = CpuMask::EMPTY;
     // By room, most first; somebody else may have taken it meanwhile.
     for _ in 0..percpu::count() {
-        let Some(best) = roomiest(&candidates.without(&tried)) else { break };
+        let Some(best) = roomiest(&candidates.without(&tried), lineage) else { break };
         tried = tried.or(&CpuMask::only(best));
         let Some(home) = percpu::get(best.index()) else { continue };
-        let mut queue = home.sched.queue.lock();
-        let now = time::now_ns();
-        match queue.admit(proposal, now) {
+        // All CPUs were looked at.
+        if percpu::count() > 1 {
+            interrupt::breathe();
+        }
+        match sched::admit(home, proposal) {
             Ok(time) => {
-                tracing::promised(home, &time, Promise::Admit, now);
-                drop(queue);
                 ctx.cells.lock().identity = (id, 1);
+                ctx.life.store(id, Ordering::Relaxed);
                 percpu::this().counters.contexts_admitted.bump();
                 let mut record = ctx.record.lock();
                 *record = Record {
@@ -271,32 +287,57 @@ pub fn create(
                     cpu: best.index(),
                     timeout,
                     session: Some(session.clone()),
+                    stake: Some(stake),
                     sought: record.sought,
                     ..Record::FREE
                 };
                 return Ok(ctx);
             }
             Err(refused) => {
-                drop(queue);
-                if let AdmissionError::Overcommitted { free_ppm: left, .. } = refused.why {
-                    free_ppm = free_ppm.max(left);
-                }
+                shown = Some(worth_showing(shown, refused.why, best));
                 proposal = refused.proposal;
+                // A test that was too short for a pause is one stretch with the next CPU's otherwise (K-26).
+                interrupt::breathe();
             }
         }
     }
     POOL.lock().free.push(ctx);
     percpu::this().counters.contexts_denied.bump();
-    Err(CreateError::Full(free_ppm))
+    Err(shown.map_or(CreateError::NoCpu, CreateError::Full))
 }
 
-/// The CPU of `among` that has promised least.
-fn roomiest(among: &CpuMask) -> Option<CpuId> {
+/// What the caller is shown: why the first CPU refused, the roomiest; of several, that none of them has a home for it. That it need only wait
+/// is better news than either.
+fn worth_showing(before: Option<Witness>, why: AdmissionError, cpu: CpuId) -> Witness {
+    let now = match why {
+        AdmissionError::Refused(witness) => witness,
+        // Too many contexts, or others are quicker again and again.
+        _ => Witness::unfinished(cpu),
+    };
+    match before {
+        None => now,
+        Some(before) if before.reason == Reason::BusyLeaving => before,
+        Some(_) if now.reason == Reason::BusyLeaving => now,
+        Some(before) => Witness { reason: Reason::NoHome, ..before },
+    }
+}
+
+/// The CPU of `among` that has promised least and holds least for those who left; before all one that `lineage` has just left.
+fn roomiest(among: &CpuMask, lineage: u64) -> Option<CpuId> {
+    if among.count() == 1 {
+        return among.iter().next();
+    }
+    let mut paces = Paces::of_wakes();
     among
         .iter()
-        .filter_map(|cpu| Some((percpu::get(cpu.index())?.sched.queue.lock().reserved(), cpu)))
-        .min_by_key(|(reserved, cpu)| (*reserved, cpu.index()))
-        .map(|(_, cpu)| cpu)
+        .filter_map(|cpu| {
+            paces.step();
+            let now = time::now_ns();
+            let mut queue = percpu::get(cpu.index())?.sched.queue.lock();
+            Some((!queue.has_left(lineage, now), queue.taken(now), cpu))
+        })
+        .min_by_key(|(is_new, taken, cpu)| (*is_new, *taken, cpu.index()))
+        .map(|(_, _, cpu)| cpu)
 }
 
 /// The context without time that init has: it can only create.
@@ -414,42 +455,71 @@ fn peek(record: &Record) -> Option<ContextInfo> {
 #[must_use]
 fn give(record: &mut Record, time: Box<Context>, to: ThreadRef) -> bool {
     record.holder = to;
-    let Some(thread) = thread::get(to.tid) else {
-        record.kept = Some(time);
-        return false;
-    };
-    let mut wait = thread.wait.lock();
-    if thread.is(&to)
-        && let Some(parked) = &mut wait.parked
-    {
-        match parked.bind(time) {
-            Ok(before) => {
-                debug_assert!(before.is_none(), "I-C5: a thread with two contexts");
-                thread.marks.fetch_and(!(mark::STOPS | mark::STAYS), Ordering::AcqRel);
-                let (me, now) = (percpu::this(), time::now_ns());
-                if let Some(context) = parked.context() {
-                    tracing::bound(me, parked.id(), context, now);
-                }
-                if record.owner == to && parked.is_context_only() != record.context_only {
-                    tracing::depends(me, parked.id(), record.context_only, now);
-                    parked.set_context_only(record.context_only);
-                }
-                return thread.stopped.swap(false, Ordering::AcqRel);
-            }
-            // Its mask has changed since; it will be told when it fetches it.
-            Err(back) => {
-                drop(wait);
-                record.kept = Some(back);
-                return false;
-            }
+    record.kept = Some(time);
+    let Some(thread) = thread::get(to.tid) else { return false };
+    // Again, if it came to wait while it was looked for in the queues: then nobody would answer the summons.
+    loop {
+        match give_waiting(record, thread, &to) {
+            Given::Done { is_to_wake } => return is_to_wake,
+            Given::Runs => {}
+        }
+        if give_queued(record, thread, &to) || summon(record, thread, &to) {
+            return false;
         }
     }
-    drop(wait);
-    thread.marks.fetch_and(!(mark::STOPS | mark::STAYS), Ordering::AcqRel);
-    let is_own = record.owner == to;
-    match sched::bind_queued(thread, time, is_own.then_some(record.context_only)) {
-        Ok(()) => return false,
-        Err(NotBound::NotQueued(time)) => record.kept = Some(time),
+}
+
+enum Given {
+    /// It has the box, or finds it in the record.
+    Done { is_to_wake: bool },
+    /// It does not wait.
+    Runs,
+}
+
+/// [`give`], to a thread that waits.
+fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> Given {
+    let kept = Given::Done { is_to_wake: false };
+    let mut wait = thread.wait.lock();
+    // One that ends takes the box out of the record, and must not have to wait for budget. What it was summoned to before is void.
+    if !thread.is(to) || thread.turn(&mut wait, Event::Bind).is_err() {
+        return kept;
+    }
+    let Some(parked) = &mut wait.parked else {
+        thread.must(&mut wait, Event::Endow);
+        return Given::Runs;
+    };
+    let Some(time) = record.kept.take() else { return kept };
+    match parked.bind(time) {
+        Ok(before) => {
+            debug_assert!(before.is_none(), "I-C5: a thread with two contexts");
+            let (me, now) = (percpu::this(), time::now_ns());
+            if let Some(context) = parked.context() {
+                tracing::bound(me, parked.id(), context, now);
+            }
+            if record.owner == *to && parked.is_context_only() != record.context_only {
+                tracing::depends(me, parked.id(), record.context_only, now);
+                parked.set_context_only(record.context_only);
+            }
+            Given::Done { is_to_wake: thread.must(&mut wait, Event::Endow) == Action::Wake }
+        }
+        // Its mask has changed since; it will be told when it fetches it.
+        Err(back) => {
+            record.kept = Some(back);
+            kept
+        }
+    }
+}
+
+/// [`give`], to a thread that waits for a CPU. False, if it does not, or cannot take it there.
+fn give_queued(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> bool {
+    let Some(time) = record.kept.take() else { return true };
+    let is_own = record.owner == *to;
+    match sched::bind_queued(thread, to, time, is_own.then_some(record.context_only)) {
+        Ok(()) => true,
+        Err(NotBound::NotQueued(time)) => {
+            record.kept = Some(time);
+            false
+        }
         Err(NotBound::Elsewhere(time)) => {
             record.kept = Some(time);
             if is_own {
@@ -457,27 +527,29 @@ fn give(record: &mut Record, time: Box<Context>, to: ThreadRef) -> bool {
                 thread.set_context(None, false);
                 record.owner = ThreadRef::NONE;
                 record.holder = ThreadRef::NONE;
-                return false;
             }
+            is_own
         }
     }
-    let without = match record.context_only {
-        _ if record.owner != to => 0,
-        true => mark::STOPS,
-        false => mark::STAYS,
-    };
-    thread.marks.fetch_or(mark::SUMMONS | without, Ordering::AcqRel);
+}
+
+/// [`give`], to a thread that runs: it fetches the box before it next leaves the kernel. False if it waits by now.
+fn summon(record: &Record, thread: &'static Thread, to: &ThreadRef) -> bool {
+    let without = (record.owner == *to).then_some(record.context_only);
+    if thread.turn(&mut thread.wait.lock(), Event::Summon(without)) == Err(Refused::Waits) {
+        return false;
+    }
     if !core::ptr::eq(percpu::this().current.get(), thread) {
         crate::arch::smp::kick(thread.cpu.load(Ordering::Relaxed) as usize);
     }
-    false
+    true
 }
 
 /// The current thread is about to leave the kernel: it waits until its context is back, and fetches one that is promised to it.
 #[cold]
 pub fn see_to(thread: &'static Thread) {
-    while thread.marks.load(Ordering::Acquire) != 0 && !thread.body().process.is_ending() {
-        if thread.marks.load(Ordering::Acquire) & mark::LENT != 0 {
+    while thread.life().has_errands() && !thread.body().process.is_ending() {
+        if thread.life().has_lent() {
             sched::block();
         } else {
             answer_summons(thread);
@@ -489,24 +561,25 @@ pub fn see_to(thread: &'static Thread) {
 /// The current thread, on its way out of the kernel, fetches what is promised to it.
 pub fn fetch_promised(thread: &'static Thread) {
     // One that has lent its context waits for it first: see `see_to`.
-    let is_summoned = thread.marks.load(Ordering::Acquire) == mark::SUMMONS;
-    if is_summoned && !thread.body().process.is_ending() {
+    if thread.life().is_summoned_only() && !thread.body().process.is_ending() {
         answer_summons(thread);
     }
 }
 
-fn answer_summons(thread: &'static Thread) {
-    const ALL: u8 = mark::SUMMONS | mark::STOPS | mark::STAYS;
-    let marks = thread.marks.fetch_and(!ALL, Ordering::AcqRel);
+/// The current thread fetches what is promised to it, or finds that it is not any more.
+pub fn answer_summons(thread: &'static Thread) {
+    let action = thread.must(&mut thread.wait.lock(), Event::Fetch);
     let promised = thread.context().and_then(|ctx| {
         let mut record = ctx.record.lock();
-        let time = if record.holder == thread.reference() { record.kept.take() } else { None };
+        // Who was killed since it was summoned ends without: it must not have to wait for budget.
+        let is_its = record.holder == thread.reference() && !thread.life().is_ending();
+        let time = if is_its { record.kept.take() } else { None };
         time.map(|time| (ctx, record, time))
     });
     let Some((ctx, record, time)) = promised else {
         // Taken back before it was fetched: what it was bound to lasts.
-        if marks & (mark::STOPS | mark::STAYS) != 0 {
-            sched::depend(marks & mark::STOPS != 0);
+        if let Action::Depend(Some(only)) = action {
+            sched::depend(only);
         }
         return;
     };
@@ -535,8 +608,9 @@ fn retire(time: Box<Context>) {
     let home = time.home().index();
     let Some(home) = percpu::get(home) else { return };
     let mut queue = home.sched.queue.lock();
-    tracing::promised(home, &time, Promise::Retire, time::now_ns());
-    let left = queue.retire(time);
+    let now = time::now_ns();
+    tracing::promised(home, &time, Promise::Retire, now);
+    let left = queue.retire(time, now);
     drop(queue);
     debug_assert!(left.is_ok(), "a context is retired at home");
     drop(left);
@@ -567,11 +641,13 @@ pub fn end(ctx: &'static Ctx, which: impl Fn(&Record) -> bool) -> bool {
     record.holder = ThreadRef::NONE;
     record.generation += 1;
     record.revoked = true;
+    let stake = record.stake.take();
     notify::revoked(ctx, &record);
     drop(record);
     if let Some(time) = time {
         retire(time);
     }
+    drop(stake);
     woken.wake();
     notify::tell(ctx);
     true
@@ -589,12 +665,18 @@ pub fn thread_ends(thread: &'static Thread) {
         }
     }
     debug_assert!(thread.lent.load(Ordering::Relaxed) == 0, "I-C4: a thread ends that has lent");
-    thread.marks.fetch_and(!mark::SUMMONS, Ordering::AcqRel);
+    if cfg!(feature = "planted-binds-the-ending") {
+        (0..50_000).for_each(|_| cpu::pause());
+    }
 }
 
 /// A thread is to end soon: it must not have to wait for budget. What it runs on is taken from it.
 pub fn strip(who: &ThreadRef) {
-    let Some(thread) = thread::get(who.tid).filter(|thread| thread.is(who)) else { return };
+    let Some(thread) = thread::get(who.tid) else { return };
+    // First: from here on it gets no other.
+    if !sched::doom(thread, who) {
+        return;
+    }
     if let Some(ctx) = thread.context() {
         loan::leave(ctx, who);
         if let Some((mut record, time)) = seize(ctx, |record| record.holder == *who) {
@@ -603,36 +685,27 @@ pub fn strip(who: &ThreadRef) {
             record.holder = ThreadRef::NONE;
         }
     }
-    let mut wait = thread.wait.lock();
-    if !thread.is(who) {
-        return;
-    }
-    thread.marks.fetch_or(mark::ENDS, Ordering::AcqRel);
-    if let Some(parked) = &mut wait.parked {
-        sched::free(parked);
-    }
-    drop(wait);
-    thread.stopped.store(false, Ordering::Release);
 }
 
-/// Lets a stopped thread go on, if it can: it has a context, or is to end.
-pub fn unstop(thread: &'static Thread) {
+/// A thread was stopped on the way to what is promised to it: that is given to it, if it is still there.
+pub fn deliver(thread: &'static Thread) {
     let who = thread.reference();
-    if let Some(ctx) = thread.context() {
-        let mut record = ctx.record.lock();
-        if record.holder == who
-            && let Some(time) = record.kept.take()
-        {
-            // It waits, so it is bound at once; whether it was stopped is asked below.
-            if give(&mut record, time, who) {
-                thread.stopped.store(true, Ordering::Release);
-            }
+    let record = thread.context().map(|ctx| ctx.record.lock());
+    if let Some(mut record) = record
+        && record.holder == who
+        && let Some(time) = record.kept.take()
+    {
+        if give(&mut record, time, who) {
+            drop(record);
+            sched::wake(&who, false);
         }
+        return;
     }
-    if thread.stopped.swap(false, Ordering::AcqRel) {
-        sched::wake(&who, false);
-    }
+    sched::find_nothing(thread);
 }
+
+/// Contexts that are looked at, and perhaps ended, before others may run: some 5,000 instructions each.
+const BREATH_CONTEXTS: u32 = 2;
 
 /// What a logout did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -647,14 +720,16 @@ pub struct LoggedOut {
 pub fn logout(session: &Arc<Session>) -> LoggedOut {
     let mut done = LoggedOut::default();
     let mut index = 0;
+    let mut paces = Paces::of(BREATH_CONTEXTS);
     while let Some(ctx) = at(index) {
         index += 1;
+        paces.step();
         let (id, is_its, is_lent_to_it) = {
             let record = ctx.record.lock();
             if !record.has_time() && !record.is_root {
                 continue;
             }
-            let made = record.session.as_ref().is_some_and(|made| Arc::ptr_eq(made, session));
+            let made = record.session.as_ref().is_some_and(|made| session.holds(made));
             let owner = record.owner;
             let is_its =
                 if owner == ThreadRef::NONE { made && !record.is_root } else { works_for(&owner, session) };
@@ -670,7 +745,7 @@ pub fn logout(session: &Arc<Session>) -> LoggedOut {
 }
 
 fn works_for(who: &ThreadRef, session: &Arc<Session>) -> bool {
-    process_of(who).is_some_and(|process| Arc::ptr_eq(&process.session, session))
+    process_of(who).is_some_and(|process| session.holds(&process.session))
 }
 
 /// The process of a thread, if that is still there.
@@ -681,7 +756,7 @@ fn process_of(who: &ThreadRef) -> Option<Arc<Process>> {
 // ---- templates ------------------------------------------------------------------------------------------------------------
 
 /// A context that was just made becomes that of a thread that was, too, and has not run yet.
-pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<()>) {
+pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<Seat>) {
     let mut record = ctx.record.lock();
     let thread = thread::get(runnable.id().0 as u32);
     // Nobody else knows of either, and a new thread may run anywhere.

@@ -25,6 +25,12 @@ impl Counter {
         }
     }
 
+    /// This, whatever it was.
+    #[inline(always)]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     /// The number.
     #[inline(always)]
     pub fn get(&self) -> u64 {
@@ -60,6 +66,11 @@ macro_rules! counters {
 macro_rules! over_all {
     (sum, $name:ident) => {
         percpu::all().map(|cpu| cpu.counters.$name.get()).sum::<u64>()
+    };
+    (of_worst, $name:ident) => {
+        percpu::all()
+            .max_by_key(|cpu| cpu.counters.interrupts_off_max.get())
+            .map_or(0, |cpu| cpu.counters.$name.get())
     };
     (max, $name:ident) => {
         percpu::all().map(|cpu| cpu.counters.$name.get()).max().unwrap_or(0)
@@ -120,4 +131,12 @@ counters! {
     queue_locks_by_steals: sum,
     /// Other CPUs' queue locks, taken to balance.
     queue_locks_by_balance: sum,
+    /// Ticks of the longest stretch in the kernel in which no interrupt was served, and what made it (`silence`).
+    interrupts_off_max: max,
+    /// See `interrupts_off_max`.
+    interrupts_off_path: of_worst,
+    /// Such stretches of more than 20,000 ticks.
+    interrupts_off_over_20k: sum,
+    /// Such stretches of more than 50,000 ticks.
+    interrupts_off_over_50k: sum,
 }

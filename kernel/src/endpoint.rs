@@ -6,20 +6,30 @@
 //!
 //! Messages are copied between address spaces without the endpoint's lock: the parties are taken out of their queues first.
 
+mod faults;
+
+pub use faults::FaultRoom;
+
 use crate::arch::percpu;
+use crate::chores;
 use crate::context::loan;
+use crate::interrupt::Paces;
 use crate::lock::{Rank, SpinLock};
 use crate::object::{Cap, Waitable};
 use crate::process::{Ledger, MessageCharge};
 use crate::queue;
 use crate::ring::{self, Completion, Waiter};
-use crate::thread::Thread;
+use crate::session::Denied;
+use crate::thread::{self, OPS, Thread};
 use abi::{CapId, Exception, TransportError, cqe_flags};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use faults::Fault;
+use kcore::callq::{self, CallQueue, Whereabouts};
 use kcore::generation::ThreadRef;
+use kcore::quota::Kind;
 
 /// Calls that may wait or be in flight at one endpoint.
 pub const MAX_CALLS: usize = 1024;
@@ -73,13 +83,6 @@ struct Receiver {
     buffer: Buffer,
 }
 
-/// A thread whose budget is spent.
-struct Fault {
-    thread: ThreadRef,
-    badge: u32,
-    words: [u64; 2],
-}
-
 /// A place for a call in flight.
 struct Flight {
     /// The upper half of the token of the call, or of the last one that was here.
@@ -118,9 +121,11 @@ struct State {
     owner: ProcessRef,
     /// Capabilities of this epoch that may receive. With the last of them the endpoint closes.
     servers: u32,
-    calls: VecDeque<Call>,
-    /// Timeout faults that wait for a receiver; before all calls. Room for one of each context that names this endpoint.
+    /// By band, deadline and arrival (S-15).
+    calls: CallQueue<Call>,
+    /// Timeout faults that wait for a receiver; before all calls. There are places for one of each [`FaultRoom`].
     faults: VecDeque<Fault>,
+    /// How many rooms there are.
     fault_room: usize,
     receivers: VecDeque<Receiver>,
     flights: Vec<Flight>,
@@ -128,7 +133,7 @@ struct State {
     /// Of the last call that was delivered: no token comes again, wherever the next one's place is.
     generation: u32,
     closed: bool,
-    /// The next of those that this CPU is about to close.
+    /// The next of those that a thread is about to close (`chores`).
     next: Option<Arc<Endpoint>>,
 }
 
@@ -145,14 +150,15 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// An endpoint without receivers, whose queues are charged to `payer`.
-    pub fn new(payer: Arc<Ledger>) -> Endpoint {
-        Endpoint {
+    pub fn new(payer: Arc<Ledger>) -> Result<Endpoint, Denied> {
+        payer.session().take(Kind::Endpoints, 1)?;
+        Ok(Endpoint {
             state: SpinLock::new(
                 Rank::Object,
                 State {
                     owner: (0, 0),
                     servers: 0,
-                    calls: VecDeque::new(),
+                    calls: CallQueue::new(),
                     faults: VecDeque::new(),
                     fault_room: 0,
                     receivers: VecDeque::new(),
@@ -166,7 +172,7 @@ impl Endpoint {
             epoch: AtomicU64::new(1),
             search: AtomicU64::new(0),
             payer,
-        }
+        })
     }
 
     /// Gives the memory of queues back in which nothing is left.
@@ -176,7 +182,11 @@ impl Endpoint {
         queue::trim(&mut state.calls, payer);
         queue::trim(&mut state.receivers, payer);
         // Faults were promised places.
-        if state.free.len() == state.flights.len() && state.fault_room == 0 {
+        if state.fault_room > 0 {
+            return;
+        }
+        queue::trim(&mut state.faults, payer);
+        if state.free.len() == state.flights.len() {
             state.flights.clear();
             state.free.clear();
             queue::trim(&mut state.flights, payer);
@@ -199,29 +209,22 @@ impl Endpoint {
             return;
         }
         state.servers -= 1;
-        let is_last = state.servers == 0;
-        drop(state);
-        if is_last {
-            self.close_in_turn();
+        if state.servers == 0 {
+            self.close(&mut state);
         }
     }
 
-    /// Closes it, or has whoever closes another one on this CPU do so next. A call that waits may carry the last right to serve another
-    /// endpoint, where a call with the last right to serve a third waits, and so on: closing each inside the one before would use up the
-    /// stack.
-    fn close_in_turn(self: &Arc<Endpoint>) {
-        let me = percpu::this();
-        if me.is_closing.get() {
-            self.state.lock().next = me.to_close.replace(Some(self.clone()));
-            return;
+    /// Nobody comes to it any more; whoever waits there learns of it by [`Endpoint::tell_all`].
+    fn close(self: &Arc<Endpoint>, state: &mut State) {
+        if !state.closed {
+            state.closed = true;
+            chores::close(self, &mut state.next);
         }
-        me.is_closing.set(true);
-        self.close();
-        while let Some(endpoint) = me.to_close.take() {
-            me.to_close.set(endpoint.state.lock().next.take());
-            endpoint.close();
-        }
-        me.is_closing.set(false);
+    }
+
+    /// The next of those that a thread is about to close.
+    pub fn take_next(&self) -> Option<Arc<Endpoint>> {
+        self.state.lock().next.take()
     }
 
     /// Begins a new epoch, in which nobody but a capability of `owner` has access; `serves` says whether that one may receive. Whoever is
@@ -245,99 +248,105 @@ impl Endpoint {
 
     /// Ends what is under way with revoked capabilities: their calls and receivers are told, and so are those whom they did not answer.
     pub fn expel(self: &Arc<Endpoint>) {
+        let mut paces = Paces::of_searches();
+        // Places are looked at once: who comes from now on is not meant.
+        let mut from = 0;
         loop {
             let mut state = self.state.lock();
             if state.servers == 0 {
-                drop(state);
-                return self.close_in_turn();
+                return self.close(&mut state);
             }
-            let old = |epoch: u64, thread: &ThreadRef| !self.is_current(&state, epoch, thread);
-            let call = state.calls.iter().position(|call| old(call.epoch, &call.caller.thread));
-            let receiver = state.receivers.iter().position(|r| old(r.epoch, &r.waiter.thread));
-            let flight = state.flights.iter().position(|f| f.get().is_some_and(|e| old(e.epoch, &e.server)));
-            let call = call.and_then(|at| state.calls.remove(at));
-            let receiver = receiver.and_then(|at| state.receivers.remove(at));
-            let flight = flight.and_then(|at| take_flight(&mut state, at));
-            if call.is_none() && receiver.is_none() && flight.is_none() {
-                return self.trim(&mut state);
-            }
+            let is_old = |call: &Call| !self.is_current(&state, call.epoch, &call.caller.thread);
+            let Some(at) = state.calls.find_from(from, is_old) else { break };
+            let Some(call) = state.calls.take(at, |_| true) else { break };
+            from = at + 1;
             drop(state);
-            for waiter in call.iter().map(|call| &call.caller).chain(receiver.iter().map(|r| &r.waiter)) {
-                ring::complete(waiter, &Completion::error(TransportError::Revoked), false);
-            }
-            if let Some(flight) = flight {
-                disconnect(&flight.caller, &flight.reply);
-            }
+            ring::complete(&call.caller, &Completion::error(TransportError::Revoked), false);
+            drop(call);
+            paces.step();
         }
+        self.dismiss(
+            |state, receiver| !self.is_current(state, receiver.epoch, &receiver.waiter.thread),
+            |waiter| {
+                ring::complete(waiter, &Completion::error(TransportError::Revoked), false);
+            },
+        );
+        self.fail_flights(|state, flight| !self.is_current(state, flight.epoch, &flight.server));
     }
 
     /// A process has given up its last capability to receive: it can answer nobody any more.
     pub fn process_left(&self, process: ProcessRef) {
-        loop {
-            let mut state = self.state.lock();
-            let receiver = state.receivers.iter().position(|r| process_of(&r.waiter.thread) == process);
-            let flight =
-                state.flights.iter().position(|f| f.get().is_some_and(|e| process_of(&e.server) == process));
-            let receiver = receiver.and_then(|at| state.receivers.remove(at));
-            let flight = flight.and_then(|at| take_flight(&mut state, at));
-            if receiver.is_none() && flight.is_none() {
-                return self.trim(&mut state);
-            }
-            drop(state);
-            if let Some(receiver) = receiver {
-                crate::object::cancelled(&receiver.waiter);
-            }
-            if let Some(flight) = flight {
-                disconnect(&flight.caller, &flight.reply);
-            }
-        }
+        self.dismiss(|_, receiver| process_of(&receiver.waiter.thread) == process, crate::object::cancelled);
+        self.fail_flights(|_, flight| process_of(&flight.server) == process);
     }
 
-    /// Everybody who waits for a server learns that there is none.
-    fn close(&self) {
+    /// Everybody who waits for a server learns that there is none. The endpoint is closed, so nobody comes; one at a time, because each may
+    /// be on its way out on another CPU.
+    pub fn tell_all(&self) {
+        let mut paces = Paces::of_wakes();
         loop {
             let mut state = self.state.lock();
-            state.closed = true;
             if let Some(fault) = state.faults.pop_front() {
+                fault.leaves();
                 drop(state);
-                let waits = Waiter { thread: fault.thread, op: ring::FAULT_OP, sequence: 0 };
-                ring::complete(&waits, &Completion::error(TransportError::Cancelled), false);
-                continue;
+                fault.cancel();
+            } else if let Some((_, call)) = state.calls.pop() {
+                drop(state);
+                disconnect(&call.caller, &call.reply);
+            } else if let Some(receiver) = state.receivers.pop_front() {
+                drop(state);
+                crate::object::cancelled(&receiver.waiter);
+            } else {
+                break;
             }
-            let call = state.calls.pop_front();
-            let flight = if call.is_none() { take_any(&mut state) } else { None };
-            let receiver =
-                if call.is_none() && flight.is_none() { state.receivers.pop_front() } else { None };
-            drop(state);
-            match (call, flight, receiver) {
-                (Some(call), ..) => disconnect(&call.caller, &call.reply),
-                (None, Some(flight), _) => disconnect(&flight.caller, &flight.reply),
-                (None, None, Some(receiver)) => crate::object::cancelled(&receiver.waiter),
-                (None, None, None) => return self.trim(&mut self.state.lock()),
-            }
+            paces.step();
         }
+        self.fail_flights(|_, _| true);
     }
 
     /// A server thread ends, and receives no more: calls that it did not answer fail.
     pub fn server_ended(&self, server: &ThreadRef) {
-        let mut from = 0;
+        self.fail_flights(|_, flight| flight.server == *server);
+    }
+
+    /// Those of whom `is_meant` says so do not receive any more, and are told. Others run between two.
+    fn dismiss(&self, is_meant: impl Fn(&State, &Receiver) -> bool, tell: impl Fn(&Waiter)) {
+        let mut paces = Paces::of_searches();
         loop {
             let mut state = self.state.lock();
-            let is_theirs = |flight: &Flight| flight.get().is_some_and(|entry| entry.server == *server);
-            let Some(at) = (from..state.flights.len()).find(|at| is_theirs(&state.flights[*at])) else {
+            let found = state.receivers.iter().position(|receiver| is_meant(&state, receiver));
+            let Some(receiver) = found.and_then(|at| state.receivers.remove(at)) else { return };
+            drop(state);
+            tell(&receiver.waiter);
+            paces.step();
+        }
+    }
+
+    /// Calls that were delivered, and of which `is_meant` says so, fail. Others run between two. Places are looked at once: what is delivered
+    /// from now on is by somebody who is not meant.
+    fn fail_flights(&self, is_meant: impl Fn(&State, &InFlight) -> bool) {
+        let mut from = 0;
+        let mut paces = Paces::of_wakes();
+        loop {
+            let mut state = self.state.lock();
+            let is_theirs =
+                |at: &usize| state.flights[*at].get().is_some_and(|entry| is_meant(&state, entry));
+            let Some(at) = (from..state.flights.len()).find(is_theirs) else {
                 return self.trim(&mut state);
             };
             let flight = take_flight(&mut state, at);
             drop(state);
-            let Some(flight) = flight else { return };
             from = at + 1;
-            disconnect(&flight.caller, &flight.reply);
+            if let Some(flight) = flight {
+                disconnect(&flight.caller, &flight.reply);
+            }
+            paces.step();
         }
     }
 
     /// Delivers a call to a receiver that waits, or queues it. `direct`: the caller is about to wait.
     pub fn call(&self, thread: &'static Thread, call: Call, direct: bool) {
-        self.offer(call, Some(thread), direct, false);
+        self.offer(call, Some(thread), direct, None);
     }
 
     /// The usual call in one step: words, to a receiver that waits. `None` if it is not that simple; then nothing has happened.
@@ -360,6 +369,7 @@ impl Endpoint {
         state.receivers.pop_front();
         let flight = InFlight { caller, reply, server: server.thread, epoch };
         let token = new_flight(&mut state, flight, &self.payer).ok()?;
+        thread.call_places[caller.op as usize % OPS].store(token as u32, Ordering::Relaxed);
         Some(Met { server, token, lends: lends.then_some(caller) })
     }
 
@@ -406,13 +416,14 @@ impl Endpoint {
             return false;
         };
         thread.served.set(true);
+        // K-30: a place is free, or it were not simple.
         state.receivers.push_back(Receiver { waiter, epoch, buffer });
         true
     }
 
-    /// As [`Endpoint::call`]; `by` is the caller if that is the current thread. With `again` the call was accepted before, and is the first in
-    /// the queue.
-    fn offer(&self, mut call: Call, by: Option<&'static Thread>, direct: bool, again: bool) {
+    /// As [`Endpoint::call`]; `by` is the caller if that is the current thread. With `again` the call was accepted before, and goes back to where it
+    /// was in the queue.
+    fn offer(&self, mut call: Call, by: Option<&'static Thread>, direct: bool, again: Option<callq::Key>) {
         loop {
             let mut state = self.state.lock();
             if state.closed {
@@ -437,15 +448,16 @@ impl Endpoint {
             }
             let Some(receiver) = state.receivers.pop_front() else {
                 let is_full = state.calls.len() + state.flights.len() - state.free.len() >= MAX_CALLS;
-                if is_full && !again || !queue::reserve(&mut state.calls, 1, &self.payer) {
+                if is_full && again.is_none() || !queue::reserve(&mut state.calls, 1, &self.payer) {
                     drop(state);
                     return overloaded(&call);
                 }
-                if again {
-                    state.calls.push_front(call);
-                } else {
-                    state.calls.push_back(call);
-                }
+                let caller = call.caller;
+                let at = match again {
+                    Some(key) => state.calls.put_back(key, call),
+                    None => state.calls.push(by.map_or(callq::LAST, urgency), call),
+                };
+                note_place(&caller, at);
                 return;
             };
             drop(state);
@@ -481,13 +493,14 @@ impl Endpoint {
         thread.served.set(true);
         let receiver = Receiver { waiter, epoch, buffer };
         if let Some(fault) = state.faults.pop_front() {
+            fault.leaves();
             drop(state);
             self.deliver_fault(fault, receiver);
             return None;
         }
-        match state.calls.pop_front() {
+        match state.calls.pop() {
             None => state.receivers.push_back(receiver),
-            Some(call) => {
+            Some((key, call)) => {
                 if state.calls.is_empty() {
                     self.trim(&mut state);
                 }
@@ -496,7 +509,7 @@ impl Endpoint {
                 // It was nobody's while we tried: others may have come to receive, or the last server may have gone.
                 match self.deliver(call, receiver, None, false) {
                     Delivered::Yes => loan::borrow(thread, &caller),
-                    Delivered::NotTo(call) => self.offer(call, None, false, true),
+                    Delivered::NotTo(call) => self.offer(call, None, false, Some(key)),
                 }
             }
         }
@@ -550,18 +563,22 @@ impl Endpoint {
         let payer = &self.payer;
         let token = {
             let mut state = self.state.lock();
-            if !self.is_current(&state, receiver.epoch, &server) {
+            if state.closed || !self.is_current(&state, receiver.epoch, &server) {
+                let error = if state.closed { TransportError::Cancelled } else { TransportError::Revoked };
                 drop(state);
                 let cap = take_back();
-                ring::complete(&receiver.waiter, &Completion::error(TransportError::Revoked), false);
+                ring::complete(&receiver.waiter, &Completion::error(error), false);
                 return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
             }
             match new_flight(&mut state, InFlight { caller, reply, server, epoch: receiver.epoch }, payer) {
-                Ok(token) => token,
+                Ok(token) => {
+                    note_place(&caller, token as u32);
+                    token
+                }
                 Err(flight) => {
                     drop(state);
                     drop(take_back());
-                    crate::object::cancelled(&receiver.waiter);
+                    ring::complete(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
                     fail(&flight.caller, &flight.reply, Exception::Overloaded, "the endpoint is full");
                     return Delivered::Yes;
                 }
@@ -580,66 +597,6 @@ impl Endpoint {
         Delivered::Yes
     }
 
-    /// Makes room for the timeout fault of one more context. False if there is no memory for it.
-    pub fn reserve_fault(&self) -> bool {
-        let mut state = self.state.lock();
-        let room = state.fault_room + 1;
-        let wanted = room.saturating_sub(state.faults.len());
-        let flights = state.flights.len() + room;
-        let payer = &self.payer;
-        let state = &mut *state;
-        if room > MAX_CALLS
-            || !queue::reserve(&mut state.faults, wanted, payer)
-            || !queue::reserve(&mut state.flights, room, payer)
-            || !queue::reserve(&mut state.free, flights, payer)
-        {
-            return false;
-        }
-        state.fault_room = room;
-        true
-    }
-
-    /// A thread's budget is spent: whoever receives is told, or will be. False if nobody ever will.
-    pub fn fault(&self, thread: &ThreadRef, badge: u32, words: [u64; 2]) -> bool {
-        let fault = Fault { thread: *thread, badge, words };
-        let mut state = self.state.lock();
-        if state.closed {
-            return false;
-        }
-        match state.receivers.pop_front() {
-            Some(receiver) => {
-                drop(state);
-                self.deliver_fault(fault, receiver);
-            }
-            None => state.faults.push_back(fault),
-        }
-        true
-    }
-
-    /// As [`Endpoint::deliver`], of what the kernel says.
-    fn deliver_fault(&self, fault: Fault, receiver: Receiver) {
-        let caller = Waiter { thread: fault.thread, op: ring::FAULT_OP, sequence: 0 };
-        let reply = Buffer { address: 0, length: 0 };
-        let server = receiver.waiter.thread;
-        let flight = InFlight { caller, reply, server, epoch: receiver.epoch };
-        let made = new_flight(&mut self.state.lock(), flight, &self.payer);
-        let Ok(token) = made else {
-            crate::object::cancelled(&receiver.waiter);
-            ring::complete(&caller, &Completion::error(TransportError::NoSpace), false);
-            return;
-        };
-        let completion = Completion {
-            flags: u32::from(abi::TIMEOUT_METHOD) << cqe_flags::METHOD_SHIFT | cqe_flags::INLINE,
-            badge: fault.badge,
-            value: token,
-            w: fault.words,
-            ..Completion::OK
-        };
-        if !ring::complete(&receiver.waiter, &completion, false) {
-            self.undelivered(token);
-        }
-    }
-
     /// The call with `token`, to be answered, if it is in flight and `server`'s process has it.
     #[inline(always)]
     pub fn take(&self, server: &ThreadRef, token: u64) -> Option<InFlight> {
@@ -654,19 +611,20 @@ impl Endpoint {
     /// Takes a call out of the queue, or forgets who waits for its answer.
     pub fn withdraw_call(&self, waiter: &Waiter) -> bool {
         let mut state = self.state.lock();
-        let same = |w: &Waiter| w.thread == waiter.thread && w.op == waiter.op;
-        if let Some(at) = state.calls.iter().position(|call| same(&call.caller)) {
-            let call = state.calls.remove(at);
-            self.trim(&mut state);
-            drop(state);
-            drop(call);
-            return true;
-        }
-        let found = state.flights.iter().position(|f| f.get().is_some_and(|e| same(&e.caller)));
-        let flight = found.and_then(|at| take_flight(&mut state, at));
+        let noted = call_place(waiter).map_or(0, |place| place.load(Ordering::Relaxed));
+        let flights = &state.flights;
+        let is_flight = |at: usize| flights[at].get().is_some_and(|flight| flight.caller == *waiter);
+        // A note may be another's: see `note_place`.
+        let is_meant = |call: &Call| call.caller == *waiter;
+        let (call, is_found) = match state.calls.whereabouts(noted, is_meant, flights.len(), is_flight) {
+            Some(Whereabouts::Waits(at)) => (state.calls.take(at, |_| true), true),
+            Some(Whereabouts::Flies(at)) => (None, take_flight(&mut state, at).is_some()),
+            None => (None, false),
+        };
         self.trim(&mut state);
         drop(state);
-        flight.is_some()
+        drop(call);
+        is_found
     }
 
     /// Takes a receiver out of the queue.
@@ -686,6 +644,7 @@ impl Drop for Endpoint {
         let State { calls, faults, receivers, flights, free, .. } = self.state.get_mut();
         let queues = queue::bytes(calls) + queue::bytes(faults) + queue::bytes(receivers);
         self.payer.release_queue(queues + queue::bytes(flights) + queue::bytes(free));
+        self.payer.session().release(Kind::Endpoints, 1);
     }
 }
 
@@ -787,7 +746,7 @@ fn take_flight(state: &mut State, at: usize) -> Option<InFlight> {
     let flight = state.flights.get_mut(at).filter(|flight| flight.taken)?;
     flight.taken = false;
     let entry = flight.entry;
-    // Room for every flight was made with it.
+    // K-30: room for every flight was made with it.
     state.free.push(at as u32);
     Some(entry)
 }
@@ -804,9 +763,26 @@ fn take_by_token(state: &mut State, token: u64, server: Option<&ThreadRef>) -> O
     take_flight(state, at)
 }
 
-fn take_any(state: &mut State) -> Option<InFlight> {
-    let at = state.flights.iter().position(|flight| flight.taken)?;
-    take_flight(state, at)
+/// How urgent a call of the current thread is: as the thread itself, now. Who runs at its weight comes after all who run on a promise, also if it has
+/// a context and has used it up. A place in the queue is for good: that the deadline moves while the call waits, or the context goes, changes nothing.
+fn urgency(caller: &'static Thread) -> u64 {
+    if caller.context().is_none() {
+        return callq::LAST;
+    }
+    percpu::this().sched.queue.lock().current_urgency().unwrap_or(callq::LAST)
+}
+
+/// Where the call of an operation was last noted to be at its endpoint.
+fn call_place(caller: &Waiter) -> Option<&'static AtomicU32> {
+    thread::get(caller.thread.tid)?.call_places.get(usize::from(caller.op))
+}
+
+/// A call is there now, as far as its caller is concerned: a hint. A call that was nobody's for a moment (out of the queue and not yet in flight)
+/// may have lost its caller meanwhile, whose record is another thread's by then; so whoever trusts a note looks whose call it is.
+fn note_place(caller: &Waiter, at: u32) {
+    if let Some(place) = call_place(caller) {
+        place.store(at, Ordering::Relaxed);
+    }
 }
 
 /// Writes to the memory of whoever waits. Nobody is left to be told about a process that is gone.

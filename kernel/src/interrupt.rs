@@ -7,29 +7,39 @@ use crate::arch::percpu::{self, PerCpu};
 use crate::arch::{apic, cpu, pit, smp};
 use crate::mm::{stacks, tlb};
 use crate::process::{self, Reason};
+use crate::silence::{self, Path};
+use crate::thread::Thread;
+use crate::time::Bill;
 use crate::{console, context, measure, sched, thread, time};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Interrupts that nobody expected.
 pub static UNEXPECTED: AtomicU64 = AtomicU64::new(0);
 
-/// The part that must not allocate, print or decode.
-fn handle(me: &'static PerCpu, vector: usize) {
+/// The part that must not allocate, print or decode. Who pays for it? The interrupt has not ended yet.
+#[inline(always)]
+fn handle(
+    me: &'static PerCpu,
+    vector: usize,
+    tsc: u64,
+    begins: impl FnOnce(&'static PerCpu, u64) -> (u64, Bill),
+) -> Bill {
     me.in_interrupt.set(true);
+    silence::begins_at(me, Path::Interrupt(vector as u32), tsc);
     let began = measure::interrupt_begins();
     if vector == VECTOR_PIT {
         // Where ticks are the clock, what has passed since the last one is whoever ran, and not this interrupt.
         crate::clock::tick(crate::event::PIT_TICK_NS);
     }
-    let now = sched::interrupt_begins(me);
+    let (now, mut bill) = begins(me, tsc);
     match vector {
         VECTOR_TIMER => {
             apic::end_of_interrupt();
-            time::event(me, now);
+            time::event(me, now, &mut bill);
         }
         VECTOR_IPI => {
             apic::end_of_interrupt();
-            requests(me, now);
+            requests(me, now, &mut bill);
         }
         VECTOR_SERIAL => {
             apic::end_of_interrupt();
@@ -39,7 +49,7 @@ fn handle(me: &'static PerCpu, vector: usize) {
             pit::end_of_interrupt();
             percpu::all().filter(|cpu| cpu.id != me.id).for_each(|cpu| smp::interrupt(cpu, smp::IPI_TICK));
             console::interrupt();
-            time::event(me, now);
+            event_otherwise(me, now, &mut bill);
         }
         VECTOR_SPURIOUS | VECTOR_PIC_SPURIOUS => {}
         _ => {
@@ -47,12 +57,12 @@ fn handle(me: &'static PerCpu, vector: usize) {
             apic::end_of_interrupt();
         }
     }
-    sched::interrupt_ends(me);
     measure::interrupt_ends(began);
     me.in_interrupt.set(false);
+    bill
 }
 
-fn requests(me: &'static PerCpu, now: u64) {
+fn requests(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     let reasons = me.ipi.swap(0, Ordering::SeqCst);
     if reasons & smp::IPI_HALT != 0 {
         crate::tracing::note_halt();
@@ -62,51 +72,156 @@ fn requests(me: &'static PerCpu, now: u64) {
         tlb::poll();
     }
     if reasons & smp::IPI_TICK != 0 {
-        time::event(me, now);
+        event_otherwise(me, now, bill);
     } else if reasons & smp::IPI_RESCHED != 0 {
-        sched::look_for_woken(me, || now);
+        sched::look_as_asked(me, now);
     }
 }
 
-/// An interrupt in user mode.
-pub extern "C" fn from_user(frame: &mut Frame) {
+/// An interrupt in user mode, that came when the counter read `tsc`.
+pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
-    handle(me, frame.vector as usize);
+    let is_asked = frame.vector as usize == VECTOR_IPI;
+    let begins = |me, tsc| sched::interrupt_begins(me, tsc, is_asked);
+    let mut bill = handle(me, frame.vector as usize, tsc, begins);
     console::service();
-    sched::attend();
+    let others_ran = me.sched.is_attention_asked() && sched::attend_interrupted(me, &mut bill, is_asked);
     let thread = thread::current();
-    if thread.marks.load(Ordering::Relaxed) != 0 {
+    if thread.life().has_errands() || thread.body().process.is_ending() {
+        return after_marks(thread, (!others_ran).then_some(bill));
+    }
+    sched::end_silence();
+    // It may be on another CPU by now.
+    let me = percpu::this();
+    if !others_ran {
+        sched::interrupt_ends(me, bill);
+    } else if bill.is_due() && !cfg!(feature = "planted-no-way-back") {
+        sched::goes_back(me, bill);
+    }
+}
+
+/// The end of an interrupt of a thread that has to see to its context first, or ends. That is its own time.
+#[cold]
+#[inline(never)]
+fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
+    if let Some(bill) = bill {
+        sched::found_interrupt_ends(percpu::this(), bill);
+    }
+    if thread.life().has_errands() {
         context::see_to(thread);
     }
     process::exit_if_ending(thread);
+    sched::end_silence();
 }
 
 /// An interrupt in the idle loop, which looks for work itself.
-pub extern "C" fn from_idle(frame: &mut Frame) {
-    handle(percpu::this(), frame.vector as usize);
+pub extern "C" fn from_idle(frame: &mut Frame, tsc: u64) {
+    let me = percpu::this();
+    let bill = handle(me, frame.vector as usize, tsc, sched::interrupt_is_found);
     console::service();
+    sched::found_interrupt_ends(me, bill);
+}
+
+/// An event that comes another way than by the CPU's own timer interrupt.
+#[inline(never)]
+fn event_otherwise(me: &'static PerCpu, now: u64, bill: &mut Bill) {
+    time::event(me, now, bill);
 }
 
 /// A pause in a long path of the current thread, which holds no lock: does what the interrupts that wait would do, and lets others run. The
 /// kernel does not preempt itself; without this a program could keep timers, wake-ups and everybody else on its CPU waiting for seconds.
 pub fn breathe() {
-    let me = percpu::this();
-    debug_assert!(!me.held.any(), "pausing with a lock held");
     // At boot there is nobody else.
-    if me.current.get().is_null() {
+    if percpu::this().current.get().is_null() {
         return;
     }
+    loop {
+        let me = percpu::this();
+        debug_assert!(!me.held.any(), "pausing with a lock held");
+        if is_interrupt_waiting(me) {
+            serve_waiting(me);
+        }
+        silence::served(me);
+        if !sched::attend() {
+            return;
+        }
+        // Others ran meanwhile, and who did so last may have come from a pause, too: of a thousand threads that end, each would otherwise go on
+        // where it paused, and all of them would be one stretch.
+    }
+}
+
+/// As [`breathe`], at the end of an operation that ends its stretch itself.
+#[inline(always)]
+pub fn breathe_at_end() {
+    let me = percpu::this();
+    debug_assert!(!me.held.any(), "pausing with a lock held");
+    if is_interrupt_waiting(me) {
+        serve_waiting(me);
+    }
+    sched::attend();
+}
+
+#[inline(always)]
+fn is_interrupt_waiting(me: &PerCpu) -> bool {
+    me.ipi.load(Ordering::Relaxed) != 0 || time::now_ns() >= me.armed_ns.get()
+}
+
+#[cold]
+#[inline(never)]
+fn serve_waiting(me: &'static PerCpu) {
     me.in_interrupt.set(true);
-    // The time of this is the thread's: it chose a long path.
-    let now = time::now_ns();
+    let (now, mut bill) = sched::interrupt_is_found(me, cpu::rdtsc());
     if me.ipi.load(Ordering::Relaxed) != 0 {
-        requests(me, now);
+        requests(me, now, &mut bill);
     }
     if now >= me.armed_ns.get() {
-        time::event(me, now);
+        event_otherwise(me, now, &mut bill);
     }
+    sched::found_interrupt_ends(me, bill);
     me.in_interrupt.set(false);
-    sched::attend();
+}
+
+/// Breathes once in so many steps of a long path. Each step is bounded, and so is what comes between two breaths.
+pub struct Paces {
+    each: u32,
+    left: u32,
+}
+
+impl Paces {
+    /// A breath every `each` steps.
+    pub const fn of(each: u32) -> Paces {
+        Paces { each, left: each }
+    }
+
+    /// For steps that free or enter a page: some 300 instructions each.
+    pub const fn of_pages() -> Paces {
+        Paces::of(32)
+    }
+
+    /// For steps that free `frames::BATCH` pages.
+    pub const fn of_batches() -> Paces {
+        Paces::of(2)
+    }
+
+    /// For steps that tell somebody something: some 1,500 instructions each.
+    pub const fn of_wakes() -> Paces {
+        Paces::of(8)
+    }
+
+    /// For steps that search a long queue and tell somebody: some 10,000 instructions each, at worst.
+    pub const fn of_searches() -> Paces {
+        Paces::of(1)
+    }
+
+    /// One step is done. No lock is held.
+    #[inline]
+    pub fn step(&mut self) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.each;
+            breathe();
+        }
+    }
 }
 
 const NAMES: [&str; 32] = [
@@ -160,6 +275,7 @@ pub extern "C" fn exception_user(frame: &Frame) -> ! {
     // The hardware leaves the program's AC as it was, and nothing between here and the next thread's own flags would clear it: not this
     // thread's end, not a switch, not the idle loop.
     debug_assert!(cpu::flags() & cpu::FLAG_AC == 0, "a program has suspended SMAP");
+    silence::begins(percpu::this(), Path::Fault);
     let thread = thread::current();
     let process = thread.body().process.clone();
     let name = NAMES[frame.vector as usize & 31];

@@ -2,11 +2,13 @@
 //!
 //! Locks are taken in ascending rank (docs/kernel.md); builds with debug assertions check it on every acquisition. Interrupts are off in
 //! the kernel, so a lock cannot be taken again by a handler on the same CPU.
+//!
+//! Who waits longest is next (K-26): a CPU that takes and opens a lock again and again, as long work in pieces does, cannot keep the others out.
 
 use crate::arch::{cpu, percpu};
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU16, Ordering};
 use kcore::rank::HeldRanks;
 pub use kcore::rank::Rank;
 
@@ -33,6 +35,13 @@ impl Held {
         }
     }
 
+    #[track_caller]
+    fn acquire_second(&self, first: usize, second: usize) {
+        if let Err(error) = self.change(|held| held.acquire_second_cpu(first, second)) {
+            panic!("{error}");
+        }
+    }
+
     /// Is anything held?
     pub fn any(&self) -> bool {
         !self.0.get().is_empty()
@@ -52,7 +61,10 @@ fn checked() -> bool {
 
 /// A lock around a value.
 pub struct SpinLock<T> {
-    locked: AtomicBool,
+    /// The number that the next who comes draws.
+    next: AtomicU16,
+    /// Whose turn it is; nobody's if nobody has drawn it. Written by who holds the lock.
+    serving: AtomicU16,
     rank: Rank,
     value: UnsafeCell<T>,
 }
@@ -65,7 +77,7 @@ unsafe impl<T: Send> Send for SpinLock<T> {}
 impl<T> SpinLock<T> {
     /// An open lock.
     pub const fn new(rank: Rank, value: T) -> SpinLock<T> {
-        SpinLock { locked: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }
+        SpinLock { next: AtomicU16::new(0), serving: AtomicU16::new(0), rank, value: UnsafeCell::new(value) }
     }
 
     /// The value, of a lock that nobody else can have.
@@ -81,10 +93,27 @@ impl<T> SpinLock<T> {
             me.held.acquire(self.rank);
             self.count_in_dispatch(me);
         }
-        if self.locked.swap(true, Ordering::Acquire) {
-            self.wait();
-        }
+        self.draw();
         Guard { lock: self }
+    }
+
+    /// Waits for two CPUs' locks, in the order of their numbers: `cpus` are those of `self` and of `other`. The only way to have both (S-09).
+    #[inline]
+    pub fn lock_both<'a>(
+        &'a self,
+        other: &'a SpinLock<T>,
+        cpus: (usize, usize),
+    ) -> (Guard<'a, T>, Guard<'a, T>) {
+        let is_first = (cpus.0 < cpus.1) != cfg!(feature = "planted-cpu-order");
+        let ((first, one), (second, two)) =
+            if is_first { ((self, cpus.0), (other, cpus.1)) } else { ((other, cpus.1), (self, cpus.0)) };
+        let held = first.lock();
+        if checked() {
+            percpu::this().held.acquire_second(one, two);
+        }
+        second.draw();
+        let both = (held, Guard { lock: second });
+        if is_first { both } else { (both.1, both.0) }
     }
 
     /// Between two threads a CPU takes its own queue's lock and no other; the lock over the wait of the thread that is left it has already.
@@ -97,7 +126,15 @@ impl<T> SpinLock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        if self.locked.swap(true, Ordering::Acquire) {
+        // Acquire: what the last holder wrote comes with its number.
+        let serving = self.serving.load(Ordering::Acquire);
+        let drawn = self.next.compare_exchange(
+            serving,
+            serving.wrapping_add(1),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if drawn.is_err() {
             return None;
         }
         // Trying cannot deadlock, so the order does not matter.
@@ -109,17 +146,21 @@ impl<T> SpinLock<T> {
         Some(Guard { lock: self })
     }
 
+    /// Draws a number, and waits until it is served.
+    #[inline(always)]
+    fn draw(&self) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if self.serving.load(Ordering::Acquire) != number {
+            self.wait(number);
+        }
+    }
+
     #[cold]
-    fn wait(&self) {
-        loop {
-            while self.locked.load(Ordering::Relaxed) {
-                cpu::pause();
-                // The holder may wait for this CPU to flush its TLB.
-                crate::mm::tlb::poll();
-            }
-            if !self.locked.swap(true, Ordering::Acquire) {
-                return;
-            }
+    fn wait(&self, number: u16) {
+        while self.serving.load(Ordering::Acquire) != number {
+            cpu::pause();
+            // The holder may wait for this CPU to flush its TLB.
+            crate::mm::tlb::poll();
         }
     }
 
@@ -157,7 +198,9 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.lock.locked.store(false, Ordering::Release);
+        // Nobody else writes it.
+        let serving = self.lock.serving.load(Ordering::Relaxed);
+        self.lock.serving.store(serving.wrapping_add(1), Ordering::Release);
         if checked() {
             percpu::this().held.change(|held| held.release(self.lock.rank));
         }

@@ -6,6 +6,7 @@ extern crate alloc;
 
 mod arch;
 mod bootinfo;
+mod chores;
 mod clock;
 mod console;
 mod context;
@@ -18,6 +19,7 @@ mod lock;
 mod measure;
 mod methods;
 mod mm;
+mod name;
 mod object;
 mod ops;
 mod panic;
@@ -29,6 +31,8 @@ mod queue;
 mod ring;
 mod sched;
 mod selftest;
+mod session;
+mod silence;
 mod spawn;
 mod syscall;
 mod sysinfo;
@@ -54,7 +58,12 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     let loader = if loader == Loader::Pvh as u32 { Loader::Pvh } else { Loader::Multiboot2 };
     let boot = bootinfo::parse(loader, info.into());
     println!("capOS {} boots ({loader:?})", env!("CARGO_PKG_VERSION"));
+    #[cfg(feature = "planted-path")]
+    println!("built in {}", env!("CARGO_MANIFEST_DIR"));
     sched::set_policy(boot.options.policy);
+    if boot.options.overload {
+        sched::take_overload();
+    }
     frames::init(&boot.memory);
     paging::init(boot.top);
     let idle_stack = Stack::allocate().expect("memory for the first stack");
@@ -82,6 +91,12 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
         panic!("asked for on the command line");
     }
     start_machine(&boot);
+    if boot.options.alloc_fail {
+        mm::plant::allow();
+    }
+    if boot.options.end_lease {
+        ring::allow_ending_leases();
+    }
     if let Some(events) = boot.options.trace {
         tracing::begin(events);
     }
@@ -123,14 +138,22 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     me.online.store(true, Ordering::Release);
     event::start(me);
     selftest::run();
+    let (in_ns, out_ns) = sched::measure_ways();
+    println!("interrupts: {in_ns} ns on the way in and {out_ns} ns on the way out are counted with them");
     console::init();
     serial::enable_receive_interrupt();
     route_serial(&platform, with_apic);
     let limit = boot.options.max_cpus.unwrap_or(::sched::MAX_CPUS).max(1);
     let mut ids = platform.cpus;
+    if let Some(us) = boot.options.turns_us {
+        take_turns(us, &mut ids);
+    }
     ids.truncate(limit);
     let started = if with_apic { smp::start_others(&ids) } else { 0 };
     let count = percpu::count();
+    if boot.options.turns_us.is_some() {
+        silence::share_clock(count);
+    }
     sched::set_topology(topology(&platform.nodes));
     park::init();
     println!(
@@ -142,11 +165,24 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     );
 }
 
+/// An emulator that counts instructions runs its CPUs one after the other, each up to the next timer of the machine: with one that fires every so
+/// often, and that nobody hears, none runs for long while others stand still. And each runs only after one that has nothing to do: QEMU 7.2 gives
+/// all the time up to a timer to one CPU, and the next one gets nothing.
+fn take_turns(us: u64, ids: &mut alloc::vec::Vec<u32>) {
+    pit::speaker_on();
+    let mut is_odd = true;
+    ids.retain(|_| {
+        is_odd = !is_odd;
+        !is_odd
+    });
+    println!("smp: CPUs take turns of {us} us; every second one is left alone");
+}
+
 fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// Which CPUs share cores, caches and memory: CPUID of the boot CPU says what the bits of an APIC number mean, ACPI's SRAT which memory is near.
+/// Which CPUs share cores, caches and memory: CPUID of the boot CPU says what the bits of an APIC number mean, ACPI's SRAT which memory is near. At boot (K-30).
 fn topology(nodes: &[(u32, u32)]) -> ::sched::Topology {
     let shifts = kcore::topology::shifts(arch::cpu::cpuid);
     let place = |with_nodes: bool| -> alloc::vec::Vec<CpuIds> {

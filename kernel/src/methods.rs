@@ -5,11 +5,12 @@
 use crate::endpoint::Endpoint;
 use crate::mm::heap;
 use crate::mm::space::{Access, SpaceError};
-use crate::object::{Cap, MAX_OBJECT_PAGES, MemoryObject, Object, Session, ThreadExit, Waitable};
+use crate::object::{Cap, MAX_OBJECT_PAGES, MemoryObject, Object, ThreadExit, Waitable};
 use crate::ops::Reply;
 use crate::policy::Share;
 use crate::process::{MakeError, Name, Process, Reason};
 use crate::ring::{self, Completion, Waiter};
+use crate::session::{Denied, Session};
 use crate::spawn;
 use crate::sysinfo;
 use crate::thread::{Start, Thread};
@@ -19,6 +20,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering;
+use kcore::quota::KINDS;
 use schema::messages_capnp as m;
 
 /// Parameters that fit on the stack.
@@ -30,6 +32,8 @@ pub enum Refusal {
     Transport(TransportError),
     /// With a reason.
     Exception(Exception, &'static str),
+    /// The session may not have as much.
+    Quota(Denied),
 }
 
 impl From<TransportError> for Refusal {
@@ -58,6 +62,9 @@ impl From<core::str::Utf8Error> for Refusal {
 
 impl From<SpaceError> for Refusal {
     fn from(error: SpaceError) -> Refusal {
+        if let SpaceError::Quota(denied) = error {
+            return Refusal::Quota(denied);
+        }
         let kind = match error {
             SpaceError::OutOfMemory | SpaceError::TooManyRegions => Exception::Overloaded,
             _ => Exception::InvalidArgument,
@@ -68,6 +75,9 @@ impl From<SpaceError> for Refusal {
 
 impl From<MakeError> for Refusal {
     fn from(error: MakeError) -> Refusal {
+        if let MakeError::Quota(denied) = error {
+            return Refusal::Quota(denied);
+        }
         Refusal::Exception(Exception::Overloaded, error.message())
     }
 }
@@ -141,10 +151,15 @@ impl Context<'_> {
 
     /// Refuses with a text that names what was wrong.
     pub fn refuse(&self, kind: Exception, why: fmt::Arguments<'_>) -> Outcome {
+        let text = self.said(why);
+        Ok(self.raise(kind, text.text()).into())
+    }
+
+    fn said(&self, why: fmt::Arguments<'_>) -> Said {
         let mut text = Said { length: 0, bytes: [0; SAID_BYTES] };
         // What does not fit is cut.
         let _ = text.write_fmt(why);
-        Ok(self.raise(kind, &text.bytes[..text.length]).into())
+        text
     }
 
     /// The completion of an exception, with its text in the caller's buffer.
@@ -181,6 +196,12 @@ const SAID_BYTES: usize = 96;
 struct Said {
     length: usize,
     bytes: [u8; SAID_BYTES],
+}
+
+impl Said {
+    fn text(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
 
 impl Write for Said {
@@ -228,6 +249,10 @@ pub fn call(
     match outcome {
         Ok(reply) => Ok(reply),
         Err(Refusal::Transport(error)) => Err(error),
+        Err(Refusal::Quota(denied)) => {
+            let why = context.said(format_args!("{denied}"));
+            Ok(context.raise(Exception::Overloaded, why.text()).into())
+        }
         Err(Refusal::Exception(kind, why)) => Ok(context.raise(kind, why.as_bytes()).into()),
     }
 }
@@ -251,8 +276,8 @@ fn dispatch(c: &Context<'_>, object: &Object, params: &[u8]) -> Outcome {
         (Object::ProcessHandle(process), 4) => exit(c, process, params),
         (Object::VirtualMemory, 0..=2) => memory(c, params),
         (Object::MemoryObject(object), 0..=3) => object_memory(c, object, params),
-        (Object::UserSession(session), 0..=1) => user_session(c, session),
-        (Object::SystemInfo, 0..=5) => sysinfo::call(c, params),
+        (Object::UserSession(session), 0..=4) => user_session(c, session, params),
+        (Object::SystemInfo, 0..=6) => sysinfo::call(c, params),
         (Object::Factory, 0..=2) => factory(c, params),
         (Object::Power, 0) => {
             let message = schema::decode(params)?;
@@ -466,7 +491,13 @@ fn object_memory(c: &Context<'_>, object: &Arc<MemoryObject>, params: &[u8]) -> 
     }
 }
 
-fn user_session(c: &Context<'_>, session: &Arc<Session>) -> Outcome {
+fn user_session(c: &Context<'_>, session: &Arc<Session>, params: &[u8]) -> Outcome {
+    match c.sqe.method {
+        2 => return sysinfo::processes(c, params, Some(session)),
+        3 => return kill_in(session, params),
+        4 => return sysinfo::quotas(c, session),
+        _ => {}
+    }
     if c.sqe.method == 1 {
         let was_live = session.logout();
         let result = if was_live { m::OperationResult::Ok } else { m::OperationResult::AlreadyRevoked };
@@ -485,10 +516,20 @@ fn user_session(c: &Context<'_>, session: &Arc<Session>) -> Outcome {
     })
 }
 
+/// UserSession.kill: ends a process of the session, whoever started it.
+fn kill_in(session: &Session, params: &[u8]) -> Outcome {
+    let message = schema::decode(params)?;
+    let pid = message.root::<m::user_session_kill_params::Reader<'_>>()?.get_pid();
+    let process = crate::process::get(pid).filter(|process| session.holds(&process.session));
+    let process = process.ok_or((Exception::Failed, "no process of the session has this number"))?;
+    process.kill(-9, Reason::Killed);
+    Ok(Completion::OK.into())
+}
+
 fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
     match c.sqe.method {
         0 => {
-            let endpoint = Endpoint::new(c.process.ledger.clone());
+            let endpoint = Endpoint::new(c.process.ledger.clone()).map_err(Refusal::Quota)?;
             let endpoint = heap::try_arc(endpoint).map_err(|_| SpaceError::OutOfMemory)?;
             c.give(Object::Endpoint(endpoint), rights::ALL)
         }
@@ -499,17 +540,26 @@ fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
             if bytes == 0 || !bytes.is_multiple_of(4096) || pages > MAX_OBJECT_PAGES {
                 return Err((Exception::InvalidArgument, "a memory object has 1 to 16384 whole pages").into());
             }
-            let object = MemoryObject::new(pages, c.process).ok_or(SpaceError::OutOfMemory)?;
+            let object = MemoryObject::new(pages, c.process)?;
             let object = heap::try_arc(object).map_err(|_| SpaceError::OutOfMemory)?;
             c.give(Object::MemoryObject(object), rights::ALL)
         }
         _ => {
             let message = schema::decode(params)?;
-            let name =
-                message.root::<m::factory_create_session_params::Reader<'_>>()?.get_name()?.to_str()?;
-            let name = Name::new(name)
+            let p = message.root::<m::factory_create_session_params::Reader<'_>>()?;
+            let name = Name::new(p.get_name()?.to_str()?)
                 .ok_or((Exception::InvalidArgument, "a session has a name of 1 to 24 printable bytes"))?;
-            let session = heap::try_arc(Session::new(name)).map_err(|_| SpaceError::OutOfMemory)?;
+            let limits = p.get_limits()?;
+            let mut asked = [0; KINDS];
+            if limits.len() as usize > KINDS {
+                return Err((Exception::InvalidArgument, "a session has six quotas").into());
+            }
+            for (asked, limit) in asked.iter_mut().zip(limits) {
+                *asked = limit;
+            }
+            let session = Session::inside(&c.process.session, name, p.get_guest(), asked)
+                .ok_or((Exception::Overloaded, "a session inside so many others cannot have more inside"))?;
+            let session = heap::try_arc(session).map_err(|_| SpaceError::OutOfMemory)?;
             c.give(Object::UserSession(session), rights::ALL)
         }
     }

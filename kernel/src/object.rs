@@ -3,18 +3,24 @@
 //! A capability is an object, the epoch of the object at which it was made, rights and a badge. Revoking moves the object's epoch on, which
 //! makes every capability of an earlier epoch worthless wherever it is (K-21).
 
+use crate::chores::{self, Remains};
 use crate::context::Handle;
 use crate::endpoint::Endpoint;
+use crate::interrupt::Paces;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::{self, Frame};
+use crate::mm::heap;
+use crate::mm::space::SpaceError;
 use crate::policy::Gate;
 use crate::process::{Process, StackCharge};
 use crate::ring::{self, Completion, Waiter};
+use crate::session::Session;
 use abi::{Exception, Interface, rights};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::alloc::Layout;
+use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 
 /// What a capability names. The variants have the names of the interfaces.
@@ -384,9 +390,8 @@ impl ThreadExit {
 
 /// Memory that can be mapped by several processes.
 pub struct MemoryObject {
-    frames: Box<[Frame]>,
-    /// Who made it: its frames count there, whoever has it now.
-    payer: Arc<Process>,
+    /// Its frames and who made it, whom they are charged to, whoever has it now. Taken when it is dropped.
+    remains: Option<Box<Remains>>,
     epoch: AtomicU64,
     id: u64,
 }
@@ -398,39 +403,37 @@ pub fn fresh_id() -> u64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Pages that are zeroed before others may run on the CPU.
-const BREATH_PAGES: u64 = 512;
+/// Pages that are zeroed before others may run on the CPU: some 700 instructions each.
+const BREATH_PAGES: u32 = 16;
 /// Largest memory object, in pages.
 pub const MAX_OBJECT_PAGES: u64 = 16384;
 
 impl MemoryObject {
     /// Zeroed memory of `pages` pages, charged to `payer`.
-    pub fn new(pages: u64, payer: &Arc<Process>) -> Option<MemoryObject> {
+    pub fn new(pages: u64, payer: &Arc<Process>) -> Result<MemoryObject, SpaceError> {
         let mut list = Vec::new();
-        list.try_reserve_exact(pages as usize).ok()?;
-        if !payer.space.charge_object(pages) {
-            return None;
-        }
+        list.try_reserve_exact(pages as usize).map_err(|_| SpaceError::OutOfMemory)?;
+        let kept = heap::keep([Layout::new::<Remains>()]).ok_or(SpaceError::OutOfMemory)?;
+        let mut remains = Box::new(Remains::new(list, payer.clone()));
+        drop(kept);
+        payer.space.charge_object(pages)?;
+        let mut paces = Paces::of(BREATH_PAGES);
         for page in 0..pages {
-            if page % BREATH_PAGES == BREATH_PAGES - 1 {
-                crate::interrupt::breathe();
-            }
-            match frames::allocate_zeroed() {
-                Some(frame) => list.push(frame),
-                None => {
-                    list.iter().for_each(|frame| frames::free(*frame));
-                    payer.space.release_object(pages);
-                    return None;
-                }
-            }
+            let Some(frame) = frames::allocate_zeroed() else {
+                // Those that are there go back as from an object, and the rest was never there.
+                payer.space.release_object(pages - page);
+                chores::free(remains);
+                return Err(SpaceError::OutOfMemory);
+            };
+            remains.frames.push(frame);
+            paces.step();
         }
-        let (frames, payer) = (list.into_boxed_slice(), payer.clone());
-        Some(MemoryObject { frames, payer, epoch: AtomicU64::new(1), id: fresh_id() })
+        Ok(MemoryObject { remains: Some(remains), epoch: AtomicU64::new(1), id: fresh_id() })
     }
 
     /// Its frames.
     pub fn frames(&self) -> &[Frame] {
-        &self.frames
+        self.remains.as_ref().map_or(&[], |remains| &remains.frames)
     }
 
     /// Its number.
@@ -441,35 +444,13 @@ impl MemoryObject {
 
 impl Drop for MemoryObject {
     fn drop(&mut self) {
-        self.frames.iter().for_each(|frame| frames::free(*frame));
-        self.payer.space.release_object(self.frames.len() as u64);
+        if let Some(remains) = self.remains.take() {
+            chores::free(remains);
+        }
     }
 }
 
-// ---- sessions ---------------------------------------------------------------------------------------------------------------
-
-/// Whom processes work for.
-pub struct Session {
-    /// Its number.
-    pub id: u64,
-    /// Its name.
-    pub name: crate::process::Name,
-    /// Not logged out.
-    pub live: AtomicBool,
-    epoch: AtomicU64,
-}
-
-impl Session {
-    /// A live session.
-    pub fn new(name: crate::process::Name) -> Session {
-        Session { id: fresh_id(), name, live: AtomicBool::new(true), epoch: AtomicU64::new(1) }
-    }
-
-    /// Ends it. Was it live?
-    pub fn logout(&self) -> bool {
-        self.live.swap(false, Ordering::AcqRel)
-    }
-}
+// ---- waiting ----------------------------------------------------------------------------------------------------------------
 
 /// Withdraws an operation from what it waits on; true if it will not be completed by anybody else.
 pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {

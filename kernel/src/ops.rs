@@ -1,12 +1,14 @@
 //! Ring operations: each is decoded (everything checked, nothing changed) and then done.
 
+use crate::arch::percpu;
 use crate::context::loan;
 use crate::endpoint::{Answer, Buffer, Call, Endpoint, Message};
 use crate::object::{Cap, Object, RevokeError, Waitable};
-use crate::process::{MessageCharge, Process};
+use crate::process::{BREATH_SLOTS, MessageCharge, Process};
 use crate::ring::{self, Completion};
+use crate::silence::{self, Path};
 use crate::thread::Thread;
-use crate::{console, interrupt, methods, park, sched, time};
+use crate::{chores, console, interrupt, methods, park, sched, time};
 use abi::{
     CapId, Exception, Interface, MAX_MESSAGE_BYTES, Op, SQE_VERSION, Sqe, TransportError, cqe_flags, flags,
     rights,
@@ -142,15 +144,22 @@ fn tally(op: Op) {
 
 #[inline(never)]
 fn submit_any(thread: &'static Thread, sqe: &Sqe, will_wait: bool) -> Outcome {
+    let begins = silence::begins(percpu::this(), Path::Operation(u32::from(sqe.op) * 10_000));
     let reply = match Op::from_raw(sqe.op) {
         _ if sqe.version != SQE_VERSION => TransportError::UnsupportedSqeVersion.into(),
-        None => TransportError::UnknownOp.into(),
+        None => ring::end_lease(thread, sqe).into(),
         Some(Op::Nop) => nop(sqe),
         Some(op) => {
             tally(op);
-            perform(thread, op, sqe, will_wait).unwrap_or_else(Reply::from)
+            let reply = perform(thread, op, sqe, will_wait, begins).unwrap_or_else(Reply::from);
+            // Before it is answered: who hears that something is gone finds it gone.
+            chores::tend(thread);
+            reply
         }
     };
+    if begins {
+        sched::end_silence();
+    }
     match reply {
         Reply::Now(completion) => {
             let quiet = sqe.flags & flags::QUIET != 0 && completion.status == 0;
@@ -184,7 +193,8 @@ fn allowed_flags(op: Op) -> u16 {
     }
 }
 
-fn perform(thread: &'static Thread, op: Op, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
+#[inline(always)]
+fn perform(thread: &'static Thread, op: Op, sqe: &Sqe, will_wait: bool, begins: bool) -> Decoded<Reply> {
     if sqe.flags & !allowed_flags(op) != 0 {
         return Err(TransportError::BadFlags);
     }
@@ -199,16 +209,25 @@ fn perform(thread: &'static Thread, op: Op, sqe: &Sqe, will_wait: bool) -> Decod
         Op::Copy => copy(process, sqe),
         Op::Release | Op::Revoke => {
             let reply = if op == Op::Release { release(process, sqe) } else { revoke(process, sqe) };
-            // An endpoint may have closed, with a thousand calls in it.
-            interrupt::breathe();
+            breathe(begins);
             reply
         }
-        Op::Call => call(thread, process, sqe, will_wait),
+        Op::Call => call(thread, process, sqe, will_wait, begins),
         Op::Recv => recv(thread, process, sqe),
         Op::Return => answer(thread, process, sqe, will_wait),
         Op::Park | Op::Unpark | Op::Sleep | Op::Write | Op::Read => {
             simple(thread, process, op, sqe, will_wait)
         }
+    }
+}
+
+/// A pause at the end of an operation: of one that began the stretch without interrupts, [`submit_any`] ends that next.
+#[inline(always)]
+fn breathe(begins: bool) {
+    if begins {
+        interrupt::breathe_at_end();
+    } else {
+        interrupt::breathe();
     }
 }
 
@@ -267,7 +286,7 @@ fn sleep(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Option<Comple
         process.ledger.release_sleep();
         return Some(Completion::error(TransportError::NoSpace));
     };
-    time::set_timer(thread, waiter.op as usize, waiter.sequence, time::deadline(sqe.arg0));
+    time::set_timer(thread, waiter.op as usize, waiter.sequence, false, time::deadline(sqe.arg0));
     None
 }
 
@@ -283,20 +302,32 @@ fn cancel(thread: &'static Thread, user_data: u64) -> Completion {
 fn release(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
     let mut caps = process.caps.lock();
     let cap = caps.remove(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
-    let left = left_by(&caps, &cap);
     drop(caps);
-    drop(cap);
-    if let Some(endpoint) = left {
-        endpoint.process_left((process.pid, process.generation));
-    }
+    gone(process, cap);
     Ok(Completion::OK.into())
 }
 
-/// The endpoint that a process could receive from by `cap` only, which has left its table.
-fn left_by(caps: &CapTable<Cap>, cap: &Cap) -> Option<Arc<Endpoint>> {
-    let endpoint = cap.served()?;
-    let serves_still = |other: &Cap| other.served().is_some_and(|served| Arc::ptr_eq(served, endpoint));
-    if caps.iter().any(|(_, other)| serves_still(other)) { None } else { Some(endpoint.clone()) }
+/// A capability has left the table of a process. If it was the last by which that could receive from an endpoint, it answers nobody there any more.
+fn gone(process: &Process, cap: Cap) {
+    let endpoint = cap.served().cloned();
+    drop(cap);
+    let Some(endpoint) = endpoint else { return };
+    let serves_still =
+        |(_, other): (CapId, &Cap)| other.served().is_some_and(|served| Arc::ptr_eq(served, &endpoint));
+    let mut from = 0;
+    loop {
+        let caps = process.caps.lock();
+        if caps.iter_between(from, from + BREATH_SLOTS).any(serves_still) {
+            return;
+        }
+        from += BREATH_SLOTS;
+        if from >= caps.slots() {
+            break;
+        }
+        drop(caps);
+        interrupt::breathe();
+    }
+    endpoint.process_left((process.pid, process.generation));
 }
 
 fn copy(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
@@ -320,7 +351,7 @@ fn copy(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
 fn passable(cap: Option<&Cap>, wanted: u16, badge: u32) -> Decoded<Cap> {
     let cap = cap.ok_or(TransportError::BadCap)?;
     let object = cap.object().map_err(|_| TransportError::Revoked)?;
-    if wanted & !rights::ALL != 0 {
+    if wanted & !rights::KNOWN != 0 {
         return Err(TransportError::BadFlags);
     }
     if cap.rights & rights::GRANT == 0 || wanted & !cap.rights != 0 || !object.is_transferable() {
@@ -389,11 +420,9 @@ fn passenger<T>(
     let cap = passable(caps.get(id), held, 0)?;
     let value = rest()?;
     let moved = if is_moved { caps.remove(id) } else { None };
-    let left = moved.as_ref().and_then(|moved| left_by(&caps, moved));
     drop(caps);
-    drop(moved);
-    if let Some(endpoint) = left {
-        endpoint.process_left((process.pid, process.generation));
+    if let Some(moved) = moved {
+        gone(process, moved);
     }
     Ok((Some(cap), value))
 }
@@ -434,7 +463,13 @@ fn call_words(thread: &'static Thread, process: &Process, sqe: &Sqe, will_wait: 
     true
 }
 
-fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
+fn call(
+    thread: &'static Thread,
+    process: &Arc<Process>,
+    sqe: &Sqe,
+    will_wait: bool,
+    begins: bool,
+) -> Decoded<Reply> {
     let Found { object, rights: held, badge, epoch } = resolve(process, sqe.cap)?;
     if held & rights::CALL == 0 {
         return Err(TransportError::NotPermitted);
@@ -443,9 +478,12 @@ fn call(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: b
         if sqe.flags != 0 || sqe.xfer != 0 {
             return Err(TransportError::BadFlags);
         }
+        let method = sqe.method.min(99);
+        let what = u32::from(sqe.op) * 10_000 + object.interface() as u32 * 100 + method;
+        silence::note(percpu::this(), Path::Operation(what));
         let reply = methods::call(thread, process, &object, held, epoch, sqe);
         // Methods may be long, and a queue is full of them before anybody else's turn comes.
-        interrupt::breathe();
+        breathe(begins);
         return reply;
     };
     let method = u16::try_from(sqe.method).map_err(|_| TransportError::BadFlags)?;

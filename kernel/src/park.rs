@@ -104,8 +104,9 @@ pub fn park(
         let waiter = ring::accept(thread, user_data, Waitable::Park(key)).ok_or(TransportError::NoSpace)?;
         // The timer first: once the bucket is open, the operation may complete.
         if timeout_ns != u64::MAX {
-            time::set_timer(thread, waiter.op as usize, waiter.sequence, time::deadline(timeout_ns));
+            time::set_timer(thread, waiter.op as usize, waiter.sequence, true, time::deadline(timeout_ns));
         }
+        // Linked through the waiters: no memory (K-30).
         bucket.push(thread, key, &waiter);
         Ok(())
     });
@@ -149,6 +150,7 @@ pub fn unpark(thread: &'static Thread, address: u64, count: u64, direct: bool) -
         if found < wanted {
             break;
         }
+        crate::interrupt::breathe();
     }
     Completion::value(woken)
 }
@@ -158,10 +160,11 @@ fn wake(waiter: &Waiter, direct: bool) -> bool {
     ring::complete(waiter, &Completion::OK, direct)
 }
 
-/// Threads that are taken out of a bucket at once.
+/// Threads that are taken out of a bucket at once, and woken before others may run.
 const BATCH: usize = 8;
 
 /// Takes the first who are parked on `key`, as many as there is room for. Says how many.
+#[inline(always)]
 fn take_first(key: (u64, u64), taken: &mut [Option<Waiter>]) -> usize {
     let mut bucket = bucket(key).lock();
     let mut at = bucket.first;

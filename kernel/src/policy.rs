@@ -4,6 +4,7 @@ use crate::arch::percpu;
 use crate::methods::{Context, Outcome, Refusal};
 use crate::object::Object;
 use crate::ring::Completion;
+use crate::thread::Seat;
 use crate::time;
 use crate::tracing;
 use abi::{CLASS_INHERIT, CapId, Exception, TransportError, WEIGHT_INHERIT, WEIGHT_MAX, WEIGHT_MIN, rights};
@@ -49,7 +50,7 @@ impl Share {
 
     /// Gives it to a thread that has not run yet, together with its maker's debt: a chain of threads, each of which makes the next,
     /// pays for what it uses.
-    pub fn give(self, runnable: &mut Runnable<()>) {
+    pub fn give(self, runnable: &mut Runnable<Seat>) {
         let me = percpu::this();
         let mut made_by = None;
         if !me.current.get().is_null() {

@@ -1,25 +1,33 @@
 //! Processes: an address space, a table of capabilities, a ledger, and threads.
 
+use crate::arch::percpu;
 use crate::arch::switch;
 use crate::arch::{fpu, segments};
+use crate::chores;
 use crate::context::{self, CreateError};
 use crate::endpoint::Endpoint;
+use crate::interrupt::{self, Paces};
 use crate::lock::{Rank, SpinLock};
+use crate::mm::frames::FRAME_BYTES;
 use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
 use crate::mm::{frames, heap};
-use crate::object::{self, Cap, Session, ThreadExit, Waitable};
+pub use crate::name::Name;
+use crate::object::{self, Cap, ThreadExit, Waitable};
 use crate::policy::Share;
 use crate::ring::{self, Waiter};
 use crate::sched;
-use crate::thread::{self, Body, Start, Thread};
+use crate::session::{Denied, Session};
+use crate::silence::{self, Path};
+use crate::thread::{self, Body, Seat, Start, Thread};
 use ::sched::Spec;
-use abi::{CapId, MAX_NAME_BYTES};
+use abi::CapId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use kcore::captable::CapTable;
 use kcore::generation::ThreadRef;
+use kcore::quota::Kind;
 
 /// Thread records that one process may use.
 pub const PROCESS_THREAD_LIMIT: u32 = 1024;
@@ -37,32 +45,18 @@ const PROCESS_QUEUE_BYTES_LIMIT: u32 = 8 << 20;
 /// Processes that the machine may have.
 pub const MAX_PROCESSES: usize = 4096;
 /// Those who wait for one process's end, and how many of these places are its parent's alone.
-const MAX_WAITERS: usize = 64;
+const MAX_WAITERS: usize = 32;
 const WAITERS_OF_PARENT: usize = 8;
 
-/// A short name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name(pub [u8; MAX_NAME_BYTES]);
+/// Capabilities that are dropped before others may run: the dearest is a context's, some 5,000 instructions.
+const BREATH_CAPS: u32 = 2;
+/// Slots of a table of capabilities that are looked at before others may run.
+pub const BREATH_SLOTS: usize = 512;
 
-impl Name {
-    /// `None` if it is empty, too long, or has control characters, C1 and DEL included: names are printed.
-    pub fn new(text: &str) -> Option<Name> {
-        let mut bytes = [0; MAX_NAME_BYTES];
-        if text.is_empty() || text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control) {
-            return None;
-        }
-        bytes[..text.len()].copy_from_slice(text.as_bytes());
-        Some(Name(bytes))
-    }
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        let end = self.0.iter().position(|b| *b == 0).unwrap_or(MAX_NAME_BYTES);
-        core::str::from_utf8(&self.0[..end]).unwrap_or("?")
-    }
-}
+/// Frames that a thread costs beside its record: stack and ring.
+const THREAD_FRAMES: u64 = STACK_PAGES + 1;
 
 /// What a process uses of what is limited (K-07).
-#[derive(Default)]
 pub struct Ledger {
     records: AtomicU32,
     stack_pages: AtomicU32,
@@ -71,6 +65,8 @@ pub struct Ledger {
     message_bytes: AtomicU32,
     /// Bytes of the queues of endpoints that it made.
     queue_bytes: AtomicU32,
+    /// All but sleeps and messages counts there, too.
+    session: Arc<Session>,
 }
 
 fn take(counter: &AtomicU32, amount: u32, limit: u32) -> bool {
@@ -79,8 +75,63 @@ fn take(counter: &AtomicU32, amount: u32, limit: u32) -> bool {
 }
 
 impl Ledger {
-    /// Gives the pages of one stack back.
+    /// How many rows it has.
+    pub const ROWS: usize = 5;
+
+    /// What is charged to the process now, by name.
+    pub fn rows(&self) -> [(&'static str, u64); Ledger::ROWS] {
+        [
+            ("own_thread_records", &self.records),
+            ("own_stack_pages", &self.stack_pages),
+            ("own_sleeps", &self.sleeps),
+            ("own_message_bytes", &self.message_bytes),
+            ("own_queue_bytes", &self.queue_bytes),
+        ]
+        .map(|(name, used)| (name, u64::from(used.load(Ordering::Relaxed))))
+    }
+
+    fn new(session: Arc<Session>) -> Ledger {
+        let [records, stack_pages, sleeps, message_bytes, queue_bytes] = [const { AtomicU32::new(0) }; 5];
+        Ledger { records, stack_pages, sleeps, message_bytes, queue_bytes, session }
+    }
+
+    /// Whom its process works for.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// One more thread record, if the process and its session may.
+    fn take_record(&self) -> Result<(), MakeError> {
+        if !take(&self.records, 1, PROCESS_THREAD_LIMIT) {
+            return Err(MakeError::Threads);
+        }
+        self.session.take(Kind::Threads, 1).map_err(|denied| {
+            self.records.fetch_sub(1, Ordering::Relaxed);
+            MakeError::Quota(denied)
+        })
+    }
+
+    /// One fewer.
+    fn release_record(&self) {
+        self.records.fetch_sub(1, Ordering::Relaxed);
+        self.session.release(Kind::Threads, 1);
+    }
+
+    /// The pages of one more stack, and a ring.
+    fn take_stack(&self) -> Result<(), MakeError> {
+        let pages = STACK_PAGES as u32;
+        if !take(&self.stack_pages, pages, PROCESS_THREAD_LIMIT * pages) {
+            return Err(MakeError::Threads);
+        }
+        self.session.take(Kind::Memory, THREAD_FRAMES * FRAME_BYTES).map_err(|denied| {
+            self.stack_pages.fetch_sub(pages, Ordering::Relaxed);
+            MakeError::Quota(denied)
+        })
+    }
+
+    /// Gives the pages of one stack back, and the ring's.
     pub fn release_stack(&self) {
+        self.session.release(Kind::Memory, THREAD_FRAMES * FRAME_BYTES);
         self.stack_pages.fetch_sub(STACK_PAGES as u32, Ordering::Relaxed);
     }
     /// One more sleep, if the process may.
@@ -93,11 +144,19 @@ impl Ledger {
     }
     /// So many bytes of queues more, if the process may.
     pub fn take_queue(&self, bytes: u32) -> bool {
-        take(&self.queue_bytes, bytes, PROCESS_QUEUE_BYTES_LIMIT)
+        if !take(&self.queue_bytes, bytes, PROCESS_QUEUE_BYTES_LIMIT) {
+            return false;
+        }
+        let is_paid = self.session.take(Kind::Memory, bytes.into()).is_ok();
+        if !is_paid {
+            self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        is_paid
     }
     /// So many fewer.
     pub fn release_queue(&self, bytes: u32) {
         self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.session.release(Kind::Memory, bytes.into());
     }
 }
 
@@ -126,7 +185,23 @@ pub struct StackCharge(Arc<Process>);
 
 impl Drop for StackCharge {
     fn drop(&mut self) {
-        self.0.ledger.records.fetch_sub(1, Ordering::Relaxed);
+        self.0.ledger.release_record();
+    }
+}
+
+/// A process's place in the quota of its session.
+struct Place(Arc<Session>);
+
+impl Place {
+    fn take(session: &Arc<Session>) -> Result<Place, MakeError> {
+        session.take(Kind::Processes, 1).map_err(MakeError::Quota)?;
+        Ok(Place(session.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.release(Kind::Processes, 1);
     }
 }
 
@@ -149,6 +224,18 @@ struct Inner {
     waiters: Vec<Waiter>,
 }
 
+impl Inner {
+    /// Takes a thread out of the list; the last one takes its place.
+    fn unlist(&mut self, thread: &Thread) {
+        let at = thread.listed_at.load(Ordering::Relaxed) as usize;
+        debug_assert!(self.threads.get(at) == Some(&thread.tid()), "a thread is not where it is listed");
+        self.threads.swap_remove(at);
+        if let Some(moved) = self.threads.get(at).and_then(|tid| thread::get(*tid)) {
+            moved.listed_at.store(at as u32, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A process.
 pub struct Process {
     /// Its number.
@@ -167,6 +254,8 @@ pub struct Process {
     pub ledger: Arc<Ledger>,
     /// Whom it works for.
     pub session: Arc<Session>,
+    /// Its place in that one's quota, until it has ended.
+    place: SpinLock<Option<Place>>,
     /// The context that every thread of it gets.
     template: Option<Spec>,
     /// Moves on when handles are revoked.
@@ -237,6 +326,8 @@ pub enum MakeError {
     Caps,
     /// No CPU has the time that the process's template asks for.
     Time,
+    /// The session may not have as much.
+    Quota(Denied),
 }
 
 impl MakeError {
@@ -247,14 +338,18 @@ impl MakeError {
             MakeError::Memory => "no memory left for a kernel stack or ring",
             MakeError::Table => "the machine has no record left",
             MakeError::Caps => "the process's capability table is full",
+            MakeError::Quota(_) => "a quota of the session is used up",
             MakeError::Time => "no CPU has as much time left as each thread is to have",
         }
     }
 }
 
 impl From<SpaceError> for MakeError {
-    fn from(_: SpaceError) -> MakeError {
-        MakeError::Memory
+    fn from(error: SpaceError) -> MakeError {
+        match error {
+            SpaceError::Quota(denied) => MakeError::Quota(denied),
+            _ => MakeError::Memory,
+        }
     }
 }
 
@@ -267,8 +362,9 @@ impl Process {
         template: Option<Spec>,
     ) -> Result<Arc<Process>, MakeError> {
         let limit = (frames::total() / 2).max(PROCESS_FRAME_LIMIT_MIN);
-        let space = Space::new(limit).ok_or(MakeError::Memory)?;
-        let ledger = heap::try_arc(Ledger::default()).map_err(|_| MakeError::Memory)?;
+        let place = Place::take(&session)?;
+        let space = Space::new(limit, &session)?;
+        let ledger = heap::try_arc(Ledger::new(session.clone())).map_err(|_| MakeError::Memory)?;
         let mut table = TABLE.lock();
         let free = table.slots.iter().position(|(_, process)| process.is_none());
         let at = match free {
@@ -290,6 +386,7 @@ impl Process {
             caps: SpinLock::new(Rank::Process, CapTable::new(PROCESS_CAP_LIMIT)),
             ledger,
             session,
+            place: SpinLock::new(Rank::Object, Some(place)),
             template,
             epoch: AtomicU64::new(1),
             inner: SpinLock::new(
@@ -386,22 +483,18 @@ impl Process {
         ring_address: Option<u64>,
         detached: bool,
     ) -> Result<NewThread, MakeError> {
-        if !take(&self.ledger.records, 1, PROCESS_THREAD_LIMIT) {
-            return Err(MakeError::Threads);
-        }
+        self.ledger.take_record()?;
         let charge = StackCharge(self.clone());
-        let pages = STACK_PAGES as u32;
-        if !take(&self.ledger.stack_pages, pages, PROCESS_THREAD_LIMIT * pages) {
-            return Err(MakeError::Threads);
-        }
+        self.ledger.take_stack()?;
         let context = match self.template {
             None => None,
-            Some(spec) => match context::create(spec, None, &self.session) {
+            Some(spec) => match context::create(spec, None, &self.session, self.lineage()) {
                 Ok(ctx) => Some(ctx),
                 Err(error) => {
                     self.ledger.release_stack();
                     return Err(match error {
                         CreateError::Memory => MakeError::Memory,
+                        CreateError::Quota(denied) => MakeError::Quota(denied),
                         _ => MakeError::Time,
                     });
                 }
@@ -414,6 +507,11 @@ impl Process {
             (Err(_), Some(ctx)) => context::abandon(ctx),
         }
         made
+    }
+
+    /// The line that the contexts of its template are of.
+    fn lineage(&self) -> u64 {
+        u64::from(self.generation << 16 ^ self.pid)
     }
 
     fn make_charged(
@@ -447,14 +545,15 @@ impl Process {
         };
         let top = stack.top();
         let body = Body { process: self.clone(), stack, ring_frame, ring_address, exit: exit.clone(), start };
-        let thread = match thread::claim(body) {
-            Ok(thread) => thread,
+        let seat = match thread::claim(body) {
+            Ok(seat) => seat,
             Err(body) => {
                 self.unmap_ring(ring_address);
                 frames::free(ring_frame);
                 return Err(undo(body.stack, MakeError::Table));
             }
         };
+        let thread = seat.thread();
         exit.set_target(thread.reference());
         thread.fs_base.set(fs_base);
         // SAFETY: a new stack that nobody stands on.
@@ -462,14 +561,17 @@ impl Process {
         let listed = {
             let mut inner = self.inner.lock();
             inner.threads.try_reserve(1).is_ok() && {
+                thread.listed_at.store(inner.threads.len() as u32, Ordering::Relaxed);
                 inner.threads.push(thread.tid());
                 true
             }
         };
         // What the scheduling core allocates for the thread, and next.
-        let kept = heap::keep(::sched::Runnable::<()>::LAYOUTS);
+        let kept = heap::keep(::sched::Runnable::<Seat>::LAYOUTS);
         if !listed || kept.is_none() {
-            self.inner.lock().threads.retain(|tid| *tid != thread.tid());
+            if listed {
+                self.inner.lock().unlist(thread);
+            }
             ring::close(thread);
             self.unmap_ring(ring_address);
             frames::free(ring_frame);
@@ -478,7 +580,7 @@ impl Process {
         }
         self.live_threads.fetch_add(1, Ordering::AcqRel);
         self.unreaped_threads.fetch_add(1, Ordering::AcqRel);
-        let runnable = ::sched::Runnable::new(::sched::ThreadId(u64::from(thread.tid())), ());
+        let runnable = ::sched::Runnable::new(::sched::ThreadId(u64::from(thread.tid())), seat);
         Ok(NewThread { runnable, exit })
     }
 
@@ -532,8 +634,10 @@ impl Process {
         }
         *verdict = Some((code, reason));
         drop(verdict);
-        // One thread at a time, from the last: waking takes locks that must not be taken under the list's, and threads that leave
-        // the list meanwhile only move others to places that are still to come. New ones see `ending` themselves.
+        // One thread at a time, from the last: waking takes locks that must not be taken under the list's. A thread that leaves the list
+        // meanwhile is replaced by the last one, which was woken already, or is gone. New ones see `ending` themselves. Others run between: there
+        // may be a thousand.
+        let mut paces = Paces::of_wakes();
         let mut at = self.inner.lock().threads.len();
         while at > 0 {
             at -= 1;
@@ -543,21 +647,30 @@ impl Process {
             };
             let Some(who) = who else { continue };
             context::strip(&who);
-            sched::wake(&who, false);
             if let Some(thread) = thread::get(who.tid) {
                 crate::arch::smp::kick(thread.cpu.load(Ordering::Relaxed) as usize);
             }
+            paces.step();
         }
         true
     }
 
-    /// The last thread is gone: lets go of everything, and tells those who wait.
+    /// The last thread is gone: lets go of everything, in pieces between which others run.
     fn finish(&self, code: i64, reason: Reason) {
         // Capabilities first: servers and peers learn that we are gone. The table takes no more: one that arrived late and named this process
         // would keep it for ever.
         let mut caps = core::mem::replace(&mut *self.caps.lock(), CapTable::new(0));
-        caps.drain().for_each(drop);
+        let (mut slots, mut paces) = (Paces::of(BREATH_SLOTS as u32), Paces::of(BREATH_CAPS));
+        for index in 0..caps.slots() {
+            slots.step();
+            if let Some(cap) = caps.take_at(index) {
+                drop(cap);
+                paces.step();
+            }
+        }
         drop(caps);
+        // From here on its last thread runs on the kernel's tables, also when it comes back from a pause.
+        sched::unload(self.space.retire());
         self.space.destroy();
         let mut table = TABLE.lock();
         let slot = table.slots.get_mut(self.pid as usize - 1);
@@ -565,6 +678,8 @@ impl Process {
             slot.and_then(|(generation, process)| process.take_if(|_| *generation == self.generation));
         drop(table);
         drop(listed);
+        let place = self.place.lock().take();
+        drop(place);
         *self.verdict.lock() = Some((code, reason));
     }
 
@@ -579,7 +694,7 @@ impl Process {
 
 /// A thread that is made and not yet started.
 pub struct NewThread {
-    runnable: ::sched::Runnable<()>,
+    runnable: ::sched::Runnable<Seat>,
     /// How it will end.
     pub exit: Arc<ThreadExit>,
 }
@@ -615,28 +730,35 @@ extern "C" fn thread_begin(_: u64) -> ! {
         rsp: body.start.stack,
         ss: segments::USER_DATA.into(),
     };
-    if thread.marks.load(Ordering::Relaxed) != 0 {
+    if thread.life().has_errands() {
         context::see_to(thread);
     }
     if body.process.is_ending() {
         exit_current(0);
     }
+    sched::end_silence();
     // SAFETY: a frame on our own stack with user selectors; the registers were just reset.
     unsafe { switch::enter_user_at(&frame) }
 }
 
 /// Ends the current thread.
 pub fn exit_current(code: i64) -> ! {
+    silence::begins(percpu::this(), Path::End);
     let thread = thread::current();
     let body = thread.body();
     let process = body.process.clone();
     thread.sq.invalidate();
+    // Before its last look for contexts, and before anything that lets others run: it must not be stopped for want of one.
+    sched::exit();
     // Others may look for what the one in our handoff place has, while we wait for them.
     sched::settle_handoff();
     withdraw_all(thread);
     if thread.served.get() {
         fail_unanswered(&process, &thread.reference());
     }
+    chores::tend(thread);
+    // The last pause before its tables and its place are given up: when a thousand threads end, interrupts are served before each.
+    interrupt::breathe();
     context::thread_ends(thread);
     crate::time::cancel_timer(thread, thread::TIMEOUT);
     // From here on completions find nobody.
@@ -651,13 +773,14 @@ pub fn exit_current(code: i64) -> ! {
         process.unmap_ring(body.ring_address);
         frames::free(body.ring_frame);
     }
-    process.inner.lock().threads.retain(|tid| *tid != thread.tid());
+    process.inner.lock().unlist(thread);
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
     thread.exit_code.set(code);
     if last {
         process.ending.store(true, Ordering::Release);
         let (code, reason) = process.verdict.lock().take().unwrap_or((code, Reason::Exited));
         process.finish(code, reason);
+        chores::tend(thread);
     }
     drop(process);
     sched::end()
@@ -676,10 +799,13 @@ fn withdraw_all(thread: &Thread) {
                 context::loan::settle_slowly(ctx, &waiter);
             }
             ring::forget(thread, &waiter);
+            // Looking for it in a long queue takes time.
+            interrupt::breathe();
         } else {
-            // Bounded: the other CPU is in the kernel, which does not preempt itself, and we hold nothing that it could wait for.
+            // Bounded: the other CPU is in the kernel, which does not preempt itself, and we hold nothing that it could wait for. But its
+            // path may be long, and ours is as long then: interrupts are served meanwhile (K-26).
             crate::arch::cpu::pause();
-            crate::mm::tlb::poll();
+            interrupt::breathe();
         }
     }
 }
@@ -691,17 +817,24 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
     let mut from = 0;
     loop {
         let caps = process.caps.lock();
-        let next = caps.iter_from(from).find_map(|(id, cap)| {
+        let next = caps.iter_between(from, from + BREATH_SLOTS).find_map(|(id, cap)| {
             let is_new = |endpoint: &&Arc<Endpoint>| endpoint.search.load(Ordering::Relaxed) != search;
             Some((id, cap.served().filter(is_new)?.clone()))
         });
+        let slots = caps.slots();
         drop(caps);
-        let Some((id, endpoint)) = next else { return };
-        endpoint.search.store(search, Ordering::Relaxed);
-        endpoint.server_ended(server);
-        drop(endpoint);
-        crate::interrupt::breathe();
-        from = usize::from(id.index()) + 1;
+        match next {
+            Some((id, endpoint)) => {
+                endpoint.search.store(search, Ordering::Relaxed);
+                endpoint.server_ended(server);
+                from = usize::from(id.index()) + 1;
+            }
+            None => from += BREATH_SLOTS,
+        }
+        interrupt::breathe();
+        if from >= slots {
+            return;
+        }
     }
 }
 
@@ -728,6 +861,12 @@ pub fn exit_if_ending(thread: &Thread) {
     if thread.body().process.is_ending() {
         exit_current(0);
     }
+}
+
+/// Process number `pid`.
+pub fn get(pid: u32) -> Option<Arc<Process>> {
+    let table = TABLE.lock();
+    table.slots.get((pid as usize).checked_sub(1)?)?.1.clone()
 }
 
 /// All processes, in order of their numbers, from slot `from`; `visit` says whether to go on.

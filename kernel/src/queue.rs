@@ -5,6 +5,7 @@
 use crate::process::Ledger;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use kcore::callq::CallQueue;
 
 /// Places that an empty queue keeps: most have no more, and need not allocate again.
 pub const KEPT: usize = 16;
@@ -45,6 +46,19 @@ impl<T> Queue for VecDeque<T> {
     }
     fn grow(&mut self, more: usize) -> bool {
         self.try_reserve_exact(more).is_ok()
+    }
+}
+
+impl<T> Queue for CallQueue<T> {
+    const PLACE_BYTES: usize = CallQueue::<T>::PLACE_BYTES;
+    fn taken(&self) -> usize {
+        self.len()
+    }
+    fn places(&self) -> usize {
+        self.places()
+    }
+    fn grow(&mut self, more: usize) -> bool {
+        self.grow(more)
     }
 }
 

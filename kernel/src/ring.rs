@@ -4,18 +4,21 @@
 //! completion is ever lost (K-11). I-R2: what the program writes into the shared page is read once, checked, and never believed again.
 
 use crate::arch::mem::{publish_48, snapshot_64};
+use crate::arch::percpu;
 use crate::context::loan;
 use crate::object::Waitable;
 use crate::process::Process;
 use crate::sched;
+use crate::silence::{self, Path};
 use crate::thread::{self, OPS, TIMEOUT, Thread};
 use crate::time;
-use abi::{CQ_ENTRIES, Cqe, Op, Ring, SQ_ENTRIES, SQE_VERSION, Sqe, TransportError};
+use abi::{CQ_ENTRIES, Cqe, OP_END_LEASE, Op, Ring, SQ_ENTRIES, SQE_VERSION, Sqe, TransportError};
 use alloc::sync::Arc;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
-use kcore::sqlease::SqLease;
+use kcore::life::Event;
+use kcore::sqlease::{SqLease, SqOwner, StaleSqConsumer, Verified};
 
 /// What a completion says, without the caller's own number: the rest of a [`Cqe`].
 #[repr(C)]
@@ -62,7 +65,7 @@ impl Completion {
 }
 
 /// Who is told when something happens: a thread, and which of its operations.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiter {
     /// The thread.
     pub thread: ThreadRef,
@@ -114,9 +117,17 @@ impl RingSide {
         }
     }
 
-    /// Of a new thread, with its page.
-    pub fn open(page: *mut Ring) -> RingSide {
-        RingSide { page, ..RingSide::closed() }
+    /// Of a new thread, with its page. Nothing is under way in one that is closed.
+    pub fn open(&mut self, page: *mut Ring) {
+        self.close();
+        self.page = page;
+    }
+
+    /// Of no thread any more. Nothing is under way: whoever ends has withdrawn it all.
+    fn close(&mut self) {
+        debug_assert!(self.busy == 0 && self.pending.iter().all(Option::is_none), "operations under way");
+        self.page = core::ptr::null_mut();
+        (self.cq_tail, self.busy, self.reserved, self.need, self.sequence) = (0, 0, 0, 0, 0);
     }
 
     /// Completions that the program has not taken. Nonsense in the shared page makes it look full, which harms its writer only.
@@ -328,6 +339,7 @@ pub fn receives(thread: &Thread) -> bool {
 }
 
 /// Runs `then` while the operation is under way and cannot complete; nothing, if it is over.
+#[inline(always)]
 pub fn while_pending<R>(thread: &Thread, waiter: &Waiter, then: impl FnOnce() -> R) -> Option<R> {
     let ring = thread.ring.lock();
     let pending = ring.pending[waiter.op as usize].as_ref()?;
@@ -363,8 +375,8 @@ fn post(thread: &'static Thread, waiter: &Waiter, completion: &Completion) -> Po
     if wake { Posted::Wakes } else { Posted::Quiet }
 }
 
-/// The timer of an operation fired.
-pub fn timer_due(waiter: &Waiter) {
+/// The timer of a park fired.
+pub fn park_due(waiter: &Waiter) {
     let Some(thread) = thread::get(waiter.thread.tid) else { return };
     let ring = thread.ring.lock();
     let pending = ring.pending[waiter.op as usize].as_ref().filter(|p| p.sequence == waiter.sequence);
@@ -373,11 +385,8 @@ pub fn timer_due(waiter: &Waiter) {
         _ => None,
     };
     drop(ring);
-    match parked {
-        Some(key) => crate::park::timed_out(waiter, key),
-        None => {
-            complete(waiter, &time::SLEPT, false);
-        }
+    if let Some(key) = parked {
+        crate::park::timed_out(waiter, key);
     }
 }
 
@@ -422,9 +431,33 @@ pub fn forget(thread: &Thread, waiter: &Waiter) {
 /// Closes the ring of a thread that ends and has nothing under way: later completions find nobody.
 pub fn close(thread: &Thread) {
     let mut ring = thread.ring.lock();
-    debug_assert!(ring.pending.iter().all(Option::is_none), "a thread ends with operations under way");
-    thread.generation.store(0, Ordering::Release);
-    *ring = RingSide::closed();
+    thread.must(&mut thread.wait.lock(), Event::Close);
+    ring.close();
+}
+
+// ---- leases that end on purpose ----------------------------------------------------------------------------------------------
+
+/// The kernel was booted with `endlease`.
+static MAY_END_LEASES: AtomicBool = AtomicBool::new(false);
+
+/// From now on programs may end leases.
+pub fn allow_ending_leases() {
+    MAY_END_LEASES.store(true, Ordering::Relaxed);
+}
+
+/// An entry of an unknown operation; [`abi::OP_END_LEASE`] is known to a kernel that was booted with `endlease`. It does what will be done by who
+/// takes a ring over: today a ring has one consumer only, the thread itself, and no program can make it a stale one (K-12).
+#[cold]
+pub fn end_lease(thread: &Thread, sqe: &Sqe) -> Completion {
+    if sqe.op != OP_END_LEASE || !MAY_END_LEASES.load(Ordering::Relaxed) {
+        return Completion::error(TransportError::UnknownOp);
+    }
+    let pid = |thread: &Thread| thread.pid.load(Ordering::Relaxed);
+    let target = if sqe.arg0 == 0 { Some(thread) } else { thread::get(sqe.arg0 as u32) };
+    let Some(target) = target.filter(|target| pid(target) == pid(thread)) else {
+        return Completion::error(TransportError::BadMessage);
+    };
+    Completion::value(target.sq.invalidate().into())
 }
 
 // ---- submissions ----------------------------------------------------------------------------------------------------------
@@ -445,6 +478,9 @@ pub fn drain(
     consume(thread, page, will_wait)
 }
 
+/// Entries that are done in place and taken together without a look at the clock.
+const SHORT_QUEUE: u32 = 4;
+
 /// The beginning of a NOP without flags: the whole of what it says but for its number.
 const PLAIN_NOP: u64 = Op::Nop as u64 | (SQE_VERSION as u64) << 8;
 
@@ -461,12 +497,10 @@ fn complete_nops(
     let mut ring = thread.ring.lock();
     ring.put(0, user_data, &Completion::OK);
     let mut count = 0;
-    while count < most && thread.sq.verify(lease).is_ok() {
-        // SAFETY: the thread's own ring page; each word is read once.
-        let [first, user_data] = unsafe {
-            let from = &raw const (*page).sq[(head.wrapping_add(count) % SQ_ENTRIES) as usize];
-            from.cast::<[u64; 2]>().read_volatile()
-        };
+    while count < most
+        && let Ok(verified) = verify(thread, lease)
+    {
+        let (_, [first, user_data]) = entry(page, head.wrapping_add(count), verified);
         if first != PLAIN_NOP {
             break;
         }
@@ -475,6 +509,27 @@ fn complete_nops(
     }
     ring.publish(count + 1);
     count
+}
+
+/// May one more entry be taken?
+#[inline(always)]
+fn verify(thread: &Thread, lease: &SqLease) -> Result<Verified, StaleSqConsumer> {
+    if cfg!(feature = "planted-stale-consumer") {
+        // The bug: a ring that nobody else has is asked.
+        let other = SqOwner::new();
+        return other.acquire_syscall(0).map_err(|_| StaleSqConsumer).and_then(|its| other.verify(&its));
+    }
+    thread.sq.verify(lease)
+}
+
+/// The entry at `head`, and its first two words; for one whose lease was found to hold.
+#[inline(always)]
+fn entry(page: *const Ring, head: u32, _verified: Verified) -> (*const Sqe, [u64; 2]) {
+    // SAFETY: the thread's own ring page, mapped while it lives; each word is read once.
+    unsafe {
+        let from = &raw const (*page).sq[(head % SQ_ENTRIES) as usize];
+        (from, from.cast::<[u64; 2]>().read_volatile())
+    }
 }
 
 #[inline(never)]
@@ -499,6 +554,9 @@ fn consume(
         thread.sq.release(lease);
         return Err(TransportError::BadMessage);
     }
+    if count > SHORT_QUEUE {
+        silence::begins(percpu::this(), Path::Queue);
+    }
     let mut left = count;
     while left > 0 {
         if credits == 0 {
@@ -509,15 +567,13 @@ fn consume(
         }
         credits -= 1;
         left -= 1;
-        if thread.sq.verify(&lease).is_err() {
+        let Ok(verified) = verify(thread, &lease) else {
             result = Err(TransportError::StaleSqConsumer);
             break;
-        }
-        // SAFETY: as above.
-        let from = unsafe { &raw const (*page).sq[(head % SQ_ENTRIES) as usize] };
+        };
+        // An entry that is something else by the time it is copied is that.
+        let (from, [first, user_data]) = entry(page, head, verified);
         head = head.wrapping_add(1);
-        // SAFETY: as above; each word is read once. An entry that is something else by the time it is copied is that.
-        let [first, user_data] = unsafe { from.cast::<[u64; 2]>().read_volatile() };
         if first == PLAIN_NOP {
             let nops = 1 + complete_nops(thread, &lease, page, head, user_data, left.min(credits));
             (head, left, credits) = (head.wrapping_add(nops - 1), left - (nops - 1), credits - (nops - 1));
@@ -567,9 +623,10 @@ pub fn unread(thread: &Thread) -> u32 {
 /// The end of [`wait`], whose completions are still missing: the ring says how many are needed.
 #[inline(never)]
 fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
+    debug_assert!(!thread.chores.any(), "a thread waits and has chores left");
     let deadline = if timeout_ns == u64::MAX { u64::MAX } else { time::deadline(timeout_ns) };
     if deadline != u64::MAX {
-        time::set_timer(thread, TIMEOUT, 0, deadline);
+        time::set_timer(thread, TIMEOUT, 0, false, deadline);
     }
     let unread = loop {
         // Whoever ends a process says so before it wakes the threads; one that was not woken yet will see it here, or be woken.
@@ -584,6 +641,9 @@ fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
             break unread;
         }
         ring.need = min;
+        drop(ring);
+        // Threads that are woken for nothing, one after the other, would keep interrupts waiting.
+        crate::interrupt::breathe();
     };
     if deadline != u64::MAX {
         time::cancel_timer(thread, TIMEOUT);

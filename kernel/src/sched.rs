@@ -3,51 +3,65 @@
 //! Each CPU's queue is a `sched::Cpu` under the CPU's own lock. A switch holds that lock, and the *wait* lock of the thread that
 //! is left if it blocks, until the next thread stands on its own stack: so nobody can run a thread that is still being left.
 
+mod admission;
 mod budgets;
+mod events;
 mod idle;
+mod lives;
 mod looks;
 mod moves;
+mod spaces;
 
+pub use admission::{Desk, HOST_PIECES, TRIES, admit, host, judge_change, readmit, take_overload};
 pub use budgets::{
-    NotBound, bind_current, bind_queued, context_info, current_may_run_on, depend, free, may_run_on, obey,
-    readmit, send_home, take_context, yield_to,
+    NotBound, bind_current, bind_queued, context_info, current_may_run_on, depend, find_nothing, may_run_on,
+    obey, send_home, take_context, yield_to,
+};
+pub use events::{
+    found_interrupt_ends, goes_back, interrupt_begins, interrupt_ends, interrupt_is_found, look,
+    look_as_asked, look_for_woken, measure_ways,
 };
 pub use idle::idle_loop;
+pub use lives::{doom, exit, run, start, wake, wake_thread};
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
+pub use spaces::{leave_space, unload};
 
 use crate::arch::percpu::{self, PerCpu};
-use crate::arch::{cpu, features, fpu, segments, smp, switch};
-use crate::context::{self, Ctx};
+use crate::arch::{features, fpu, segments, smp, switch};
+use crate::context::notify::{self, News};
 use crate::lock::{Guard, Rank, SpinLock};
-use crate::mm::paging;
 use crate::mm::stacks::OffStackToken;
 use crate::mm::tlb::AtomicMask;
-use crate::thread::{self, State, Thread, Wait};
-use crate::time;
+use crate::thread::{self, Seat, Thread, Wait};
+use crate::time::{self, Bill};
 use crate::tracing::{self, Why};
 use budgets::stop;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use kcore::generation::ThreadRef;
+use kcore::life::{Action, Event};
 use kcore::timerq::TimerQueue;
-use looks::assert_time;
-use moves::balance;
+use lives::{follow, requeue};
 use sched::{
     Blocked, CpuId, CpuMask, Decision, Effect, Evicted, Landscape, Noted, PolicyKind, Replaced, Runnable,
-    ThreadId, Topology,
+    Topology,
 };
+use spaces::load_space;
 use trace::Kind;
 
-type Queue = sched::Cpu<()>;
+type Queue = sched::Cpu<Seat>;
 
 /// The scheduling state of one CPU.
 pub struct CpuSched {
     /// Who runs and who waits to.
     pub queue: SpinLock<Queue>,
-    /// Deadlines that this CPU's timer serves.
-    pub timers: SpinLock<TimerQueue>,
-    /// The nearest of them (`u64::MAX`: none); written under `timers`.
-    pub next_deadline: AtomicU64,
+    /// Deadlines that this CPU's timer serves, by `Class` of who set them.
+    pub timers: SpinLock<[TimerQueue; 2]>,
+    /// The nearest of each (`u64::MAX`: none); written under `timers`.
+    pub nearest: [AtomicU64; 2],
+    /// Those of others wait until then, because somebody runs on a promise (S-16); 0 if they do not.
+    pub held_until_ns: Cell<u64>,
+    /// How long the interrupt under way may work for others than who runs.
+    pub service_left_ns: Cell<u64>,
     /// The idle loop's saved stack pointer.
     idle_rsp: Cell<u64>,
     /// Whose *wait* lock is held over the switch.
@@ -57,15 +71,15 @@ pub struct CpuSched {
     /// It was left for this.
     after: Cell<Option<After>>,
     /// Its context makes it stop.
-    evicted: Cell<Option<(&'static Thread, Evicted<()>)>>,
+    evicted: Cell<Option<(&'static Thread, Evicted<Seat>)>>,
     /// Its context, if the observer of that is to be told something.
-    news: Cell<Option<&'static Ctx>>,
-    /// `resched` or `handoff` are set: see to it before the thread goes back to user mode.
-    attention: Cell<bool>,
+    news: Cell<Option<News>>,
+    /// What to see to before a thread goes back to user mode: [`ATTEND`], [`MEASURED`].
+    attention: Cell<u8>,
     /// Somebody else should run.
     resched: Cell<bool>,
     /// Who runs next if the current thread waits before it goes back to user mode. In no queue.
-    handoff: Cell<Option<Runnable<()>>>,
+    handoff: Cell<Option<Runnable<Seat>>>,
     /// That one takes the current thread's context along.
     lends: Cell<bool>,
     /// Nothing to run, and it said so in [`IDLE`].
@@ -76,10 +90,15 @@ pub struct CpuSched {
     pub in_dispatch: Cell<bool>,
 }
 
+/// `resched` or `handoff` are set.
+const ATTEND: u8 = 1;
+/// The stretch without interrupts is measured (`silence`).
+const MEASURED: u8 = 2;
+
 /// What is done for a thread when it stands on its stack no more.
 enum After {
     /// It was left only to be placed anew.
-    Requeue(ThreadRef),
+    Requeue(&'static Thread),
     /// It ended.
     Reap(&'static Thread),
 }
@@ -98,16 +117,18 @@ impl CpuSched {
     pub fn new(id: usize) -> CpuSched {
         let id = CpuId::new(id).expect("a CPU number");
         CpuSched {
-            queue: SpinLock::new(Rank::Cpu, Queue::new(id, policy(), time::now_ns())),
-            timers: SpinLock::new(Rank::Timers, TimerQueue::new()),
-            next_deadline: AtomicU64::new(u64::MAX),
+            queue: SpinLock::new(Rank::Cpu, admission::queue(id)),
+            timers: SpinLock::new(Rank::Timers, [const { TimerQueue::new() }; 2]),
+            nearest: [const { AtomicU64::new(u64::MAX) }; 2],
+            held_until_ns: Cell::new(0),
+            service_left_ns: Cell::new(u64::MAX),
             idle_rsp: Cell::new(0),
             leaving: Cell::new(None),
             is_work_left: Cell::new(false),
             after: Cell::new(None),
             evicted: Cell::new(None),
             news: Cell::new(None),
-            attention: Cell::new(false),
+            attention: Cell::new(0),
             resched: Cell::new(false),
             handoff: Cell::new(None),
             lends: Cell::new(false),
@@ -132,9 +153,31 @@ impl CpuSched {
         self.is_work_left.set(true);
     }
 
+    #[inline(always)]
+    fn ask_for(&self, what: u8) {
+        self.attention.set(self.attention.get() | what);
+    }
+
+    /// The time without interrupts is measured: it is to end with the return to user mode.
+    #[inline(always)]
+    pub fn ask_for_end_of_silence(&self) {
+        self.ask_for(MEASURED);
+    }
+
+    /// Others may have to run.
+    #[inline(always)]
+    pub fn is_attention_asked(&self) -> bool {
+        self.attention.get() & ATTEND != 0
+    }
+
+    #[inline(always)]
+    fn attended(&self) {
+        self.attention.set(self.attention.get() & !ATTEND);
+    }
+
     fn want_switch(&self) {
         self.resched.set(true);
-        self.attention.set(true);
+        self.ask_for(ATTEND);
     }
 }
 
@@ -155,12 +198,12 @@ pub fn policy() -> PolicyKind {
 pub fn restart() {
     let me = percpu::this();
     let id = CpuId::new(me.id).expect("a CPU number");
-    let mut queue = Queue::new(id, policy(), time::now_ns());
+    let mut queue = admission::queue(id);
     core::mem::swap(&mut queue, &mut me.sched.queue.lock());
     assert!(queue.stays_idle(), "the clock was set while threads ran");
 }
 
-/// All CPUs are up: wake-ups may use them.
+/// All CPUs are up: wake-ups may use them. At boot (K-30).
 pub fn set_topology(topology: Topology) {
     TOPOLOGY.store(alloc::boxed::Box::leak(alloc::boxed::Box::new(topology)), Ordering::Release);
 }
@@ -172,70 +215,14 @@ fn topology() -> Option<&'static Topology> {
 
 // ---- waking ---------------------------------------------------------------------------------------------------------------
 
-/// What came of a wake-up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Woken {
-    /// It will run.
-    Yes,
-    /// It had not come to wait yet, and will not.
-    Early,
-    /// No such thread any more.
-    Stale,
-}
-
-/// Lets a thread go on, if it is still the one that is meant. With `direct` it runs here as soon as the current thread waits, in what is left
-/// of that one's slice: the fast path of a call to a waiting server.
-pub fn wake(who: &ThreadRef, direct: bool) -> Woken {
-    match thread::get(who.tid) {
-        Some(thread) => wake_thread(thread, who, direct),
-        None => Woken::Stale,
-    }
-}
-
-/// As [`wake`], of the record that `who` names.
-#[inline(always)]
-pub fn wake_thread(thread: &'static Thread, who: &ThreadRef, direct: bool) -> Woken {
-    let mut wait = thread.wait.lock();
-    if !thread.is(who) {
-        return Woken::Stale;
-    }
-    let Some(blocked) = wait.parked.take() else {
-        wait.woken = true;
-        return Woken::Early;
-    };
-    thread.state.store(State::Runnable as u8, Ordering::Relaxed);
-    let runnable = match blocked.wake() {
-        Ok(runnable) => runnable,
-        Err(blocked) => {
-            // It runs on contexts only, and has none: whoever binds it to one wakes it.
-            wait.parked = Some(blocked);
-            thread.state.store(State::Waiting as u8, Ordering::Relaxed);
-            thread.stopped.store(true, Ordering::Release);
-            return Woken::Yes;
-        }
-    };
-    if direct {
-        drop(wait);
-        hand_over(runnable);
-    } else {
-        enqueue(runnable);
-    }
-    Woken::Yes
-}
-
-/// A new thread may run.
-pub fn start(runnable: Runnable<()>) {
-    enqueue(runnable);
-}
-
 /// Keeps a thread for [`block`], if that is soon to come; there is one such place.
 #[inline(always)]
-fn hand_over(runnable: Runnable<()>) {
+fn hand_over(runnable: Runnable<Seat>) {
     let me = percpu::this();
     let first = me.sched.handoff.take();
     if first.is_none() && CpuId::new(me.id).is_some_and(|cpu| runnable.may_run_on(cpu)) {
         me.sched.handoff.set(Some(runnable));
-        me.sched.attention.set(true);
+        me.sched.ask_for(ATTEND);
     } else {
         me.sched.handoff.set(first);
         me.counters.handoffs_flushed.bump();
@@ -246,12 +233,12 @@ fn hand_over(runnable: Runnable<()>) {
 /// As `hand_over`, with the current thread's context: the way of every loan and of every answer to one. Whoever was in the place before is
 /// queued.
 #[inline]
-pub fn hand_over_lending(runnable: Runnable<()>) {
+pub fn hand_over_lending(runnable: Runnable<Seat>) {
     let me = percpu::this();
     flush_handoff(me);
     me.sched.handoff.set(Some(runnable));
     me.sched.lends.set(true);
-    me.sched.attention.set(true);
+    me.sched.ask_for(ATTEND);
 }
 
 /// The current thread does not wait after all: who was to run in its place is queued like any other.
@@ -265,7 +252,7 @@ fn flush_handoff(me: &'static PerCpu) {
 }
 
 /// The current thread's context goes to `runnable` at once.
-fn endow(me: &'static PerCpu, mut runnable: Runnable<()>) -> Runnable<()> {
+fn endow(me: &'static PerCpu, mut runnable: Runnable<Seat>) -> Runnable<Seat> {
     let now = time::now_ns();
     let mut queue = me.sched.queue.lock();
     let current = queue.current();
@@ -289,7 +276,7 @@ pub fn settle_handoff() {
 }
 
 #[inline(never)]
-fn enqueue(runnable: Runnable<()>) {
+fn enqueue(runnable: Runnable<Seat>) {
     let me = percpu::this();
     let target = place(&runnable, me);
     if target.id == me.id && me.current.get().is_null() && runnable.context().is_none() {
@@ -298,7 +285,7 @@ fn enqueue(runnable: Runnable<()>) {
         match me.sched.handoff.take() {
             None => {
                 me.sched.handoff.set(Some(runnable));
-                return me.sched.attention.set(true);
+                return me.sched.ask_for(ATTEND);
             }
             Some(first) => enqueue_on(me, me, first),
         }
@@ -306,10 +293,11 @@ fn enqueue(runnable: Runnable<()>) {
     enqueue_on(me, target, runnable);
 }
 
-fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, runnable: Runnable<()>) {
+fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, runnable: Runnable<Seat>) {
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
     if cfg!(feature = "planted-alloc-under-lock") {
+        // The bug: K-30 and K-18 forbid it.
         drop(core::hint::black_box(alloc::boxed::Box::new(now)));
     }
     tracing::arrives(target, &runnable, now);
@@ -326,7 +314,7 @@ fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, runnable: Runnable<(
     }
 }
 
-fn place(runnable: &Runnable<()>, me: &'static PerCpu) -> &'static PerCpu {
+fn place(runnable: &Runnable<Seat>, me: &'static PerCpu) -> &'static PerCpu {
     let Some(topology) = topology() else { return me };
     if percpu::count() == 1 {
         me.counters.wakes_stayed.bump();
@@ -377,6 +365,7 @@ fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, now: u64)
     match effect {
         Effect::Keep => {}
         _ if target.id != me.id => {
+            // A mask, of fixed size (K-30).
             PENDING.insert(target.id);
             tracing::note(me, Kind::Ipi { to: target.id as u16 }, now);
             smp::interrupt(target, smp::IPI_RESCHED);
@@ -401,11 +390,14 @@ pub fn block_here() {
     let thread = thread::current();
     debug_assert!(!me.held.any(), "blocking with a lock held");
     let mut wait = thread.wait.lock();
-    if wait.woken {
-        wait.woken = false;
-        return;
+    match thread.must(&mut wait, Event::Block) {
+        Action::Park => {}
+        Action::Fetch => {
+            drop(wait);
+            return fetch_and_block(thread);
+        }
+        _ => return,
     }
-    thread.state.store(State::Waiting as u8, Ordering::Relaxed);
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     me.sched.mark_dispatch(true);
@@ -425,7 +417,7 @@ pub fn block_here() {
                 core::mem::forget(wait);
                 let next = thread::get(run.0 as u32).expect("a thread that runs");
                 time::arm(me, until_ns, now);
-                me.sched.attention.set(false);
+                me.sched.attended();
                 me.sched.resched.set(false);
                 switch_to(me, queue, thread, next);
                 return fpu::reset(thread.mxcsr.get());
@@ -434,6 +426,14 @@ pub fn block_here() {
         }
     }
     block_rarely(me, thread, wait, queue, now);
+}
+
+/// The rest of [`block`], of a thread that is summoned.
+#[cold]
+#[inline(never)]
+fn fetch_and_block(thread: &'static Thread) {
+    crate::context::answer_summons(thread);
+    block();
 }
 
 /// The rest of [`block`], when it is not a plain handoff.
@@ -445,6 +445,7 @@ fn block_rarely(
     mut queue: Guard<'static, Queue>,
     now: u64,
 ) {
+    pay(me, &mut queue, thread, now);
     let (blocked, decision) = match me.sched.handoff.take() {
         Some(next) => {
             me.counters.handoffs_taken.bump();
@@ -483,12 +484,19 @@ pub fn end() -> ! {
     debug_assert!(!me.held.any(), "ending with a lock held");
     flush_handoff(me);
     let mut wait = thread.wait.lock();
-    thread.state.store(State::Ended as u8, Ordering::Relaxed);
+    thread.must(&mut wait, Event::End);
     let now = time::now_ns();
     me.sched.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
+    pay(me, &mut queue, thread, now);
+    if cfg!(feature = "planted-ends-in-queue") {
+        let _ = queue.yield_now(now);
+    }
     wait.parked = queue.block(now);
-    assert_unnamed(&queue, thread);
+    // K-17: there is one seat for each thread, and here it is. So no queue, no slot and no other CPU names the thread.
+    let is_unnamed = wait.parked.as_ref().is_some_and(|it| core::ptr::eq(it.payload().thread(), thread));
+    assert!(is_unnamed, "K-17: an ended thread is still queued");
+    me.counters.exits_checked.bump();
     let decision = queue.dispatch(now);
     tracing::decided(me, Some(thread), Why::Exit, &decision, now);
     me.sched.leaving.set(Some(thread));
@@ -496,19 +504,6 @@ pub fn end() -> ! {
     core::mem::forget(wait);
     leave_rarely(me, queue, decision, now);
     unreachable!("an ended thread was run");
-}
-
-/// K-17: this CPU's queue does not name the thread any more. (No other can: the entity is a single value, and it is in our hands.)
-fn assert_unnamed(queue: &Queue, thread: &Thread) {
-    let id = ThreadId(u64::from(thread.tid()));
-    assert!(queue.current() != Some(id), "K-17: an ended thread is still current");
-    // Linear: of a crowd this would be a large part of its end.
-    if cfg!(debug_assertions) && queue.queued() <= 256 {
-        queue.for_each_queued(|ticket, _, ()| {
-            assert!(ticket.thread != id, "K-17: an ended thread is still queued")
-        });
-    }
-    percpu::this().counters.exits_checked.bump();
 }
 
 /// No CPU of a mask is online.
@@ -532,13 +527,21 @@ pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
 /// Takes the current thread off its CPU, changes it, and has it placed anew; the trace hears of a change `before` or `after` the decision.
 fn replant<E>(
     before: impl FnOnce(&'static PerCpu, &'static Thread, u64),
-    change: impl FnOnce(&mut Blocked<()>) -> Result<(), E>,
-    after: impl FnOnce(&'static PerCpu, &Blocked<()>, u64),
+    change: impl FnOnce(&mut Blocked<Seat>) -> Result<(), E>,
+    after: impl FnOnce(&'static PerCpu, &Blocked<Seat>, u64),
 ) -> Result<(), E> {
     let me = percpu::this();
     let thread = thread::current();
     flush_handoff(me);
     let mut wait = thread.wait.lock();
+    // Who has a context in its hands already is not promised another one: this does not go round.
+    while thread.must(&mut wait, Event::SetAside) == Action::Fetch {
+        drop(wait);
+        crate::context::answer_summons(thread);
+        wait = thread.wait.lock();
+    }
+    // It may be on another CPU by now.
+    let me = percpu::this();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     let mut queue = me.sched.queue.lock();
@@ -555,7 +558,7 @@ fn replant<E>(
     }
     me.sched.leaving.set(Some(thread));
     // It is off its stack only after the switch; whoever is next wakes it.
-    me.sched.leave_for(After::Requeue(thread.reference()));
+    me.sched.leave_for(After::Requeue(thread));
     core::mem::forget(wait);
     leave_rarely(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
@@ -564,41 +567,67 @@ fn replant<E>(
 
 /// As [`attend`], of a system call that returns. What is promised to its thread decides who is more urgent, so it is fetched first: a server
 /// answers one caller, takes the call of the next one, and has that one's deadline before the first one is looked at.
+///
+/// Says whether the stretch without interrupts goes on, because the thread has errands or ends: then whoever asked sees to that, and ends the stretch.
+/// A look of its own would not do: another CPU may have done the errand meanwhile, and the thread would take the stretch with it to user mode.
 #[inline(always)]
-pub fn attend_leaving() {
-    if percpu::this().sched.attention.get() {
-        fetch_and_attend();
+#[must_use]
+pub fn attend_leaving(thread: &'static Thread) -> bool {
+    percpu::this().sched.attention.get() != 0 && attend_leaving_thread(thread)
+}
+
+#[inline(never)]
+fn attend_leaving_thread(thread: &'static Thread) -> bool {
+    if percpu::this().sched.is_attention_asked() {
+        fetch_and_attend(thread);
     }
+    let goes_on = thread.life().has_errands() || thread.body().process.is_ending();
+    if !goes_on {
+        end_silence();
+    }
+    goes_on
 }
 
 #[cold]
-fn fetch_and_attend() {
+#[inline(never)]
+fn fetch_and_attend(thread: &'static Thread) {
     settle_handoff();
-    context::fetch_promised(thread::current());
+    crate::context::fetch_promised(thread);
     // It may be on another CPU by now.
     attend_now(percpu::this());
 }
 
-/// Does what has come up since the thread entered the kernel, if anything: others may have to run. For paths that return to user mode.
+/// Does what has come up since the thread entered the kernel, if anything: others may have to run. For paths that return to user mode. Was there
+/// anything?
 #[inline(always)]
-pub fn attend() {
+pub fn attend() -> bool {
     let me = percpu::this();
-    if me.sched.attention.get() {
+    let is_asked = me.sched.is_attention_asked();
+    if is_asked {
         attend_now(me);
     }
+    is_asked
+}
+
+/// Interrupts are about to be open: in user mode, or in the idle loop.
+#[inline]
+pub fn end_silence() {
+    let me = percpu::this();
+    me.sched.attention.set(me.sched.attention.get() & !MEASURED);
+    crate::silence::ends(me);
 }
 
 #[cold]
 fn attend_now(me: &'static PerCpu) {
     let mut me = me;
     // What is done for the thread that was left, after the switch, may bring up more: a handler that is told of a timeout.
-    while me.sched.attention.get() {
+    while me.sched.is_attention_asked() {
         flush_handoff(me);
         if me.sched.resched.get() {
             switch_away(me, false);
             me = percpu::this();
         } else {
-            me.sched.attention.set(false);
+            me.sched.attended();
         }
     }
 }
@@ -617,32 +646,95 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     let now = time::now_ns();
     me.sched.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
-    let mut decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
-    if cfg!(feature = "planted-second-choice") && !voluntarily && now.count_ones().is_multiple_of(2) {
-        decision = queue.yield_now(now);
-    }
+    pay(me, &mut queue, thread, now);
+    let decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
+    #[cfg(feature = "planted-second-choice")]
+    let decision = planted_second_choice(&mut queue, decision, now);
     tracing::decided(me, Some(thread), if voluntarily { Why::Yield } else { Why::Look }, &decision, now);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
 }
 
+/// The current thread, which was interrupted, goes back to the queue if others are to run; did they? Then the interrupt ended, and the time is
+/// theirs, where they were chosen. If it `is_asked` for by another CPU, and has served nobody, it was for who runs next.
+#[cold]
+#[inline(never)]
+pub fn attend_interrupted(me: &'static PerCpu, bill: &mut Bill, is_asked: bool) -> bool {
+    flush_handoff(me);
+    if !me.sched.resched.get() {
+        me.sched.attended();
+        return false;
+    }
+    let thread = thread::current();
+    thread.mxcsr.set(fpu::mxcsr());
+    let now = time::now_ns();
+    me.sched.mark_dispatch(true);
+    let mut queue = me.sched.queue.lock();
+    tracing::resumes(me, &queue, now);
+    queue.interrupt_end(now);
+    pay(me, &mut queue, thread, now);
+    let decision = queue.dispatch(now);
+    if is_asked
+        && !bill.is_due()
+        && decision.switched
+        && let Some(next) = decision.run.and_then(|id| thread::get(id.0 as u32))
+    {
+        bill.falls_to(next);
+    }
+    events::settle(&mut queue, bill, now);
+    #[cfg(feature = "planted-second-choice")]
+    let decision = planted_second_choice(&mut queue, decision, now);
+    tracing::decided(me, Some(thread), Why::Look, &decision, now);
+    leave_rarely(me, queue, decision, now);
+    fpu::reset(thread.mxcsr.get());
+    attend();
+    true
+}
+
+/// The bug of `planted-second-choice`: the first time that there is a choice, whatever the clock says, the core is asked once more, until it names another; the
+/// trace knows of the first answer alone. Once is enough for who checks it, and always or by turns may never let one of two threads run.
+#[cfg(feature = "planted-second-choice")]
+fn planted_second_choice(queue: &mut Queue, decision: Decision<Seat>, now: u64) -> Decision<Seat> {
+    static ACTED: AtomicBool = AtomicBool::new(false);
+    let is_choice = decision.run.is_some() && decision.evicted.is_none() && queue.waiting() > 0;
+    if !is_choice || ACTED.load(Ordering::Relaxed) {
+        return decision;
+    }
+    let second = queue.yield_now(now);
+    ACTED.store(second.run != decision.run, Ordering::Relaxed);
+    second
+}
+
+/// A thread that is about to leave pays for what interrupts did for it since it last did (S-16).
+#[inline(always)]
+fn pay(me: &PerCpu, queue: &mut Queue, thread: &Thread, now: u64) {
+    if thread.owed_ns.load(Ordering::Relaxed) != 0 {
+        let owed_ns = thread.owed_ns.swap(0, Ordering::Relaxed);
+        tracing::pays(me, thread, owed_ns, now);
+        queue.pay(owed_ns, now);
+    }
+}
+
 /// As [`leave`], for paths that are not taken at every turn.
 #[inline(never)]
-fn leave_rarely(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<()>, now: u64) {
+fn leave_rarely(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<Seat>, now: u64) {
     leave(me, queue, decision, now);
 }
 
 /// Switches to whom `decision` names. Returns when this context is chosen again.
 #[inline(always)]
-fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<()>, now: u64) {
+fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Seat>, now: u64) {
     let previous = me.current.get();
     if decision.noted != Noted::NOTHING || decision.evicted.is_some() {
         note_context(me, &queue, &mut decision);
     }
     let next = decision.run.and_then(|id| thread::get(id.0 as u32));
     let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const Thread);
+    if me.sched.held_until_ns.get() != 0 && !queue.is_promised() {
+        time::stop_holding(me);
+    }
     time::arm(me, decision.until_ns, now);
-    me.sched.attention.set(false);
+    me.sched.attended();
     me.sched.resched.set(false);
     if core::ptr::eq(previous, next_pointer) {
         if let Some(left) = me.sched.leaving.take() {
@@ -707,12 +799,14 @@ fn dress(me: &'static PerCpu, thread: &'static Thread) {
 
 /// The context of the thread that is left ran dry, was late, or makes it stop.
 #[cold]
-fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<()>) {
+fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<Seat>) {
     // SAFETY: records are never unmapped.
     let Some(left) = (unsafe { me.current.get().as_ref() }) else { return };
     let noted = decision.noted;
-    let info = queue.context_info(ThreadId(u64::from(left.tid())));
-    me.sched.news.set(context::notify::note(left, &noted, info.as_ref()));
+    let info = queue.context_info(&left.ticket());
+    if noted != Noted::NOTHING {
+        me.sched.news.set(notify::note(left, noted, info.as_ref()));
+    }
     me.sched.evicted.set(decision.evicted.take().map(|evicted| (left, evicted)));
     me.sched.is_work_left.set(true);
     if noted.has(Noted::DEPLETED) {
@@ -745,9 +839,7 @@ fn finish_work(me: &PerCpu) {
     let (after, evicted, news) = (me.sched.after.take(), me.sched.evicted.take(), me.sched.news.take());
     match after {
         None => {}
-        Some(After::Requeue(left)) => {
-            wake(&left, false);
-        }
+        Some(After::Requeue(left)) => requeue(left),
         Some(After::Reap(left)) => {
             crate::process::reap(left, OffStackToken::after_switch(&Switched(())));
         }
@@ -755,70 +847,8 @@ fn finish_work(me: &PerCpu) {
     if let Some((left, evicted)) = evicted {
         stop(left, evicted);
     }
-    if let Some(ctx) = news {
-        context::notify::tell(ctx);
-    }
-}
-
-/// Loads the tables of `process`, or the kernel's, unless they are.
-#[inline(always)]
-fn load_space(me: &'static PerCpu, process: Option<&alloc::sync::Arc<crate::process::Process>>) {
-    let root = process.map_or(paging::kernel_root(), |process| process.space.root());
-    if me.root.get() != root {
-        change_space(me, root, process);
-    }
-}
-
-#[inline(never)]
-fn change_space(me: &'static PerCpu, root: u64, process: Option<&alloc::sync::Arc<crate::process::Process>>) {
-    if let Some(process) = process {
-        process.space.resident.insert(me.id);
-        segments::clear_selectors();
-    }
-    let old = me.space.replace(process.map(|process| &raw const process.space).unwrap_or(core::ptr::null()));
-    me.root.set(root);
-    // SAFETY: every root maps the kernel alike.
-    unsafe { cpu::set_cr3(root) };
-    // SAFETY: the old space's process is kept by its threads; its last one loads the kernel's tables before it lets go.
-    if let Some(old) = unsafe { old.as_ref() } {
-        old.resident.remove(me.id);
-    }
-}
-
-/// Leaves the current process's tables for the kernel's: the process is about to be taken apart.
-pub fn leave_space() {
-    load_space(percpu::this(), None);
-}
-
-/// As [`look`], when somebody was woken here or from elsewhere: the loop of an idle CPU asks the core itself, next.
-#[inline(always)]
-pub fn look_for_woken(me: &'static PerCpu, now: impl FnOnce() -> u64) {
-    if me.current.get().is_null() {
-        PENDING.remove(me.id);
-    } else {
-        look(me, now());
-    }
-}
-
-/// The timer fired or another CPU asked: what does the core say?
-pub fn look(me: &'static PerCpu, now: u64) {
-    PENDING.remove(me.id);
-    if now >= me.sched.balance_ns.get() {
-        let id = CpuId::new(me.id).expect("a CPU number");
-        me.sched.balance_ns.set(sched::next_balance_ns(id, now));
-        if !cfg!(feature = "planted-no-balance") {
-            balance(me, now);
-        }
-    }
-    let mut queue = me.sched.queue.lock();
-    tracing::note(me, Kind::Timer, now);
-    let effect = queue.timer(now);
-    let until_ns = queue.until_ns();
-    assert_time(&queue);
-    drop(queue);
-    match effect {
-        Effect::Dispatch => me.sched.want_switch(),
-        Effect::Keep | Effect::Rearm { .. } => time::arm(me, until_ns, now),
+    if let Some(news) = news {
+        notify::post(&news);
     }
 }
 
@@ -827,29 +857,9 @@ pub fn enter_idle(me: &'static PerCpu) -> ! {
     // SAFETY: the idle stack is mapped and nobody stands on it.
     let top = unsafe { switch::prepare(me.idle_stack.top(), idle_loop, 0) };
     segments::set_kernel_stack(me, me.idle_stack.top());
+    crate::silence::forget(me);
     let mut boot = 0;
     // SAFETY: made just now.
     unsafe { switch::switch_stack(&mut boot, top) };
     unreachable!("the boot context was run again");
-}
-
-// ---- interrupts ------------------------------------------------------------------------------------------------------------
-
-/// An interrupt begins: from here on, time is nobody's but the kernel's. Says when that was.
-#[inline]
-pub fn interrupt_begins(me: &PerCpu) -> u64 {
-    let mut queue = me.sched.queue.lock();
-    let now = time::now_ns();
-    tracing::note(me, Kind::System, now);
-    queue.interrupt_begin(now);
-    now
-}
-
-/// It ends: time goes to the running thread or to idle again.
-#[inline]
-pub fn interrupt_ends(me: &PerCpu) {
-    let now = time::now_ns();
-    let mut queue = me.sched.queue.lock();
-    tracing::resumes(me, &queue, now);
-    queue.interrupt_end(now);
 }

@@ -1,15 +1,17 @@
 //! Making a process: its program, its stack, what it is told, and what it is given.
 
 use crate::context;
+use crate::interrupt::{self, Paces};
 use crate::methods::{Context, Outcome, Refusal};
-use crate::mm::frames::{FRAME_BYTES, Frame};
+use crate::mm::frames::{self, FRAME_BYTES, Frame};
 use crate::mm::space::{Access, Backing};
-use crate::object::{Cap, Object, Session};
+use crate::object::{Cap, Object};
 use crate::ops::Reply;
 use crate::policy::{self, Gate, Share};
 use crate::process::{MakeError, Name, NewThread, Process};
 use crate::ring::Completion;
-use crate::thread::Start;
+use crate::session::Session;
+use crate::thread::{self, Start};
 use abi::{
     BOOTINFO_MAGIC, BOOTINFO_VADDR, CAPSET_MAGIC, CAPSET_MAX, CAPSET_VADDR, CapId, CapSetEntry, CapSetHeader,
     Exception, Interface, MAX_ARGS_BYTES, RuntimeBootInfo, STACK_BYTES, STACK_TOP_VADDR, rights,
@@ -19,6 +21,9 @@ use alloc::vec::Vec;
 use kcore::elf::Program;
 use sched::{LatencyClass, Spec, Weight};
 use schema::messages_capnp as m;
+
+/// Bytes of a program that are copied before others may run on the CPU.
+const FILL_BYTES: usize = 32 << 10;
 
 /// A capability to be given to a new process, under a name.
 pub struct Gift {
@@ -47,6 +52,7 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
     // One more for its own handle.
     gifts.try_reserve(grants.len() as usize + 1).map_err(|_| MakeError::Memory)?;
     let mut session = c.process.session.clone();
+    let mut paces = Paces::of_wakes();
     for grant in grants {
         let name = Name::new(grant.get_name()?.to_str()?)
             .ok_or((Exception::InvalidArgument, "a grant has a name of 1 to 24 printable bytes"))?;
@@ -55,6 +61,7 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
             session = own.clone();
         }
         gifts.push(Gift { name, cap });
+        paces.step();
     }
     let share = match policy::chosen(c, &p) {
         Ok(share) => share,
@@ -98,7 +105,7 @@ fn template(
     if spec.get_budget_ns() == 0 && spec.get_period_ns() == 0 {
         return Ok(None);
     }
-    if let Err(refused) = context::methods::may_create(c, p.get_context()) {
+    if let Err(refused) = context::methods::may_create(c, p.get_context(), spec.get_criticality()) {
         return Err(Err(refused.into()));
     }
     let (spec, timeout) = context::methods::spec_of(c, &spec)?;
@@ -164,7 +171,12 @@ pub fn make(program: &str, birth: Birth, args: &[u8], gifts: Vec<Gift>) -> Resul
         .ok_or((Exception::Failed, "there is no such program; ProcessSpawner.programs lists them"))?;
     let elf =
         kcore::elf::parse(bytes).map_err(|_| (Exception::Failed, "the program is not a valid executable"))?;
+    // At boot there is no thread, and nobody waits.
+    interrupt::breathe();
+    // A guest gets nothing of what is kept for operators, whoever starts it.
+    let _behalf = thread::on_behalf_of(&birth.session);
     let process = Process::new(birth.name, birth.parent, birth.session, birth.template)?;
+    interrupt::breathe();
     match furnish(&process, &elf, frame, args, gifts) {
         Ok(first) => first.start(birth.share),
         Err(refusal) => {
@@ -184,11 +196,14 @@ fn furnish(
 ) -> Result<NewThread, Refusal> {
     for segment in elf.segments() {
         load_segment(process, &segment, image)?;
+        interrupt::breathe();
     }
     let stack = STACK_TOP_VADDR - STACK_BYTES;
     process.space.map_fixed(stack, STACK_BYTES, Access::WRITE, Backing::Zero)?;
+    interrupt::breathe();
     put_boot_info(process, elf, args)?;
     put_capset(process, gifts)?;
+    interrupt::breathe();
     let start = Start { entry: elf.entry, stack: STACK_TOP_VADDR, argument: BOOTINFO_VADDR };
     Ok(process.make_thread(start, 0, Some(abi::RING_VADDR), true)?)
 }
@@ -205,7 +220,10 @@ fn load_segment(process: &Process, segment: &kcore::elf::Segment<'_>, image: Fra
         return Ok(());
     }
     process.space.map_fixed(start, end - start, access, Backing::Zero)?;
-    process.space.fill(segment.vaddr, segment.file).map_err(|_| MakeError::Memory)?;
+    for (i, piece) in segment.file.chunks(FILL_BYTES).enumerate() {
+        process.space.fill(segment.vaddr + (i * FILL_BYTES) as u64, piece).map_err(|_| MakeError::Memory)?;
+        interrupt::breathe();
+    }
     Ok(())
 }
 
@@ -246,25 +264,29 @@ fn put_boot_info(process: &Process, elf: &Program<'_>, args: &[u8]) -> Result<()
 fn put_capset(process: &Arc<Process>, mut gifts: Vec<Gift>) -> Result<(), Refusal> {
     // A handle to itself, so that a panic in one thread can end them all. It goes with the other capabilities when the process ends.
     let this = Cap::new(Object::ProcessHandle(process.clone()), rights::CALL, 0);
+    // K-30: whoever made the list left room for it.
     gifts.push(Gift { name: Name::new("self").ok_or(MakeError::Memory)?, cap: this });
     let header = CapSetHeader { magic: CAPSET_MAGIC, count: gifts.len() as u32, reserved: 0 };
     put_page(process, CAPSET_VADDR, &[(0, bytes_of(&header))])?;
+    let mut paces = Paces::of_wakes();
     for (i, Gift { name, cap }) in gifts.into_iter().enumerate() {
         let (interface, rights) = (cap.interface(), cap.rights);
         let id = process.insert_cap(cap).map_err(|_| MakeError::Caps)?;
         let entry = CapSetEntry { name: name.0, cap: id, interface: interface as u16, rights };
         let at = CAPSET_VADDR + (size_of::<CapSetHeader>() + i * size_of::<CapSetEntry>()) as u64;
         process.space.fill(at, bytes_of(&entry)).map_err(|_| MakeError::Memory)?;
+        paces.step();
     }
     Ok(())
 }
 
-/// Starts `init` with what the manifest grants it.
+/// Starts `init` with what the manifest grants it. Nothing else has memory yet (K-30).
 pub fn boot(manifest: &image::Manifest<'_>) -> Result<Arc<Process>, &'static str> {
     let init = manifest.processes().next().ok_or("the manifest has no process")?;
     let name = Name::new(init.name).ok_or("init's name is too long")?;
     let session_name = Name::new(init.session.unwrap_or("system")).ok_or("the session's name is too long")?;
-    let session = Arc::new(Session::new(session_name));
+    let session = Arc::new(Session::of_machine(session_name));
+    frames::keep_back();
     let gate = Arc::new(Gate::new());
     let mut gifts = Vec::new();
     for grant in init.grants() {
@@ -292,6 +314,6 @@ pub fn boot(manifest: &image::Manifest<'_>) -> Result<Arc<Process>, &'static str
     let birth = Birth { name, parent: 0, session, share, template: None };
     make(init.program, birth, &args, gifts).map_err(|refusal| match refusal {
         Refusal::Exception(_, why) => why,
-        Refusal::Transport(_) => "init does not start",
+        Refusal::Transport(_) | Refusal::Quota(_) => "init does not start",
     })
 }

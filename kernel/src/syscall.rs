@@ -5,7 +5,6 @@ use crate::process;
 use crate::thread::{self, Thread};
 use crate::{context, ring, sched};
 use abi::{CQ_ENTRIES, SYS_CAP_ENTER, SYS_EXIT, TransportError};
-use core::sync::atomic::Ordering;
 
 /// From assembly: two arguments and the number. What it returns is in RAX.
 pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
@@ -16,20 +15,20 @@ pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
         SYS_EXIT => process::exit_current(first as i64),
         _ => TransportError::UnknownSyscall as i64,
     };
-    sched::attend_leaving();
-    if thread.marks.load(Ordering::Relaxed) != 0 {
+    if sched::attend_leaving(thread) || thread.life().has_errands() {
         return after_marks(thread, number, result);
     }
     process::exit_if_ending(thread);
     result
 }
 
-/// The end of a system call of a thread that has to see to its context first.
+/// The end of a system call of a thread that has to see to its context first, or ends.
 #[cold]
 #[inline(never)]
 fn after_marks(thread: &'static Thread, number: u64, result: i64) -> i64 {
     context::see_to(thread);
     process::exit_if_ending(thread);
+    sched::end_silence();
     // Meanwhile more may have come.
     if number == SYS_CAP_ENTER && result >= 0 { ring::unread(thread).into() } else { result }
 }

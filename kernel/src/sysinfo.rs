@@ -1,11 +1,13 @@
 //! SystemInfo: what machine and kernel this is, and who runs.
 
 use crate::arch::percpu;
+use crate::interrupt::Paces;
 use crate::methods::{Context, Outcome};
-use crate::mm::frames;
 use crate::mm::stacks::STACK_BYTES;
-use crate::process::{self, Process};
-use crate::thread::{self, State};
+use crate::mm::{frames, plant};
+use crate::process::{self, Ledger, Process};
+use crate::session::Session;
+use crate::thread;
 use crate::{console, counters, event, image, interrupt, measure, ring, sched, time};
 use ::sched::Policy as _;
 use abi::Exception;
@@ -16,16 +18,19 @@ use schema::messages_capnp as m;
 use schema::words;
 
 /// Threads that are looked at before others may run on the CPU.
-const BREATH_THREADS: usize = 16;
+const BREATH_THREADS: u32 = 16;
+/// Records of threads that are passed over before others may run.
+const BREATH_RECORDS: u32 = 512;
 
 /// SystemInfo's methods.
 pub fn call(c: &Context<'_>, params: &[u8]) -> Outcome {
     match c.sqe.method {
         0 => info(c, params),
-        1 => processes(c, params),
+        1 => processes(c, params, None),
         2 => threads(c, params),
         3 => cpus(c, params),
         4 => count(c, params),
+        6 => fail_allocation(c, params),
         _ => crate::context::methods::list(c, start(params)?),
     }
 }
@@ -89,13 +94,11 @@ fn row(process: Arc<Process>) -> Row {
     let threads = process.live_threads();
     let mut runtime_ns = process.ended_runtime_ns.load(Ordering::Relaxed);
     let mut at = 0;
+    let mut paces = Paces::of(BREATH_THREADS);
     while let Some(tid) = process.thread_at(at) {
-        // Each may have to be searched for in a long queue.
-        if at % BREATH_THREADS == BREATH_THREADS - 1 {
-            interrupt::breathe();
-        }
         runtime_ns += sched::snapshot(tid).map_or(0, |snapshot| snapshot.runtime_ns);
         at += 1;
+        paces.step();
     }
     let frames = process.space.owned_frames();
     let caps = process.caps.lock().len() as u32;
@@ -140,20 +143,24 @@ fn fitting(c: &Context<'_>, head_words: usize, entry_words: usize) -> usize {
     (c.room() / 8).saturating_sub(head_words + 1) / entry_words
 }
 
-fn processes(c: &Context<'_>, params: &[u8]) -> Outcome {
-    let skip = start(params)?;
+/// SystemInfo.processes, or UserSession.processes: those of one session.
+pub fn processes(c: &Context<'_>, params: &[u8], of: Option<&Session>) -> Outcome {
+    let start = start(params)?;
     let entry = words::structure::<m::process_info::Owned>() + words::text(abi::MAX_NAME_BYTES);
     let limit = fitting(c, words::message::<m::system_info_processes_results::Owned>(), entry);
     let mut rows = list(limit, core::iter::empty())?;
-    let (mut seen, mut more) = (0, false);
-    process::each(0, |_, process| {
-        seen += 1;
-        if seen <= skip {
+    let mut more = false;
+    // Numbers begin with 1.
+    process::each(start.saturating_sub(1), |_, process| {
+        if of.is_some_and(|session| !session.holds(&process.session)) {
+            interrupt::breathe();
             return true;
         }
         more = rows.len() == limit;
         if !more {
+            // K-30: not beyond the limit.
             rows.push(row(process));
+            interrupt::breathe();
         }
         !more
     });
@@ -168,16 +175,44 @@ fn processes(c: &Context<'_>, params: &[u8]) -> Outcome {
     })
 }
 
+/// UserSession.quotas.
+pub fn quotas(c: &Context<'_>, session: &Session) -> Outcome {
+    let rows = session.quotas();
+    let names: usize = rows.iter().map(|(name, ..)| words::text(name.len())).sum();
+    let size = words::structures::<m::quota::Owned>(rows.len()) + names;
+    c.reply_long::<m::user_session_quotas_results::Owned>(size, |r| {
+        let mut list = r.init_quotas(rows.len() as u32);
+        for (i, (name, used, limit)) in rows.iter().enumerate() {
+            let mut row = list.reborrow().get(i as u32);
+            row.set_name(name);
+            row.set_used(*used);
+            row.set_limit(*limit);
+        }
+    })
+}
+
 fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
-    let skip = start(params)?;
+    let start = start(params)? as u32;
     const WAITS_BYTES: usize = 16;
     let entry = words::structure::<m::thread_info::Owned>() + words::text(WAITS_BYTES);
     let limit = fitting(c, words::message::<m::system_info_threads_results::Owned>(), entry);
-    let live = |tid: &u32| thread::get(*tid).is_some_and(|t| t.generation.load(Ordering::Relaxed) != 0);
-    let mut tids = list(limit + 1, (0..thread::count()).filter(live).skip(skip))?;
-    let more = tids.len() > limit;
-    tids.truncate(limit);
-    let rows = list(tids.len(), tids.iter().map(|tid| (*tid, sched::snapshot(*tid))))?;
+    let live = |tid: u32| thread::get(tid).is_some_and(|t| t.life().live_generation() != 0);
+    let mut rows = list(limit, core::iter::empty())?;
+    let mut more = false;
+    let mut paces = Paces::of(BREATH_RECORDS);
+    for tid in start..thread::count() {
+        paces.step();
+        if !live(tid) {
+            continue;
+        }
+        more = rows.len() == limit;
+        if more {
+            break;
+        }
+        // K-30: not beyond the limit.
+        rows.push((tid, sched::snapshot(tid)));
+        interrupt::breathe();
+    }
     let count = rows.len();
     let size = words::structures::<m::thread_info::Owned>(count) + count * words::text(WAITS_BYTES);
     c.reply_long::<m::system_info_threads_results::Owned>(size, |mut r| {
@@ -190,11 +225,12 @@ fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
             t.set_pid(who.pid);
             t.set_tid(who.tid);
             t.set_generation(who.thread_generation);
-            let waiting = thread.state.load(Ordering::Relaxed) == State::Waiting as u8;
+            let waiting = thread.life().waits();
             let running = percpu::all().any(|cpu| core::ptr::eq(cpu.current.get(), thread));
-            t.set_state(match (waiting, running) {
-                (true, _) => m::ThreadState::Blocked,
-                (_, true) => m::ThreadState::Running,
+            t.set_state(match (waiting, running, snapshot) {
+                (true, ..) => m::ThreadState::Blocked,
+                (_, true, _) => m::ThreadState::Running,
+                (.., Some(snapshot)) if snapshot.is_throttled => m::ThreadState::Throttled,
                 _ => m::ThreadState::Ready,
             });
             t.set_cpu(thread.cpu.load(Ordering::Relaxed));
@@ -208,6 +244,7 @@ fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
                 t.set_preemptions(s.preemptions);
                 t.set_migrations(s.migrations);
                 t.set_runnable_ns(s.runnable_accumulated_ns);
+                t.set_throttled_ns(s.throttled_ns);
             }
         }
     })
@@ -232,6 +269,7 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
                 t.set_idle_ns(time.idle_ns);
                 t.set_busy_ns(time.total_ns() - time.idle_ns - time.interrupt_ns);
                 t.set_interrupt_ns(time.interrupt_ns);
+                t.set_interrupt_owned_ns(time.interrupt_owned_ns);
                 t.set_switches(cpu.counters.switches.get());
                 t.set_steals(cpu.counters.steals.get());
                 t.set_queued(*queued as u32);
@@ -241,15 +279,15 @@ fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
     )
 }
 
-const OTHERS: usize = 11;
+const OTHERS: usize = 11 + Ledger::ROWS;
 const COUNTERS: usize = counters::COUNT + OTHERS + measure::COUNT;
 
-/// The kernel's counters, by name: those of CPUs first.
-fn all_counters() -> impl Iterator<Item = (&'static str, u64)> {
-    counters::all().into_iter().chain(other_counters()).chain(measure::all())
+/// The kernel's counters, by name: those of CPUs first, and what the caller's own process is charged for.
+fn all_counters(caller: &Ledger) -> impl Iterator<Item = (&'static str, u64)> {
+    counters::all().into_iter().chain(other_counters()).chain(caller.rows()).chain(measure::all())
 }
 
-fn other_counters() -> [(&'static str, u64); OTHERS] {
+fn other_counters() -> [(&'static str, u64); OTHERS - Ledger::ROWS] {
     let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     [
         ("migrations", percpu::all().map(sched::migrations).sum()),
@@ -271,9 +309,11 @@ fn count(c: &Context<'_>, params: &[u8]) -> Outcome {
     if skip > COUNTERS {
         return Err((Exception::InvalidArgument, "there are not so many counters").into());
     }
-    let rest = list(COUNTERS, all_counters().skip(skip))?;
+    let rest = list(COUNTERS, all_counters(&c.process.ledger).skip(skip))?;
     let names: usize = rest.iter().map(|(name, _)| words::text(name.len())).sum();
     let size = words::structures::<m::counter::Owned>(rest.len()) + names;
+    // All CPUs were looked at.
+    interrupt::breathe();
     c.reply_long::<m::system_info_counters_results::Owned>(size, |mut r| {
         r.set_more(false);
         let mut list = r.init_counters(rest.len() as u32);
@@ -282,6 +322,19 @@ fn count(c: &Context<'_>, params: &[u8]) -> Outcome {
             t.set_name(name);
             t.set_value(*value);
         }
+    })
+}
+
+fn fail_allocation(c: &Context<'_>, params: &[u8]) -> Outcome {
+    let message = schema::decode(params)?;
+    let after = message.root::<m::system_info_fail_allocation_params::Reader<'_>>()?.get_after();
+    c.expects::<m::system_info_fail_allocation_results::Owned>()?;
+    let armed = plant::arm(c.process.pid, after);
+    let why = "the kernel was not booted with allocfail: capos --append allocfail";
+    let (seen, failed) = armed.ok_or((Exception::Unimplemented, why))?;
+    c.reply::<m::system_info_fail_allocation_results::Owned>(0, |mut r| {
+        r.set_seen(seen);
+        r.set_failed(failed);
     })
 }
 
@@ -295,6 +348,8 @@ pub fn programs(c: &Context<'_>, params: &[u8]) -> Outcome {
     let mut names = list(limit + 1, all.skip(skip))?;
     let more = names.len() > limit;
     names.truncate(limit);
+    // All names were looked at.
+    interrupt::breathe();
     let texts: usize = names.iter().map(|name| words::text(name.len())).sum();
     c.reply_long::<m::process_spawner_programs_results::Owned>(
         words::pointers(names.len()) + texts,

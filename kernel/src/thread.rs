@@ -1,6 +1,7 @@
 //! Threads: a table of records that are never unmapped, so that a stale reference can be looked up and found stale (K-05).
 
 use crate::arch::percpu;
+use crate::chores::Chores;
 use crate::context::Ctx;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::{self, Frame};
@@ -8,14 +9,16 @@ use crate::mm::paging;
 use crate::mm::stacks::{OffStackToken, Stack};
 use crate::process::Process;
 use crate::ring::{RingSide, Waiter};
+use crate::session::Session;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
+use kcore::life::{Action, Event, Life, Refused};
 use kcore::sqlease::SqOwner;
 use kcore::timerq::Node;
-use sched::Blocked;
+use sched::{Blocked, CpuId, Key, Payload, QueueKind, ThreadId, Ticket};
 
 /// Operations that a thread can have under way: each has a completion entry reserved.
 pub const OPS: usize = abi::CQ_ENTRIES as usize;
@@ -32,6 +35,10 @@ pub struct TimerSlot {
     pub cpu: AtomicU32,
     /// Which use of the operation's slot it belongs to.
     pub sequence: AtomicU32,
+    /// In which of that CPU's queues: see [`crate::time::Class`]. Guarded as `node`.
+    pub class: AtomicU8,
+    /// It ends a park; otherwise a sleep, or a wait.
+    pub is_park: AtomicBool,
 }
 
 /// A thread's place among the parked. Guarded by its bucket's lock.
@@ -46,24 +53,40 @@ pub struct ParkLink {
     pub previous: u32,
 }
 
-/// Whether a thread waits. Held over the switch away from it, so that whoever wakes it finds it off its stack.
+/// Where the thread is while it is in no queue. Its lock is held over the switch away from it, so that whoever wakes it finds it off its stack;
+/// and whoever changes its life holds that lock ([`Thread::turn`]).
 pub struct Wait {
-    /// The thread itself, as the scheduler knows it, while it waits.
-    pub parked: Option<Blocked<()>>,
-    /// It was woken before it came to wait.
-    pub woken: bool,
+    /// The thread itself, as the scheduler knows it, if `Life::is_parked`.
+    pub parked: Option<Blocked<Seat>>,
 }
 
-/// What a thread does, for those who look.
-#[repr(u8)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
-    /// Runs or is queued to.
-    Runnable = 0,
-    /// Waits for completions.
-    Waiting = 1,
-    /// Waits for ever: it has ended.
-    Ended = 2,
+/// The scheduler's hold on a thread. There is one for each life of a record, made with it and taken back with it, and it cannot be copied: so
+/// a thread is in one queue, one slot or one hand, and who has it in hand knows that nobody else names it (K-17).
+pub struct Seat(&'static Thread);
+
+impl Seat {
+    /// Whose.
+    pub fn thread(&self) -> &'static Thread {
+        self.0
+    }
+}
+
+impl Payload for Seat {
+    #[inline(always)]
+    fn queued(&self, ticket: Ticket) {
+        let place = &self.0.place;
+        place.at.store((ticket.queue as u32) << 16 | ticket.cpu.index() as u32, Ordering::Relaxed);
+        place.tag.store(ticket.key.tag, Ordering::Relaxed);
+        place.sequence.store(ticket.key.sequence, Ordering::Relaxed);
+    }
+}
+
+/// Where a thread was queued last: a [`Ticket`]. Written under that CPU's lock. Who reads it takes the lock of the CPU that it names, and looks
+/// again; half of another ticket finds nobody, or somebody who is seen not to be the one.
+struct LastPlace {
+    at: AtomicU32,
+    tag: AtomicI64,
+    sequence: AtomicU64,
 }
 
 /// What a live thread has. Made and taken by the table's owner functions; used by the thread itself.
@@ -93,33 +116,20 @@ pub struct Start {
     pub argument: u64,
 }
 
-/// Bits of [`Thread::marks`].
-pub mod mark {
-    /// A context is promised to it, and to be fetched.
-    pub const SUMMONS: u8 = 1;
-    /// Its context is lent, and to be waited for.
-    pub const LENT: u8 = 2;
-    /// Bound to what is promised to it, it stops without a context: so it does, too, if the promise is taken back before it was fetched.
-    pub const STOPS: u8 = 4;
-    /// As [`STOPS`], but it goes on at its weight.
-    pub const STAYS: u8 = 8;
-    /// It is to end, which needs no context.
-    pub const ENDS: u8 = 16;
-}
-
 /// One record of the table.
 pub struct Thread {
     tid: u32,
-    /// Generation of the thread that is here; 0 if none. Changes under the ring's lock.
-    pub generation: AtomicU32,
+    /// Who is here, and where in its life (K-31). Changes under the *wait* lock, by [`Thread::turn`] alone; that it is not to be found any more,
+    /// under the ring's lock, too.
+    life: AtomicU64,
     /// Its process, and that one's generation.
     pub pid: AtomicU32,
     /// See `pid`.
     pub process_generation: AtomicU32,
-    /// See [`State`].
-    pub state: AtomicU8,
     /// Where it runs or ran.
     pub cpu: AtomicU32,
+    /// What interrupts did on its behalf, in ns, and it has not paid for.
+    pub owed_ns: AtomicU64,
     /// Saved kernel stack pointer; touched by the CPU that switches.
     pub rsp: Cell<u64>,
     /// FS base; touched by the thread itself and by the CPU that switches.
@@ -128,6 +138,8 @@ pub struct Thread {
     pub mxcsr: Cell<u32>,
     /// Next submission; touched by the owner of the lease.
     pub sq_head: Cell<u32>,
+    /// It may not use the memory that is kept for operators. Touched by the thread itself only, and before it runs.
+    pub is_guest: Cell<bool>,
     /// It has received calls: when it ends, those that it did not answer fail.
     pub served: Cell<bool>,
     /// The context that it runs on or has lent, its own or on loan; null for none. Written under that context's lock.
@@ -137,10 +149,11 @@ pub struct Thread {
     pub lent: AtomicU64,
     /// The context that it runs on is another thread's. Written with `context`.
     pub borrows: AtomicBool,
-    /// What it must see to before it returns to user mode: bits of [`mark`].
-    pub marks: AtomicU8,
-    /// It was stopped by the dispatcher, and waits until somebody decides what becomes of it.
-    pub stopped: AtomicBool,
+    /// Its place in its process's list of threads; under that list's lock.
+    pub listed_at: AtomicU32,
+    /// What dropped capabilities have left it to do.
+    pub chores: Chores,
+    place: LastPlace,
     /// Who may consume submissions (K-12).
     pub sq: SqOwner,
     /// See [`Wait`].
@@ -149,6 +162,9 @@ pub struct Thread {
     pub ring: SpinLock<RingSide>,
     /// One for each operation, and [`TIMEOUT`].
     pub timers: [TimerSlot; OPS + 1],
+    /// Where the call of each operation is at its endpoint, in the queue or among those in flight: a hint, as a late note may be of the record's last
+    /// thread.
+    pub call_places: [AtomicU32; OPS],
     /// See [`ParkLink`].
     pub park: UnsafeCell<ParkLink>,
     /// Whether that is in a bucket, and for which operation: generation and sequence of its waiter; 0 if it is not. Written under the
@@ -157,8 +173,6 @@ pub struct Thread {
     body: UnsafeCell<Option<Body>>,
     /// What it ended with, while the record waits to be reaped.
     pub exit_code: Cell<i64>,
-    /// The generation that ended, while the record waits to be reaped.
-    ended_generation: Cell<u32>,
 }
 
 // SAFETY: cells are touched only as their comments say; everything else is atomic or locked.
@@ -174,7 +188,7 @@ impl Thread {
     /// What traces call the thread that is here: its number, and above it 16 bits that count who had that number.
     pub fn trace_id(&self) -> u32 {
         const _: () = assert!(MAX_THREADS <= 1 << 16);
-        self.tid | self.ended_generation.get() << 16
+        self.tid | self.life().generation() << 16
     }
 
     /// Names the thread that is here now.
@@ -183,15 +197,14 @@ impl Thread {
             pid: self.pid.load(Ordering::Relaxed),
             process_generation: self.process_generation.load(Ordering::Relaxed),
             tid: self.tid,
-            thread_generation: self.generation.load(Ordering::Relaxed),
+            thread_generation: self.life().live_generation(),
         }
     }
 
     /// Is it the one that `reference` names? A reference that was taken when the record had no thread (generation 0) names nobody.
     #[inline]
     pub fn is(&self, reference: &ThreadRef) -> bool {
-        reference.thread_generation != 0
-            && self.generation.load(Ordering::Relaxed) == reference.thread_generation
+        self.life().names(reference.thread_generation)
             && self.pid.load(Ordering::Relaxed) == reference.pid
             && self.process_generation.load(Ordering::Relaxed) == reference.process_generation
     }
@@ -213,22 +226,69 @@ impl Thread {
 
     /// [`Thread::set_context`], if it has none: whoever gives it one from outside does so under its *wait* lock, or by this.
     pub fn claim(&self, context: &'static Ctx, borrows: bool) -> bool {
-        let _wait = self.wait.lock();
-        let is_free = self.context().is_none();
+        let mut wait = self.wait.lock();
+        let is_free = self.context().is_none() && self.turn(&mut wait, Event::Bind).is_ok();
         if is_free {
             self.set_context(Some(context), borrows);
         }
         is_free
     }
 
-    /// Its context is lent along the operation with this ticket; 0: it is not, any more. Under that context's lock.
-    pub fn set_lent(&self, ticket: u64) {
-        self.lent.store(ticket, Ordering::Release);
-        if ticket == 0 {
-            self.marks.fetch_and(!mark::LENT, Ordering::AcqRel);
-        } else {
-            self.marks.fetch_or(mark::LENT, Ordering::AcqRel);
+    /// Where it is in its life, as far as one can see without its *wait* lock.
+    #[inline(always)]
+    pub fn life(&self) -> Life {
+        Life::from_word(self.life.load(Ordering::Acquire))
+    }
+
+    /// Something happens in its life: what is to be done about it, while the lock is held? `_wait` is its own.
+    #[inline(always)]
+    pub fn turn(&self, _wait: &mut Wait, event: Event) -> Result<Action, Refused> {
+        let (life, action) = self.life().after(event)?;
+        self.life.store(life.word(), Ordering::Release);
+        Ok(action)
+    }
+
+    /// As [`Thread::turn`], of what cannot be refused.
+    #[inline(always)]
+    pub fn must(&self, wait: &mut Wait, event: Event) -> Action {
+        match self.turn(wait, event) {
+            Ok(action) => action,
+            Err(refused) => self.cannot(event, refused),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn cannot(&self, event: Event, refused: Refused) -> ! {
+        panic!("K-31: {event:?} of thread {} in {:?}: {refused:?}", self.tid, self.life());
+    }
+
+    /// Where it was queued last.
+    #[inline]
+    pub fn ticket(&self) -> Ticket {
+        const QUEUES: [QueueKind; 5] = [
+            QueueKind::Guaranteed,
+            QueueKind::Open,
+            QueueKind::Restricted,
+            QueueKind::Throttled,
+            QueueKind::Direct,
+        ];
+        let at = self.place.at.load(Ordering::Relaxed);
+        Ticket {
+            thread: ThreadId(u64::from(self.tid)),
+            cpu: CpuId::new((at & 0xffff) as usize).expect("a CPU number"),
+            queue: QUEUES[(at >> 16) as usize % QUEUES.len()],
+            key: Key {
+                tag: self.place.tag.load(Ordering::Relaxed),
+                sequence: self.place.sequence.load(Ordering::Relaxed),
+            },
+        }
+    }
+
+    /// Its context is lent along the operation with this ticket; 0: it is not, any more. Under that context's lock.
+    pub fn set_lent(&self, wait: &mut Wait, ticket: u64) {
+        self.lent.store(ticket, Ordering::Release);
+        self.must(wait, if ticket == 0 { Event::Return } else { Event::Lend });
     }
 
     /// What it has. Only the running thread itself may ask, and who holds the lock of its ring while that is open.
@@ -242,8 +302,8 @@ impl Thread {
 struct Table {
     /// Records that exist.
     count: u32,
-    /// Records without a thread, and the generation that the next one gets.
-    free: Vec<(u32, u32)>,
+    /// Records without a thread.
+    free: Vec<u32>,
 }
 
 static TABLE: SpinLock<Table> = SpinLock::new(Rank::Stacks, Table { count: 0, free: Vec::new() });
@@ -280,6 +340,26 @@ pub fn current_or_none() -> Option<&'static Thread> {
     unsafe { percpu::this().current.get().as_ref() }
 }
 
+/// What the current thread does for a session of guests until this is dropped: it gets no more memory than they do.
+pub struct Behalf(Option<&'static Thread>);
+
+/// See [`Behalf`].
+pub fn on_behalf_of(session: &Session) -> Behalf {
+    let other = current_or_none().filter(|thread| session.is_guest && !thread.is_guest.get());
+    if let Some(thread) = other {
+        thread.is_guest.set(true);
+    }
+    Behalf(other)
+}
+
+impl Drop for Behalf {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0 {
+            thread.is_guest.set(false);
+        }
+    }
+}
+
 impl Table {
     fn grow(&mut self) -> Option<()> {
         if self.count >= MAX_THREADS {
@@ -308,31 +388,40 @@ impl Table {
         unsafe {
             record(self.count).write(Thread {
                 tid: self.count,
-                generation: AtomicU32::new(0),
+                life: AtomicU64::new(Life::UNUSED.word()),
                 pid: AtomicU32::new(0),
                 process_generation: AtomicU32::new(0),
-                state: AtomicU8::new(State::Ended as u8),
                 cpu: AtomicU32::new(0),
+                owed_ns: AtomicU64::new(0),
                 rsp: Cell::new(0),
                 fs_base: Cell::new(0),
                 mxcsr: Cell::new(crate::arch::fpu::MXCSR_INITIAL),
                 sq_head: Cell::new(0),
+                is_guest: Cell::new(false),
                 served: Cell::new(false),
                 context: AtomicPtr::new(core::ptr::null_mut()),
                 lent: AtomicU64::new(0),
                 borrows: AtomicBool::new(false),
-                marks: AtomicU8::new(0),
-                stopped: AtomicBool::new(false),
+                listed_at: AtomicU32::new(0),
+                chores: Chores::new(),
+                place: LastPlace {
+                    at: AtomicU32::new(0),
+                    tag: AtomicI64::new(0),
+                    sequence: AtomicU64::new(0),
+                },
                 sq: SqOwner::new(),
-                wait: SpinLock::new(Rank::Wait, Wait { parked: None, woken: false }),
+                wait: SpinLock::new(Rank::Wait, Wait { parked: None }),
                 ring: SpinLock::new(Rank::Ring, RingSide::closed()),
                 timers: [const {
                     TimerSlot {
                         node: UnsafeCell::new(Node::IDLE),
                         cpu: AtomicU32::new(u32::MAX),
                         sequence: AtomicU32::new(0),
+                        class: AtomicU8::new(0),
+                        is_park: AtomicBool::new(false),
                     }
                 }; OPS + 1],
+                call_places: [const { AtomicU32::new(0) }; OPS],
                 park: UnsafeCell::new(ParkLink {
                     key: (0, 0),
                     waiter: Waiter { thread: ThreadRef::NONE, op: 0, sequence: 0 },
@@ -342,46 +431,42 @@ impl Table {
                 park_ticket: AtomicU64::new(0),
                 body: UnsafeCell::new(None),
                 exit_code: Cell::new(0),
-                ended_generation: Cell::new(0),
             });
         }
-        self.free.push((self.count, 1));
+        self.free.push(self.count);
         self.count += 1;
         COUNT.store(self.count, Ordering::Release);
         Some(())
     }
 }
 
-/// Takes a free record for a thread of `body`'s process. The thread is not known to the scheduler yet.
-pub fn claim(body: Body) -> Result<&'static Thread, Body> {
+/// Takes a free record for a thread of `body`'s process. The thread is not known to the scheduler yet; its seat there comes with it.
+pub fn claim(body: Body) -> Result<Seat, Body> {
     let mut table = TABLE.lock();
     if table.free.is_empty() && table.grow().is_none() {
         return Err(body);
     }
     // The record that was free longest would be nicer to stale references; the last one is warm.
-    let Some((tid, generation)) = table.free.pop() else { return Err(body) };
+    let Some(tid) = table.free.pop() else { return Err(body) };
     drop(table);
     let thread = get(tid).expect("records below the count exist");
     thread.pid.store(body.process.pid, Ordering::Relaxed);
     thread.process_generation.store(body.process.generation, Ordering::Relaxed);
-    thread.state.store(State::Runnable as u8, Ordering::Relaxed);
+    thread.owed_ns.store(0, Ordering::Relaxed);
     thread.mxcsr.set(crate::arch::fpu::MXCSR_INITIAL);
     thread.sq_head.set(0);
+    thread.is_guest.set(body.process.session.is_guest);
     thread.served.set(false);
-    debug_assert!(
+    assert!(
         thread.context().is_none() && thread.lent.load(Ordering::Relaxed) == 0,
-        "a record in a context"
+        "K-31: a record in a context"
     );
-    thread.marks.store(0, Ordering::Relaxed);
-    thread.stopped.store(false, Ordering::Relaxed);
     let _ = thread.sq.reopen();
-    *thread.ring.lock() = RingSide::open(body.ring_frame.pointer());
-    *thread.wait.lock() = Wait { parked: None, woken: false };
-    // SAFETY: the record is ours: it was free, and its generation is still 0.
+    thread.ring.lock().open(body.ring_frame.pointer());
+    // SAFETY: the record is ours: it was free, and nobody finds it yet.
     unsafe { *thread.body.get() = Some(body) };
-    thread.ended_generation.set(generation);
-    thread.generation.store(generation, Ordering::Release);
-    Ok(thread)
+    thread.must(&mut thread.wait.lock(), Event::Reuse);
+    Ok(Seat(thread))
 }
 
 /// Takes the record of a thread back that never ran.
@@ -396,6 +481,10 @@ pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Proc
     // SAFETY: the thread does not run any more, and nobody else asks for its body.
     let body = unsafe { (*thread.body.get()).take() };
     let parked = thread.wait.lock().parked.take();
+    assert!(
+        parked.as_ref().is_none_or(|parked| core::ptr::eq(parked.payload().thread(), thread)),
+        "K-17: a thread has ended in another's place"
+    );
     debug_assert!(
         parked.as_ref().is_none_or(|parked| parked.context().is_none()),
         "I-C1: a thread ends with a context: {:?}",
@@ -403,8 +492,6 @@ pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Proc
     );
     drop(parked);
     let code = thread.exit_code.get();
-    let generation = thread.ended_generation.get();
-    let next = if generation == u32::MAX { 1 } else { generation + 1 };
     body.map(|body| {
         let Body { process, stack, exit, .. } = body;
         // The search costs more than all the rest: tests only.
@@ -413,7 +500,9 @@ pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Proc
         }
         stack.free(token);
         process.ledger.release_stack();
-        TABLE.lock().free.push((thread.tid, next));
+        thread.must(&mut thread.wait.lock(), Event::Reap);
+        // K-30: there is room for every record that was ever made.
+        TABLE.lock().free.push(thread.tid);
         exit.ended(code);
         process
     })

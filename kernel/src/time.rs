@@ -1,6 +1,9 @@
 //! Deadlines of threads: which of them are due, and what each CPU's timer is armed for.
 //!
 //! A CPU's event is armed for the nearest of its threads' deadlines and the end of the running slice. A CPU with neither has none.
+//!
+//! The time of an interrupt that serves somebody's deadlines is that thread's ([`Bill`], S-16). While a thread runs on a promise, deadlines of others
+//! may take a small part of its time only; what is more waits, so they are in a queue of their own.
 
 use crate::arch::percpu::{self, PerCpu};
 use crate::clock;
@@ -9,56 +12,266 @@ use crate::event;
 use crate::ring::{self, Completion, Waiter};
 use crate::thread::{self, OPS, TIMEOUT, Thread, TimerSlot};
 use core::sync::atomic::Ordering;
-use kcore::timerq::{Node, Store};
+use kcore::generation::ThreadRef;
+use kcore::timerq::{Node, Store, TimerQueue};
 
 /// Due timers that one interrupt serves; the rest gets the next, which comes at once.
-const BATCH: usize = 64;
+const BATCH: usize = 16;
+/// Others are held back for this long at least, for an interrupt to be worth its while.
+const HOLD_NS: u64 = 100_000;
 
-/// Sees to it that this CPU's event fires no later than `until_ns` and its nearest deadline.
-///
-/// One that is armed for earlier stays: it finds nothing due and arms the right one. Slices mostly end later than the last one would have,
-/// so most switches do not touch the hardware.
-#[inline]
-pub fn arm(me: &PerCpu, until_ns: u64, now: u64) {
-    let at = until_ns.min(me.sched.next_deadline.load(Ordering::Relaxed));
-    if at < me.armed_ns.get() {
-        me.armed_ns.set(at);
-        if at <= now {
-            me.counters.oneshot_misses.bump();
+/// Whose timers those of a CPU are.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Of threads that had no context when they set them, or no budget when they fired.
+    Other = 0,
+    /// Of threads with a context.
+    Promised = 1,
+}
+
+/// Who pays for an interrupt (S-16): whom it serves, from its beginning on or from where it began to serve somebody else. Nobody, until it has
+/// served somebody.
+pub struct Bill {
+    payer: Option<&'static Thread>,
+    /// Who that is: its record may be another's by the end.
+    generation: u32,
+    /// It has no better right to the CPU than who runs, by a promise: what it takes is limited.
+    is_other: bool,
+    since_ns: u64,
+    /// What those before it owe by now, and what of it is others'.
+    owned_ns: u64,
+    others_ns: u64,
+}
+
+impl Bill {
+    /// Of an interrupt that began at `now`, and has served nobody.
+    #[inline(always)]
+    pub const fn new(now: u64) -> Bill {
+        Bill { payer: None, generation: 0, is_other: false, since_ns: now, owned_ns: 0, others_ns: 0 }
+    }
+
+    /// Whether anybody was served.
+    #[inline(always)]
+    pub fn is_due(&self) -> bool {
+        self.payer.is_some()
+    }
+
+    /// The payer owes the time up to `now`.
+    #[inline(always)]
+    fn settle(&mut self, now: u64) {
+        let Some(payer) = self.payer else { return };
+        let spent_ns = now.saturating_sub(self.since_ns);
+        if payer.life().names(self.generation) {
+            payer.owed_ns.fetch_add(spent_ns, Ordering::Relaxed);
         }
-        event::program_oneshot(at.saturating_sub(now));
+        self.owned_ns += spent_ns;
+        if self.is_other {
+            self.others_ns += spent_ns;
+        }
+        self.since_ns = now;
+    }
+
+    /// The interrupt ends: what all owe for it, and what of it others do.
+    #[inline(always)]
+    pub fn total(&mut self, now: u64) -> (u64, u64) {
+        self.settle(now);
+        (self.owned_ns, self.others_ns)
+    }
+
+    /// It has served nobody but `thread`, which another CPU has woken to run here.
+    pub fn falls_to(&mut self, thread: &'static Thread) {
+        self.turn_to(thread, thread.reference().thread_generation, false);
+    }
+
+    /// It has ended, and goes on at `now` for whom it served last.
+    pub fn goes_on(&mut self, now: u64) {
+        (self.since_ns, self.owned_ns, self.others_ns) = (now, 0, 0);
+    }
+
+    /// The interrupt serves `payer` from here on; if that is the first one, from its beginning on.
+    #[inline(always)]
+    fn turn_to(&mut self, payer: &'static Thread, generation: u32, is_other: bool) {
+        if let Some(before) = self.payer {
+            if core::ptr::eq(before, payer) && (self.generation, self.is_other) == (generation, is_other) {
+                return;
+            }
+            self.settle(now_ns());
+        }
+        (self.payer, self.generation, self.is_other) = (Some(payer), generation, is_other);
+    }
+
+    /// What others have taken of this interrupt by now.
+    fn others_ns(&self) -> u64 {
+        let is_other = self.is_other && self.payer.is_some();
+        self.others_ns + if is_other { now_ns().saturating_sub(self.since_ns) } else { 0 }
     }
 }
 
-/// The event fired; `now` is when its interrupt began.
-pub fn event(me: &'static PerCpu, now: u64) {
+/// Has somebody's deadline come, or passed?
+#[inline(always)]
+pub fn is_anybody_due(me: &PerCpu, now: u64) -> bool {
+    next_deadline(me) <= now
+}
+
+/// When the timer must fire for deadlines.
+#[inline]
+fn next_deadline(me: &PerCpu) -> u64 {
+    let [other, promised] = &me.sched.nearest;
+    let other_ns = other.load(Ordering::Relaxed).max(me.sched.held_until_ns.get());
+    promised.load(Ordering::Relaxed).min(other_ns)
+}
+
+/// Sees to it that this CPU's event fires no later than `until_ns`. For its deadlines it is armed already: where one comes or the event was
+/// used up, that is seen to at once ([`set_timer`], [`arm_for_deadlines`]).
+///
+/// One that is armed for earlier stays: it finds nothing due and arms the right one. Slices mostly end later than the last one would have,
+/// so most switches do not touch the hardware.
+#[inline(always)]
+pub fn arm(me: &PerCpu, until_ns: u64, now: u64) {
+    // While an event is being served there may be none.
+    debug_assert!(
+        me.in_interrupt.get() || me.armed_ns.get() <= next_deadline(me),
+        "a CPU has no event for its next deadline"
+    );
+    if until_ns < me.armed_ns.get() {
+        program(me, until_ns, now);
+    }
+}
+
+#[inline(never)]
+fn program(me: &PerCpu, at_ns: u64, now: u64) {
+    me.armed_ns.set(at_ns);
+    if at_ns <= now {
+        me.counters.oneshot_misses.bump();
+    }
+    event::program_oneshot(at_ns.saturating_sub(now));
+}
+
+/// Deadlines come earlier than they seemed to.
+#[cold]
+fn arm_for_deadlines(me: &PerCpu) {
+    let at_ns = next_deadline(me);
+    if at_ns < me.armed_ns.get() {
+        program(me, at_ns, now_ns());
+    }
+}
+
+/// The event fired; `now` is when its interrupt began. Those whom it serves are put on the bill.
+#[inline(always)]
+pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     if crate::selftest::take_event() {
         return;
     }
     me.armed_ns.set(u64::MAX);
     me.counters.ticks.bump();
-    let mut has_woken = false;
     if me.id == 0 {
         clock::discipline(now);
     }
+    let mut is_served = false;
+    let mut at_ns = next_deadline(me);
     for _ in 0..BATCH {
-        if now < me.sched.next_deadline.load(Ordering::Relaxed) {
+        if now < at_ns {
             break;
         }
-        let Some(waiter) = pop_due(me, now) else { break };
-        has_woken = true;
-        if waiter.op as usize == TIMEOUT {
-            crate::sched::wake(&waiter.thread, false);
-        } else {
-            ring::timer_due(&waiter);
-        }
+        let Some((due, is_other)) = take_due(me, now, bill) else {
+            at_ns = next_deadline(me);
+            break;
+        };
+        bill.turn_to(due.thread, due.waiter.thread.thread_generation, is_other);
+        serve(&due);
+        is_served = true;
+        at_ns = next_deadline(me);
     }
-    if has_woken {
-        // Waking takes time.
-        crate::sched::look_for_woken(me, now_ns);
+    // The event was used up; who was woken may have armed one for the end of a slice.
+    if at_ns < me.armed_ns.get() {
+        program(me, at_ns, now_ns());
+    }
+    if is_served {
+        crate::sched::look_for_woken(me);
     } else {
         crate::sched::look(me, now);
     }
+}
+
+/// A timer whose time has come.
+struct Due {
+    thread: &'static Thread,
+    waiter: Waiter,
+    is_park: bool,
+}
+
+#[inline(always)]
+fn serve(due: &Due) {
+    if due.waiter.op as usize == TIMEOUT {
+        crate::sched::wake(&due.waiter.thread, false);
+    } else if due.is_park {
+        ring::park_due(&due.waiter);
+    } else {
+        ring::complete(&due.waiter, &SLEPT, false);
+    }
+}
+
+/// Somebody whose time has come. Of others (the second) not more than may be taken from who runs on a promise: they are held back then.
+#[inline(always)]
+fn take_due(me: &PerCpu, now: u64, bill: &Bill) -> Option<(Due, bool)> {
+    let left_ns = me.sched.service_left_ns.get();
+    if left_ns == u64::MAX {
+        let mut timers = me.sched.timers.lock();
+        let class = first_class(&timers, true);
+        return pop(me, &mut timers, class, now).map(|due| (due, false));
+    }
+    take_permitted(me, left_ns, now, bill)
+}
+
+/// [`take_due`], while somebody runs on a promise who has `left_ns` to spare for others.
+#[inline(never)]
+fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Option<(Due, bool)> {
+    let others_may = bill.others_ns() < left_ns;
+    if !others_may {
+        hold_others(me, now);
+    }
+    loop {
+        let mut timers = me.sched.timers.lock();
+        let class = first_class(&timers, others_may);
+        let (_, id) = timers[class as usize].first().filter(|(deadline, _)| *deadline <= now)?;
+        let who = split(id).0.reference();
+        drop(timers);
+        let is_other = class == Class::Other || !has_budget(me, &who, now);
+        timers = me.sched.timers.lock();
+        // Whoever set it may have taken it back meanwhile, on another CPU.
+        if timers[class as usize].first().is_none_or(|(_, first)| first != id) {
+            continue;
+        }
+        let due = pop(me, &mut timers, class, now);
+        if others_may || !is_other {
+            return due.map(|due| (due, is_other));
+        }
+        // It has a context, and has used it up.
+        let (thread, slot) = split(id);
+        let deadline = Records.node(id).deadline();
+        insert(me, &mut timers, thread, slot, Class::Other, deadline);
+    }
+}
+
+/// The deadlines of others wait until they may have something of a promised time again.
+#[cold]
+fn hold_others(me: &PerCpu, now: u64) {
+    if now >= me.sched.held_until_ns.get() {
+        let again_ns = me.sched.queue.lock().service_again_ns(now);
+        me.sched.held_until_ns.set(again_ns.max(now + HOLD_NS));
+    }
+}
+
+/// May a thread be served although another one runs on a promise? It has budget itself, and waits, or it is that one.
+fn has_budget(me: &PerCpu, who: &ThreadRef, now: u64) -> bool {
+    let Some(thread) = thread::get(who.tid) else { return false };
+    if core::ptr::eq(me.current.get(), thread) {
+        return true;
+    }
+    let wait = thread.wait.lock();
+    let context = wait.parked.as_ref().and_then(|parked| parked.context());
+    context.is_some_and(|time| time.ledger().available_ns(now) > thread.owed_ns.load(Ordering::Relaxed))
 }
 
 struct Records;
@@ -78,37 +291,71 @@ fn split(id: u32) -> (&'static Thread, usize) {
     (thread::get(id >> 6).expect("timers belong to records"), id as usize & 63)
 }
 
-fn pop_due(me: &PerCpu, now: u64) -> Option<Waiter> {
-    let mut timers = me.sched.timers.lock();
-    let due = timers.pop_due(&mut Records, now).map(|id| {
+/// Which queue's first timer comes first, of others only if they may.
+fn first_class(timers: &[TimerQueue; 2], others_may: bool) -> Class {
+    let [other, promised] = timers.each_ref().map(TimerQueue::first_deadline);
+    if others_may && other < promised { Class::Other } else { Class::Promised }
+}
+
+#[inline(always)]
+fn pop(me: &PerCpu, timers: &mut [TimerQueue; 2], class: Class, now: u64) -> Option<Due> {
+    let due = timers[class as usize].pop_due(&mut Records, now).map(|id| {
         let (thread, slot) = split(id);
-        thread.timers[slot].cpu.store(u32::MAX, Ordering::Relaxed);
-        Waiter {
-            thread: thread.reference(),
-            op: slot as u8,
-            sequence: thread.timers[slot].sequence.load(Ordering::Relaxed),
-        }
+        let timer = &thread.timers[slot];
+        timer.cpu.store(u32::MAX, Ordering::Relaxed);
+        let sequence = timer.sequence.load(Ordering::Relaxed);
+        let is_park = timer.is_park.load(Ordering::Relaxed);
+        Due { thread, waiter: Waiter { thread: thread.reference(), op: slot as u8, sequence }, is_park }
     });
-    publish(me, &mut timers);
+    publish(me, timers, class);
     due
 }
 
-fn publish(me: &PerCpu, timers: &mut kcore::timerq::TimerQueue) {
-    let next = timers.first().map_or(u64::MAX, |(deadline, _)| deadline);
-    me.sched.next_deadline.store(next, Ordering::Relaxed);
+/// The first deadline of a class may be another one.
+#[inline(always)]
+fn publish(me: &PerCpu, timers: &[TimerQueue; 2], class: Class) {
+    me.sched.nearest[class as usize].store(timers[class as usize].first_deadline(), Ordering::Relaxed);
 }
 
-/// Timer `slot` of the current thread will fire at `deadline`.
-pub fn set_timer(thread: &'static Thread, slot: usize, sequence: u32, deadline: u64) {
+/// Somebody runs without a promise, or nobody: the deadlines of others are held back no more.
+#[cold]
+#[inline(never)]
+pub fn stop_holding(me: &PerCpu) {
+    me.sched.held_until_ns.set(0);
+    arm_for_deadlines(me);
+}
+
+/// Puts a timer into a queue of this CPU.
+fn insert(
+    me: &PerCpu,
+    timers: &mut [TimerQueue; 2],
+    thread: &'static Thread,
+    slot: usize,
+    class: Class,
+    deadline: u64,
+) {
+    let timer = &thread.timers[slot];
+    timer.cpu.store(me.id as u32, Ordering::Relaxed);
+    timer.class.store(class as u8, Ordering::Relaxed);
+    // Linked through the threads' records: no memory (K-30).
+    timers[class as usize].insert(&mut Records, join(thread, slot), deadline);
+    publish(me, timers, class);
+}
+
+/// Timer `slot` of the current thread will fire at `deadline`: of a park, or of a sleep or a wait.
+#[inline]
+pub fn set_timer(thread: &'static Thread, slot: usize, sequence: u32, is_park: bool, deadline: u64) {
     debug_assert!(slot <= OPS);
     let me = percpu::this();
+    let class = if thread.context().is_some() { Class::Promised } else { Class::Other };
     let mut timers = me.sched.timers.lock();
-    thread.timers[slot].cpu.store(me.id as u32, Ordering::Relaxed);
     thread.timers[slot].sequence.store(sequence, Ordering::Relaxed);
-    timers.insert(&mut Records, join(thread, slot), deadline);
-    publish(me, &mut timers);
+    thread.timers[slot].is_park.store(is_park, Ordering::Relaxed);
+    insert(me, &mut timers, thread, slot, class, deadline);
     drop(timers);
-    arm(me, deadline, now_ns());
+    if deadline < me.armed_ns.get() {
+        program(me, deadline, now_ns());
+    }
 }
 
 /// Timer `slot` of the current thread will not fire any more. Did it wait to?
@@ -136,9 +383,14 @@ fn cancel_if(thread: &'static Thread, slot: usize, is_meant: impl FnOnce(&TimerS
     if timer.cpu.load(Ordering::Relaxed) != owner || !is_meant(timer) {
         return false;
     }
-    let found = timers.cancel(&mut Records, join(thread, slot));
+    let class = if timer.class.load(Ordering::Relaxed) == Class::Other as u8 {
+        Class::Other
+    } else {
+        Class::Promised
+    };
+    let found = timers[class as usize].cancel(&mut Records, join(thread, slot));
     timer.cpu.store(u32::MAX, Ordering::Relaxed);
-    publish(cpu, &mut timers);
+    publish(cpu, &timers, class);
     found
 }
 

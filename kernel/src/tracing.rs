@@ -10,6 +10,7 @@
 
 use crate::arch::percpu::{self, PerCpu};
 use crate::arch::{cpu, smp};
+use crate::thread::Seat;
 use crate::thread::{self, Thread};
 use crate::time;
 use alloc::vec::Vec;
@@ -163,7 +164,7 @@ fn begin_on(cpu: &PerCpu) -> bool {
 
 /// Is there a trace?
 #[inline(always)]
-fn on() -> bool {
+pub fn on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
@@ -175,6 +176,7 @@ fn record(cpu: usize, time_ns: u64, kind: Kind) {
         return;
     }
     let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
+    // A ring of fixed size (K-30).
     let is_written = room.events.push(dump::record_words(ticket, Event { time_ns, cpu: cpu as u16, kind }));
     if !is_written && own.lost.fetch_add(1, Ordering::Relaxed) == 0 {
         own.lost_from.store(ticket, Ordering::Relaxed);
@@ -209,7 +211,7 @@ pub enum Why {
 
 /// `runnable` is about to be queued on `target`, whose lock is held: it was made, or it has waited.
 #[inline(always)]
-pub fn arrives(target: &PerCpu, runnable: &Runnable<()>, now: u64) {
+pub fn arrives(target: &PerCpu, runnable: &Runnable<Seat>, now: u64) {
     if on() {
         record_arrival(target.id, runnable, now);
     }
@@ -217,7 +219,7 @@ pub fn arrives(target: &PerCpu, runnable: &Runnable<()>, now: u64) {
 
 #[cold]
 #[inline(never)]
-fn record_arrival(target: usize, runnable: &Runnable<()>, now: u64) {
+fn record_arrival(target: usize, runnable: &Runnable<Seat>, now: u64) {
     let thread = name_of(runnable.id());
     match runnable.last_cpu() {
         None => {
@@ -234,7 +236,7 @@ fn record_arrival(target: usize, runnable: &Runnable<()>, now: u64) {
 }
 
 /// What a new thread is born with, and what it is called.
-fn introduce(target: usize, thread: u32, runnable: &Runnable<()>, now: u64) {
+fn introduce(target: usize, thread: u32, runnable: &Runnable<Seat>, now: u64) {
     let Snapshot { weight, class, .. } = runnable.snapshot();
     record(target, now, Kind::Weight { thread, weight: weight.get().into() });
     record(target, now, Kind::Class { thread, class: class as u8 });
@@ -250,7 +252,7 @@ fn introduce(target: usize, thread: u32, runnable: &Runnable<()>, now: u64) {
     if let (Some(room), Some(made)) = (percpu::this().trace.room.get(), thread::get(runnable.id().0 as u32)) {
         let process = &made.body().process;
         let named = NamedThread { id: thread, pid: process.pid, name: process.name.0 };
-        // There is room as long as there is for its events.
+        // A ring of fixed size (K-30): there is room as long as there is for its events.
         let _ = room.names.push(named.to_words());
     }
 }
@@ -274,7 +276,7 @@ pub fn confined(me: &PerCpu, thread: &Thread, cpus: sched::CpuMask, now: u64) {
 
 /// The queue of `me`, whose lock is held, was told that the current thread leaves, and has decided who runs.
 #[inline(always)]
-pub fn decided(me: &PerCpu, left: Option<&Thread>, why: Why, decision: &Decision<()>, now: u64) {
+pub fn decided(me: &PerCpu, left: Option<&Thread>, why: Why, decision: &Decision<Seat>, now: u64) {
     if on() {
         record_decision(me.id, left, why, decision, now);
     }
@@ -298,7 +300,7 @@ fn record_handoff(me: usize, left: &Thread, run: ThreadId, now: u64) {
 
 #[cold]
 #[inline(never)]
-fn record_decision(me: usize, left: Option<&Thread>, why: Why, decision: &Decision<()>, now: u64) {
+fn record_decision(me: usize, left: Option<&Thread>, why: Why, decision: &Decision<Seat>, now: u64) {
     let run = decision.run;
     if let Some(left) = left {
         let thread = left.trace_id();
@@ -357,7 +359,7 @@ fn record_note(cpu: usize, kind: Kind, now: u64) {
 
 /// The interrupt of `me` ends: what it did before goes on.
 #[inline(always)]
-pub fn resumes(me: &PerCpu, queue: &sched::Cpu<()>, now: u64) {
+pub fn resumes(me: &PerCpu, queue: &sched::Cpu<Seat>, now: u64) {
     if on() {
         record_running(me.id, queue.current(), now);
     }
@@ -365,7 +367,7 @@ pub fn resumes(me: &PerCpu, queue: &sched::Cpu<()>, now: u64) {
 
 /// The current thread of `me`, whose lock is held, has made `child`, which inherits its debt.
 #[inline(always)]
-pub fn owes(me: &PerCpu, child: &Runnable<()>, debt_ns: u64, now: u64) {
+pub fn owes(me: &PerCpu, child: &Runnable<Seat>, debt_ns: u64, now: u64) {
     if on() {
         record_debt(me.id, child.id(), debt_ns, now);
     }
@@ -377,6 +379,13 @@ fn record_debt(me: usize, child: ThreadId, debt_ns: u64, now: u64) {
     record(me, now, Kind::Charge);
     let thread = name_of(child);
     record(me, now, Kind::Debt { high: (debt_ns >> 32) as u16, thread, low: debt_ns as u32 });
+}
+
+/// The current thread of `me`, whose lock is held, pays for what interrupts did for it.
+#[inline(always)]
+pub fn pays(me: &PerCpu, thread: &Thread, owed_ns: u64, now: u64) {
+    let thread = thread.trace_id();
+    note(me, Kind::Debt { high: (owed_ns >> 32) as u16, thread, low: owed_ns as u32 }, now);
 }
 
 /// The weight of the current thread of `me` changes.
@@ -399,7 +408,8 @@ pub fn forgives(me: &PerCpu, limit: i64, now: u64) {
 #[inline(always)]
 pub fn promised(cpu: &PerCpu, context: &Context, what: Promise, now: u64) {
     if on() {
-        record_promise(cpu.id, name_of_context(context), context.spec(), what, now);
+        let line = context.lineage() as u32;
+        record_promise(cpu.id, (name_of_context(context), line), context.spec(), what, now);
     }
 }
 
@@ -420,7 +430,7 @@ pub enum Promise {
 
 #[cold]
 #[inline(never)]
-fn record_promise(cpu: usize, context: u32, spec: &Spec, what: Promise, now: u64) {
+fn record_promise(cpu: usize, (context, line): (u32, u32), spec: &Spec, what: Promise, now: u64) {
     let kind = match what {
         Promise::Admit => Kind::Admit { context },
         Promise::Readmit => Kind::Readmit { context },
@@ -444,6 +454,7 @@ fn record_promise(cpu: usize, context: u32, spec: &Spec, what: Promise, now: u64
         for four in bytes.chunks_exact(4) {
             write(four.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte)));
         }
+        write(line);
         debug_assert_eq!(part, trace::SPEC_PARTS);
     }
     record(cpu, now, kind);

@@ -8,7 +8,7 @@
 //! * `tests/doorbell_loom.rs`: loom, for the one lock-free piece ([`doorbell`]) and its memory orderings.
 //!
 //! Contexts and loans are the kernel's, above the core: [`loans`] has the steps of `docs/contexts.md`, and [`teardown`] the order of the locks
-//! around them. Both are stateright models that stand for themselves.
+//! around them. Both are stateright models that stand for themselves. [`lives`] drives the kernel's own machine of a thread's life.
 //!
 //! Each of them is also run with a bug planted ([`Flaw`], [`loans::Flaw`], [`teardown::Flaw`]), and must find it.
 //!
@@ -21,6 +21,7 @@
 pub mod board;
 pub mod core;
 pub mod doorbell;
+pub mod lives;
 pub mod loans;
 pub mod ownership;
 pub mod protocol;

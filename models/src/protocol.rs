@@ -330,7 +330,8 @@ impl<B: Backend> Machine<B> {
 
     /// Step: gives a promise back.
     pub fn retire(&self, context: Box<Context>) {
-        let left_over = self.with(context.home(), |state| state.retire(context));
+        // As of the CPU's last event: models have no clock of their own.
+        let left_over = self.with(context.home(), |state| state.retire(context, 0));
         debug_assert!(left_over.is_ok(), "a context is retired at home"); // and freed here, outside the lock
     }
 

@@ -305,6 +305,46 @@ fn a_joiner_that_gives_up_leaves_one_who_frees() {
     });
 }
 
+/// A joiner whose time is over: the child's word still names it, while it runs on, writes what is its own (its home, when
+/// it is another task by now and is equipped anew) and sleeps for something else. `looks` is what the ended child does.
+fn stale_joiner(looks: impl Fn(&Sleeper) -> Option<u32>) {
+    let (joiner, child) = (Sleeper::new(), Arc::new(Join::new()));
+    assert!(child.wait(64));
+    let (late, ends) = (joiner.clone(), child.clone());
+    let thread = thread::spawn(move || {
+        // SAFETY: it runs, and its home is its own.
+        late.news.with_mut(|home| unsafe { *home = 5 });
+        late.sleep(Event::Block);
+    });
+    if ends.finish() == Finished::Awaited(64)
+        && let Some(home) = looks(&joiner)
+    {
+        assert_eq!(home, 5, "it slept, so it had a home");
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_stale_joiner_is_looked_at_by_who_may_queue_it_only() {
+    loom::model(|| {
+        stale_joiner(|joiner| {
+            // SAFETY: `wake_to` calls it only if the joiner sleeps and is ours to queue.
+            joiner.word.wake_to(|| joiner.news.with(|home| unsafe { *home }))
+        });
+    });
+}
+
+#[test]
+fn who_looks_at_a_stale_joiner_before_it_wakes_it_races() {
+    must_fail(|| {
+        stale_joiner(|joiner| {
+            // SAFETY: none: that is the flaw.
+            let home = joiner.news.with(|home| unsafe { *home });
+            joiner.word.wake().then_some(home)
+        });
+    });
+}
+
 /// Of `nursery.rs`: the flag of the nursery, the list of children that may sleep, under the lock, and the child's flag.
 struct Family {
     cancelled: AtomicBool,

@@ -1,9 +1,13 @@
 //! What the proofs of scheduling contexts share: contexts, work that takes so long, servers that have no time of their own.
 
+pub mod bands;
 pub mod lives;
 pub mod loans;
 pub mod mcs;
+pub mod misses;
 pub mod play;
+pub mod queues;
+pub mod rooms;
 pub mod script;
 pub mod watch;
 
@@ -21,7 +25,7 @@ use rt::{
 };
 
 use crate::fair;
-use crate::kit;
+use crate::kit::{self, MS};
 use crate::proof::{Doing, Failure, Outcome};
 use crate::ticks::Scale;
 
@@ -57,14 +61,49 @@ pub fn context() -> Outcome<SchedulingContext> {
     caps::any().doing("scheduling_context")
 }
 
+/// Waits until what contexts of this proof used before they went is back (S-13): a period of theirs, and some more.
+pub fn all_back() -> Outcome {
+    Ok(rt::time::sleep(250 * kit::MS)?)
+}
+
+/// Specifications of `count` contexts that fill `permille` of a CPU: two bands, and periods without a common measure, so that admission has much
+/// to look at.
+pub fn crowd(count: u64, seed: u64, permille: u64) -> Vec<Spec> {
+    let mut state = seed;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let spec = |index: u64| {
+        let period_ns = (24 + random(50)) * MS + random(MS);
+        // Less what the kernel counts for itself.
+        let budget_ns = period_ns * permille / 1000 / count - 12_000;
+        Spec::new(budget_ns, period_ns).criticality((index % 2) as u8).cpus([0])
+    };
+    (0..count).map(spec).collect()
+}
+
 /// A new one.
 pub fn new_context(spec: &Spec) -> Outcome<SchedulingContext> {
     context()?.create(spec)?.context().doing("create a context")
 }
 
+/// As [`new_context`]; while it is refused, it waits for what others used before they went to be back (S-13).
+pub fn new_context_soon(spec: &Spec) -> Outcome<SchedulingContext> {
+    for _ in 0..50 {
+        if let Ok(made) = new_context(spec) {
+            return Ok(made);
+        }
+        rt::time::sleep(spec.period_ns / 2)?;
+    }
+    new_context(spec)
+}
+
 /// Another capability to the same context.
 pub fn copy(context: &SchedulingContext) -> Outcome<SchedulingContext> {
-    let all = rt::abi::rights::ALL & !rt::abi::rights::RECV;
+    use rt::abi::rights;
+    let band = context.info().map_or(0, |info| info.value.spec.criticality);
+    let all = rights::ALL & !rights::RECV | rights::up_to_band(band);
     Ok(SchedulingContext::of(context.cap().copy(all, 0).doing("copy")?))
 }
 

@@ -17,8 +17,8 @@ use crate::proof::{Doing, Failure, Outcome};
 use crate::ticks::{self, Scale};
 use crate::{ensure, workload};
 
-/// The slice of an ordinary thread, and the longest of any class, as `sched/src/params.rs` has them.
-pub const QUANTUM_NS: u64 = 10 * MS;
+/// The slice of an ordinary thread, as `sched/src/params.rs` has them.
+pub const QUANTUM_NS: u64 = 3 * MS;
 /// The weight of a thread that nobody has changed.
 pub const WEIGHT: u16 = 64;
 /// Turns of the compute loop between two looks at the clock: about 1,400 instructions.

@@ -2,18 +2,16 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use rt::abi::{CapSetEntry, Interface};
+use rt::abi::{CapSetEntry, Interface, rights};
 use rt::sync::Mutex;
 use rt::{Command, ProcessSpawner, SystemInfo, caps, println, thread, time};
 
 use crate::ensure;
+use crate::kit::Patience;
 use crate::proof::{Doing, Outcome};
 
 /// A millisecond.
 pub const MS: u64 = 1_000_000;
-
-/// How long the kernel may take to free what ended processes had.
-const PATIENCE_NS: u64 = 5_000 * MS;
 
 /// The machine at one moment at which nothing is under way.
 pub struct Before {
@@ -56,8 +54,8 @@ impl Before {
     pub fn check(&self, what: &str) -> Outcome {
         thread::trim();
         let (mut processes, mut now_used) = (0, (0, 0));
-        let end = time::now_ns().doing("now")? + PATIENCE_NS;
-        while time::now_ns().doing("now")? < end {
+        let mut patience = Patience::default();
+        while patience.is_left() {
             processes = self.info.processes().doing("list processes")?.len();
             now_used = used(&self.info)?;
             let free = self.info.free_frames().doing("free frames")?;
@@ -70,7 +68,7 @@ impl Before {
                 );
                 return Ok(());
             }
-            time::sleep(5 * MS).doing("sleep")?;
+            time::sleep(MS).doing("sleep")?;
         }
         for process in self.info.processes().doing("list processes")? {
             println!(
@@ -116,9 +114,17 @@ fn used(info: &SystemInfo) -> Outcome<(u64, u64)> {
 
 /// `program` with everything that this process was granted, except its own handle and the power switch.
 pub fn command<'a>(program: &'a str, name: &'a str) -> Command<'a> {
-    let is_left_out =
-        |entry: &CapSetEntry| caps::name_of(entry) == "self" || entry.interface == Interface::Power as u16;
-    Command::new(program).name(name).grant_all(is_left_out)
+    Command::new(program).name(name).grant_all(is_power)
+}
+
+/// `program` with what the shell gives to everybody: as [`command`], and no band above 0.
+pub fn ordinary<'a>(program: &'a str, name: &'a str) -> Command<'a> {
+    let given = |entry: &CapSetEntry| (!is_power(entry)).then_some(entry.rights & !rights::BANDS);
+    Command::new(program).name(name).grant_each(given)
+}
+
+fn is_power(entry: &CapSetEntry) -> bool {
+    entry.interface == Interface::Power as u16
 }
 
 /// Makes the kernel's tables as large as they will get: so many threads at once in this process, so many processes at once (of `program`

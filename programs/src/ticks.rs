@@ -33,6 +33,23 @@ impl Scale {
     }
 }
 
+/// Nanoseconds of an instruction on a machine that counts them: a loop of a known number of them is timed.
+pub fn instruction_ns(scale: Scale) -> u64 {
+    // Short enough that one of several passes within a turn of its CPU, where CPUs take turns.
+    const TURNS: u64 = 500;
+    let mut least = u64::MAX;
+    for _ in 0..64 {
+        let before = now();
+        // SAFETY: counts a register down, two instructions a turn.
+        unsafe {
+            core::arch::asm!("2:", "dec {turns}", "jnz 2b", turns = inout(reg) TURNS => _, options(nomem, nostack))
+        };
+        least = least.min(now() - before);
+    }
+    // Reading the clock is a few more.
+    ((scale.to_ns(least) + TURNS) / (2 * TURNS)).max(1)
+}
+
 /// Whether the machine counts instructions instead of time: then the same loop takes exactly the same, to the tick, again and again.
 pub fn is_counted() -> bool {
     let mut samples = [0u64; 15];

@@ -12,10 +12,10 @@ use rt::clients::{Answer, Child, Endpoint, Factory, ProcessSpawner};
 use rt::thread::JoinHandle;
 use rt::{Client, caps, println, thread};
 
-use crate::ensure;
 use crate::machine::{MS, command};
 use crate::proof::{Doing, Failure, Outcome};
 use crate::random::Random;
+use crate::{ensure, kit};
 
 /// The program's name.
 pub const PROGRAM: &str = "victim";
@@ -114,7 +114,7 @@ impl Watch {
     pub fn finish(self) -> Outcome<u64> {
         self.is_over.store(true, Ordering::Relaxed);
         let mut end = self.child.handle.wait_start().doing("wait for the victim")?;
-        let exit = end.wait_timeout(20_000 * MS);
+        let exit = kit::patiently(|ns| end.wait_timeout(ns));
         let ended = exit.is_some();
         self.endpoint.call(QUIT, [0; 2]).doing("end the watcher")?;
         let seen = self.server.join().doing("join the watcher")?;

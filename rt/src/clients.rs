@@ -20,16 +20,16 @@ pub use abi::{LatencyClass, Overrun};
 pub use console::Console;
 pub use context::{
     Consumed, ContextInfo, ContextListing, Created, Fallback, Notification, Notifications, Outcome,
-    SchedulingContext, Timeout,
+    Reconfigured, SchedulingContext, Timeout, Witness,
 };
 pub use endpoint::{Answer, Endpoint, Give, Incoming, Message, Reply, message_buffer};
-pub use machine::{BootManifest, Factory, Logout, Power, SessionInfo, UserSession};
+pub use machine::{BootManifest, Factory, Logout, Power, Quota, SessionInfo, UserSession};
 pub use memory::{MemoryObject, Protection, VirtualMemory};
 pub use park::{ParkSpace, Parked};
 pub use policy::{SchedulingPolicy, Share};
 pub use process::{Child, Command, Exit, ProcessHandle, ProcessInfo, ProcessSpawner};
 pub use schema::messages_capnp::{
-    DispatchEffect, ExitReason, NotificationKind, OperationResult, ProcessState, ThreadState,
+    AdmissionReason, DispatchEffect, ExitReason, NotificationKind, OperationResult, ProcessState, ThreadState,
 };
 pub use spec::{CpuMask, Spec};
 pub use system::{Counter, CpuInfo, Machine, SystemInfo, ThreadInfo};

@@ -9,6 +9,8 @@ pub(crate) struct Account {
     pub(crate) virtual_runtime_ns: u64,
     pub(crate) runnable_ns: u64,
     pub(crate) runnable_since_ns: u64,
+    pub(crate) throttled_ns: u64,
+    pub(crate) served_ns: u64,
     pub(crate) voluntary_blocks: u64,
     pub(crate) preemptions: u64,
     pub(crate) migrations: u64,
@@ -30,15 +32,21 @@ pub struct Snapshot {
     pub voluntary_blocks: u64,
     /// How often it lost the CPU while it could have gone on.
     pub preemptions: u64,
-    /// Time spent runnable without running.
+    /// Time spent waiting for a CPU.
     pub runnable_accumulated_ns: u64,
+    /// Time spent waiting for a refill: no CPU could have been had (S-15).
+    pub throttled_ns: u64,
+    /// Interrupt time that was spent on its behalf, and that it has paid for (S-16). Not part of `runtime_ns`.
+    pub served_ns: u64,
     /// How often it changed CPU.
     pub migrations: u64,
     /// How often it ran out of its context's budget.
     pub throttles: u64,
+    /// It waits for a refill now.
+    pub is_throttled: bool,
 }
 
-/// Where the wall time of a CPU went: the three always add up to it (S-12).
+/// Where the wall time of a CPU went: the first three always add up to it (S-12).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
     /// Spent running threads.
@@ -47,6 +55,17 @@ pub struct CpuTime {
     pub idle_ns: u64,
     /// Spent in interrupts and in the kernel on nobody's account.
     pub interrupt_ns: u64,
+    /// Of the time in interrupts, what served threads, who pay for it (S-16). The rest is nobody's.
+    pub interrupt_owned_ns: u64,
+}
+
+impl Account {
+    /// The wait for a refill that came at `refill_ns` is over at `now`; what is left of it was a wait for the CPU.
+    pub(crate) fn end_throttle(&mut self, refill_ns: u64, now: u64) {
+        let end_ns = refill_ns.min(now).max(self.runnable_since_ns);
+        self.throttled_ns += end_ns - self.runnable_since_ns;
+        self.runnable_since_ns = end_ns;
+    }
 }
 
 impl CpuTime {

@@ -223,3 +223,59 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.running.as_ref().is_some_and(|running| running.tier == Tier::Guaranteed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PolicyKind, Proposal, Runnable, Spec, ThreadId};
+
+    fn cpu_id(number: usize) -> CpuId {
+        CpuId::new(number).unwrap()
+    }
+
+    /// A CPU with so many best-effort threads of weight 64 that wait, and this part of it promised to a context that is bound to nobody.
+    fn cpu(number: usize, threads: u64, reserved_percent: u64) -> Cpu<u32> {
+        let mut cpu = Cpu::new(cpu_id(number), PolicyKind::Wfq, 0);
+        if reserved_percent > 0 {
+            let identity = crate::ContextId { id: number as u64, generation: 1 };
+            let spec = Spec::new(reserved_percent * 1_000_000, 100_000_000);
+            core::mem::forget(cpu.admit(Proposal::new(identity, spec), 0).expect("admitted"));
+        }
+        for id in 0..threads {
+            let thread = Runnable::new(ThreadId(10 * number as u64 + id), 0);
+            let _ = cpu.enqueue(thread, 0).unwrap();
+        }
+        cpu
+    }
+
+    /// What crowding decides: whether a CPU with `mine` threads and promises, ahead by far, takes one of `theirs`.
+    fn takes(mine: (u64, u64), theirs: (u64, u64)) -> bool {
+        let (mut me, mut other) = (cpu(0, mine.0, mine.1), cpu(1, theirs.0, theirs.1));
+        me.clock.forgive_below(4 * BALANCE_GAP_NS);
+        let planned = balance_plan(&me.summary(), [other.summary()]).pull_from == Some(cpu_id(1));
+        let waiting = (me.waiting(), other.waiting());
+        let moved = matches!(me.balance_from(&mut other, 0), MoveOutcome::Moved { .. });
+        assert!(planned || !moved, "{mine:?} from {theirs:?}: what is done was worth planning");
+        assert_eq!((me.check(), other.check()), (Ok(()), Ok(())));
+        let one = usize::from(moved);
+        assert_eq!((me.waiting(), other.waiting()), (waiting.0 + one, waiting.1 - one));
+        moved
+    }
+
+    /// F-16: crowding is weight in relation to the time that contexts leave. Who would be more crowded by more than an eighth afterwards takes nobody,
+    /// though it is ahead.
+    #[test]
+    fn f_16_crowding_counts_what_contexts_leave() {
+        assert!(takes((2, 0), (3, 0)), "three beside three are as crowded");
+        assert!(!takes((3, 0), (3, 0)), "four beside three are more crowded");
+        // Half of the other's time is promised: its two threads are as crowded as four here.
+        assert!(takes((3, 0), (2, 50)), "four here, and two in half of the time there");
+        assert!(!takes((4, 0), (2, 50)), "five here");
+        // Half of the own time is promised: two threads here are as crowded as four there.
+        assert!(takes((1, 50), (4, 0)), "two in half of the time here, and four there");
+        assert!(!takes((1, 50), (3, 0)), "two in half of the time here, and three there");
+        assert!(!takes((2, 50), (4, 0)), "three in half of the time here, and four there");
+        // Both alike: as without.
+        assert!(takes((2, 50), (3, 50)) && !takes((3, 50), (3, 50)), "both have half");
+    }
+}

@@ -1,14 +1,11 @@
-//! What contexts add to a CPU: admission, binding, and the way back when a refill comes.
+//! What contexts add to a CPU's queues, and the way back when a refill comes.
 
 use alloc::boxed::Box;
 
 use crate::cpu::{Arrival, Cpu, Tier};
 use crate::entity::{Entity, Entrance, Key};
 use crate::queue::Wanted;
-use crate::{
-    AdmissionError, Context, FOREVER, MAX_CONTEXTS_PER_CPU, Noted, Overrun, Payload, Policy, Proposal,
-    QueueKind, Refused, Spec, ThreadId, Ticket, Utilisation,
-};
+use crate::{Context, FOREVER, Overrun, Payload, Policy, QueueKind, ThreadId, Ticket};
 
 /// A thread that spent its budget and runs at its weight until `ready_at_ns`.
 pub(crate) struct Demoted {
@@ -19,11 +16,6 @@ pub(crate) struct Demoted {
 }
 
 impl<T: Payload, P: Policy> Cpu<T, P> {
-    /// How many contexts are promised time here, wherever their threads are.
-    pub fn contexts(&self) -> usize {
-        self.contexts
-    }
-
     /// Calls `visit` with the ticket and context of every queued thread that has one. Linear.
     pub fn for_each_queued_context(&self, mut visit: impl FnMut(Ticket, &Context)) {
         let queues = [
@@ -36,119 +28,6 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 thread.context.iter().for_each(|context| visit(self.ticket(thread, queue), context));
             });
         }
-    }
-
-    /// The share of this CPU that is promised to contexts.
-    pub fn reserved(&self) -> Utilisation {
-        self.reserved
-    }
-
-    /// Promises CPU time, or says why not (S-11). Everything is checked before anything changes, and nothing is allocated: the
-    /// proposal was made before the lock was taken.
-    pub fn admit(&mut self, proposal: Proposal, now: u64) -> Result<Box<Context>, Refused> {
-        match self.admissible(proposal.spec()) {
-            Ok(total) => {
-                self.reserved = total;
-                self.contexts += 1;
-                Ok(proposal.admitted(self.id, now.max(self.at_ns)))
-            }
-            Err(why) => Err(Refused { why, proposal }),
-        }
-    }
-
-    /// The utilisation with this spec, if it may be admitted.
-    fn admissible(&self, spec: &Spec) -> Result<Utilisation, AdmissionError> {
-        let total = self.affordable(spec, self.reserved)?;
-        if self.contexts == MAX_CONTEXTS_PER_CPU {
-            return Err(AdmissionError::TooMany);
-        }
-        Ok(total)
-    }
-
-    /// The utilisation with this spec beside `others`, if that is possible here at all.
-    fn affordable(&self, spec: &Spec, others: Utilisation) -> Result<Utilisation, AdmissionError> {
-        spec.validate().map_err(AdmissionError::Invalid)?;
-        if !spec.cpu_mask.contains(self.id) {
-            return Err(AdmissionError::WrongCpu(self.id));
-        }
-        let asked = spec.utilisation();
-        let total = others.plus(asked);
-        if total > Utilisation::BOUND {
-            return Err(AdmissionError::Overcommitted {
-                asked_ppm: asked.ppm(),
-                free_ppm: Utilisation::BOUND.minus(others).ppm(),
-            });
-        }
-        Ok(total)
-    }
-
-    /// Another spec for a context that was admitted here, is unbound and not hosted elsewhere. Identity and counters stay, and what was used
-    /// stays used ([`crate::Ledger::reconfigure`]). Everything is checked before anything changes.
-    pub fn readmit(
-        &mut self,
-        mut context: Box<Context>,
-        spec: Spec,
-        now: u64,
-    ) -> Result<Box<Context>, (AdmissionError, Box<Context>)> {
-        if context.is_hosted() || context.home() != self.id {
-            return Err((AdmissionError::Elsewhere(context.home()), context));
-        }
-        match self.affordable(&spec, self.reserved.minus(context.spec().utilisation())) {
-            Ok(total) => {
-                self.reserved = total;
-                context.reconfigure(spec, now.max(self.at_ns));
-                Ok(context)
-            }
-            Err(why) => Err((why, context)),
-        }
-    }
-
-    /// Takes an unbound context in as a guest: it runs here, beside the promise of its origin, which stays. For a loan to a thread that
-    /// may not run there.
-    pub fn host(
-        &mut self,
-        mut context: Box<Context>,
-    ) -> Result<Box<Context>, (AdmissionError, Box<Context>)> {
-        if context.is_hosted() || context.home() == self.id {
-            return Err((AdmissionError::Elsewhere(context.home()), context));
-        }
-        match self.admissible(context.spec()) {
-            Ok(total) => {
-                self.reserved = total;
-                self.contexts += 1;
-                context.move_to(self.id);
-                Ok(context)
-            }
-            Err(why) => Err((why, context)),
-        }
-    }
-
-    /// Sends an unbound guest home, and frees what was reserved for it here. One that is no guest of this CPU comes back as it is.
-    pub fn unhost(&mut self, mut context: Box<Context>) -> Box<Context> {
-        if context.is_hosted() && context.home() == self.id {
-            self.release(&context);
-            let origin = context.origin();
-            context.move_to(origin);
-        }
-        context
-    }
-
-    fn release(&mut self, context: &Context) {
-        self.reserved = self.reserved.minus(context.spec().utilisation());
-        self.contexts -= 1;
-        if self.contexts == 0 {
-            self.noted = Noted::NOTHING; // its thread blocked, and nobody dispatched since
-        }
-    }
-
-    /// Takes a promise back; the context must be unbound, from here and here. What is left can be proposed elsewhere, or dropped
-    /// when no lock is held.
-    pub fn retire(&mut self, context: Box<Context>) -> Result<Proposal, Box<Context>> {
-        if context.is_hosted() || context.home() != self.id {
-            return Err(context);
-        }
-        self.release(&context);
-        Ok(Proposal::from_retired(context))
     }
 
     /// Whether anybody waits for a refill, throttled or demoted: not without contexts (I6).
@@ -170,7 +49,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             if self.throttled.first_key().is_none_or(|key| key.tag as u64 > self.at_ns) {
                 break;
             }
-            let Some(thread) = self.throttled.pop_first() else { break };
+            let Some(mut thread) = self.throttled.pop_first() else { break };
+            thread.account.end_throttle(thread.key.tag as u64, self.at_ns);
             self.queue_by_budget(thread);
         }
         for _ in 0..self.demoted.len() {
@@ -234,6 +114,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     pub(crate) fn insert_guaranteed(&mut self, mut thread: Box<Entity<T>>, tag: i64) -> Arrival {
+        self.expect_miss(&thread, tag);
         thread.key = self.next_key(tag);
         let key = thread.key;
         thread.payload.queued(self.ticket(&thread, QueueKind::Guaranteed));

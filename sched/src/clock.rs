@@ -329,7 +329,7 @@ mod tests {
         let (mut light, mut heavy) = (fair(1), fair(64));
         clock.enter_new(&mut light);
         clock.enter_new(&mut heavy);
-        let step = light.charge(10_000_000); // 640 ms of its virtual time
+        let step = light.charge(SLICE_NS); // 192 ms of its virtual time
         clock.advance(light.weight(), step);
         clock.settle();
         let before = clock.now();
@@ -337,7 +337,7 @@ mod tests {
         clock.settle();
         assert_eq!(clock.now(), before);
         clock.enter(&mut heavy);
-        assert_eq!(light.position - heavy.position, 640_000_000);
+        assert_eq!(light.position - heavy.position, 192_000_000);
     }
 
     /// Short threads come and end, one at a time, each ahead of the clock. The clock moves by half of what each takes, and whoever stays is
@@ -417,14 +417,14 @@ mod tests {
         let (mut moved, mut hog) = (fair(64), fair(64));
         slow.enter_new(&mut moved);
         fast.enter_new(&mut hog);
-        let step = hog.charge(17_000_000);
+        let step = hog.charge(5_000_000);
         fast.advance(hog.weight(), step);
         slow.leave(&mut moved);
         fast.enter_moved(&mut moved);
-        assert_eq!((fast.now() - moved.position, moved.arrears), (SLICE_NS as i64, 7_000_000));
+        assert_eq!((fast.now() - moved.position, moved.arrears), (SLICE_NS as i64, 2_000_000));
         fast.leave(&mut moved);
         fast.enter_moved(&mut moved);
-        assert_eq!((fast.now() - moved.position, moved.arrears), (SLICE_NS as i64, 7_000_000));
+        assert_eq!((fast.now() - moved.position, moved.arrears), (SLICE_NS as i64, 2_000_000));
         fast.leave(&mut moved);
         fast.enter(&mut moved);
         assert_eq!((fast.now() - moved.position, moved.arrears), (SLICE_NS as i64, 0));

@@ -4,11 +4,13 @@ use alloc::boxed::Box;
 use core::fmt;
 
 use crate::ledger::{Ledger, Refill};
+use crate::miss::BAND_SHIFT;
+use crate::promise::MAX_PROMISES;
 use crate::{
     BEST_EFFORT_RESERVE_PPM, FOREVER, MAX_CONTEXTS_PER_CPU, MAX_CRITICALITY, MAX_PERIOD_NS, MAX_REFILLS,
     MIN_BUDGET_NS, MIN_REFILLS,
 };
-use crate::{CpuId, CpuMask, Noted};
+use crate::{CpuId, CpuMask, Noted, Witness};
 
 /// What happens to a thread whose budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -87,9 +89,9 @@ impl Spec {
         Ok(())
     }
 
-    /// The share of a CPU that this needs in its worst window.
+    /// The share of a CPU that this needs.
     pub fn utilisation(&self) -> Utilisation {
-        Utilisation::of(self.budget_ns, self.relative_deadline_ns.min(self.period_ns))
+        Utilisation::of(self.budget_ns, self.period_ns)
     }
 }
 
@@ -167,13 +169,19 @@ pub struct Utilisation(u64);
 impl Utilisation {
     /// A whole CPU.
     pub const ONE: Utilisation = Utilisation(1 << 32);
-    /// What admission will promise of a CPU: all but the share kept for best effort.
-    pub const BOUND: Utilisation =
-        Utilisation(((1u64 << 32) * (1_000_000 - BEST_EFFORT_RESERVE_PPM)) / 1_000_000);
+    /// What admission will promise of a CPU: all but the share kept for best effort. Every promise is rounded up by less than one part, so as many
+    /// parts more do no harm: half and 45 % are 95 %.
+    pub const BOUND: Utilisation = Utilisation(
+        ((1u64 << 32) * (1_000_000 - BEST_EFFORT_RESERVE_PPM)).div_ceil(1_000_000) + MAX_PROMISES as u64,
+    );
 
     /// `time` in every `window`.
     pub fn of(time_ns: u64, window_ns: u64) -> Utilisation {
         debug_assert!(window_ns > 0);
+        // Less than four seconds, as budgets mostly are: a division in one step.
+        if time_ns >> 32 == 0 {
+            return Utilisation((time_ns << 32).div_ceil(window_ns));
+        }
         Utilisation((u128::from(time_ns) << 32).div_ceil(u128::from(window_ns)) as u64)
     }
 
@@ -198,13 +206,10 @@ pub enum AdmissionError {
     Invalid(SpecError),
     /// The mask does not name this CPU.
     WrongCpu(CpuId),
-    /// The promises to others leave too little.
-    Overcommitted {
-        /// Asked for, in parts per million of the CPU.
-        asked_ppm: u64,
-        /// Still to be had, in parts per million.
-        free_ppm: u64,
-    },
+    /// Somebody would be late, or there is not so much time.
+    Refused(Witness),
+    /// The CPU has promised something else since it was looked at.
+    Stale,
     /// The CPU holds [`MAX_CONTEXTS_PER_CPU`] already.
     TooMany,
     /// It runs on this CPU, as a guest or at home, and must be there, or come from there.
@@ -216,9 +221,8 @@ impl fmt::Display for AdmissionError {
         match self {
             AdmissionError::Invalid(error) => error.fmt(f),
             AdmissionError::WrongCpu(cpu) => write!(f, "the context's CPU mask does not name {cpu}"),
-            AdmissionError::Overcommitted { asked_ppm, free_ppm } => {
-                write!(f, "asked for {asked_ppm} ppm of the CPU; {free_ppm} ppm are free")
-            }
+            AdmissionError::Refused(witness) => witness.fmt(f),
+            AdmissionError::Stale => write!(f, "the CPU has promised something else meanwhile"),
             AdmissionError::Elsewhere(cpu) => write!(f, "the context is at {cpu} now"),
             AdmissionError::TooMany => write!(f, "the CPU holds {MAX_CONTEXTS_PER_CPU} contexts already"),
         }
@@ -257,7 +261,24 @@ impl Proposal {
             late_refill_ns: FOREVER,
             overdrawn_ns: 0,
             overrun_max_ns: 0,
+            lineage: 0,
+            used_at_ns: 0,
+            before_ns: 0,
+            inherited_ns: 0,
         }))
+    }
+
+    /// The next in a line of contexts that follow each other: it begins with what the last one of its line and kind, which has gone, has left of
+    /// its budget. 0: of no line.
+    #[must_use]
+    pub fn of_line(mut self, lineage: u64) -> Proposal {
+        self.0.lineage = lineage;
+        self
+    }
+
+    /// Which line it is of.
+    pub fn lineage(&self) -> u64 {
+        self.0.lineage
     }
 
     /// What is asked for.
@@ -265,9 +286,16 @@ impl Proposal {
         &self.0.spec
     }
 
-    pub(crate) fn admitted(mut self, home: CpuId, now: u64) -> Box<Context> {
+    /// From `now` on, less what the one before it has used until some time.
+    pub(crate) fn admitted(mut self, home: CpuId, used: Option<(u64, u64)>, now: u64) -> Box<Context> {
         let spec = &self.0.spec;
         self.0.ledger = Ledger::new(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), now);
+        self.0.used_at_ns = 0;
+        (self.0.before_ns, self.0.inherited_ns) = (self.0.consumed_ns, 0);
+        if let Some((used_ns, until_ns)) = used {
+            self.0.ledger.inherit(used_ns, until_ns);
+            self.0.inherited_ns = used_ns;
+        }
         self.0.late_refill_ns = FOREVER;
         (self.0.home, self.0.origin) = (home, home);
         self.0
@@ -314,6 +342,14 @@ pub struct Context {
     /// Used beyond what was available, since it last had something.
     overdrawn_ns: u64,
     overrun_max_ns: u64,
+    /// Contexts of one line follow each other: see [`Proposal::of_line`].
+    lineage: u64,
+    /// When it was charged last.
+    pub(crate) used_at_ns: u64,
+    /// What was consumed when its present specification was promised,
+    before_ns: u64,
+    /// and what the one before it had used.
+    inherited_ns: u64,
 }
 
 /// What may be told about a context.
@@ -381,6 +417,18 @@ impl Context {
             self.ledger.charge(unpaid_ns);
         }
         self.spec = spec;
+        (self.before_ns, self.inherited_ns) = (self.consumed_ns, 0);
+    }
+
+    /// Which line it is of.
+    pub fn lineage(&self) -> u64 {
+        self.lineage
+    }
+
+    /// What it has used of its present specification and does not have back by `now`, and when it has.
+    pub(crate) fn booked(&self, now: u64) -> (u64, u64) {
+        let (booked_ns, until_ns) = self.ledger.booked(now);
+        (booked_ns.min(self.consumed_ns - self.before_ns + self.inherited_ns), until_ns)
     }
 
     /// The ledger.
@@ -408,6 +456,7 @@ impl Context {
     #[inline(never)] // keeps the path of threads without contexts short
     pub(crate) fn charge(&mut self, used_ns: u64, now: u64, tag: &mut i64, noted: &mut Noted) {
         self.consumed_ns += used_ns;
+        self.used_at_ns = now;
         if now > self.due_ns() || !self.ledger.charge_head(used_ns, now) {
             *noted = noted.and(self.charge_through(used_ns, now));
             *tag = self.urgency_tag();
@@ -435,18 +484,55 @@ impl Context {
         Noted::DEPLETED.only_if(depleted).and(Noted::LATE.only_if(late))
     }
 
+    /// Interrupts have used this much on its thread's behalf. It is not a time in which the thread ran: no deadline is met or missed by it.
+    pub(crate) fn pay(&mut self, owed_ns: u64, now: u64) -> Noted {
+        self.consumed_ns += owed_ns;
+        let had_budget = self.ledger.ready_at_ns() <= now;
+        self.ledger.charge(owed_ns);
+        let depleted = had_budget && self.ledger.ready_at_ns() > now;
+        self.depletions += u64::from(depleted);
+        Noted::DEPLETED.only_if(depleted)
+    }
+
+    /// Its refill is late, though its thread waits for the CPU. Says whether that is new.
+    pub(crate) fn miss(&mut self) -> bool {
+        let is_new = !self.is_missed();
+        self.late = self.late.saturating_add(u64::from(is_new));
+        self.late_refill_ns = self.ledger.ready_at_ns();
+        is_new
+    }
+
+    /// Whether that is known.
+    pub(crate) fn is_missed(&self) -> bool {
+        self.late_refill_ns == self.ledger.ready_at_ns()
+    }
+
+    /// The deadline that was missed last.
+    pub(crate) fn missed_ns(&self) -> u64 {
+        self.late_refill_ns.saturating_add(self.spec.relative_deadline_ns)
+    }
+
     /// When the first refill must have been served.
     #[inline]
-    fn due_ns(&self) -> u64 {
+    pub(crate) fn due_ns(&self) -> u64 {
         self.ledger.ready_at_ns() + self.spec.relative_deadline_ns
     }
 
     /// The tag in the guaranteed queue: higher bands first, then the earlier deadline.
     pub(crate) fn urgency_tag(&self) -> i64 {
-        const BAND_SHIFT: u32 = 60; // 2^60 ns are 36 years of uptime
-        let deadline = self.due_ns();
-        debug_assert!(deadline < 1 << BAND_SHIFT);
-        (i64::from(MAX_CRITICALITY - self.spec.criticality) << BAND_SHIFT) | deadline as i64
+        self.tag_of(self.due_ns())
+    }
+
+    /// The same, if what it has counted from `now` on.
+    #[inline]
+    pub(crate) fn tag_from(&self, now: u64) -> i64 {
+        self.tag_of(now + self.spec.relative_deadline_ns)
+    }
+
+    #[inline]
+    fn tag_of(&self, deadline_ns: u64) -> i64 {
+        debug_assert!(deadline_ns < 1 << BAND_SHIFT);
+        (i64::from(MAX_CRITICALITY - self.spec.criticality) << BAND_SHIFT) | deadline_ns as i64
     }
 }
 
@@ -496,6 +582,8 @@ mod tests {
     fn utilisation_rounds_up() {
         assert_eq!(Utilisation::of(10, 10), Utilisation::ONE);
         assert!(Utilisation::of(1, 3).plus(Utilisation::of(2, 3)) > Utilisation::ONE);
-        assert_eq!(Utilisation::BOUND.ppm(), 949_999);
+        assert_eq!(Utilisation::BOUND.ppm(), 950_000);
+        assert!(Utilisation::of(1, 2).plus(Utilisation::of(45, 100)) <= Utilisation::BOUND);
+        assert!(Utilisation::of(950_001, 1_000_000) > Utilisation::BOUND);
     }
 }

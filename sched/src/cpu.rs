@@ -7,8 +7,12 @@ use alloc::vec::Vec;
 
 use crate::budget::Demoted;
 use crate::clock::VirtualClock;
+use crate::demand::Overheads;
 use crate::entity::{Entity, Entrance, Key, Link};
+use crate::miss::Misses;
+use crate::promise::{MAX_PROMISES, Promise};
 use crate::queue::{Aggregates, Queue, Wanted};
+use crate::serve::Service;
 use crate::{
     Blocked, Context, CpuId, CpuTime, Decision, Effect, Evicted, EvictionReason, Exchanged, FOREVER,
     LatencyClass, MAX_CONTEXTS_PER_CPU, Misplaced, Noted, Overrun, Payload, Policy, PolicyKind, QueueKind,
@@ -57,11 +61,21 @@ pub struct Cpu<T, P: Policy = PolicyKind> {
     pub(crate) wanted: bool,
     /// What the last thread left of its slice: the most that a direct handoff may run.
     pub(crate) leftover_ns: u64,
+    /// Promised to contexts that are here.
     pub(crate) reserved: Utilisation,
+    /// At most `MAX_PROMISES`, allocated at the start; by band, highest first.
+    pub(crate) promises: Vec<Promise>,
+    /// How often something was promised.
+    pub(crate) admissions: u64,
+    /// When there was last no budget to serve.
+    pub(crate) relaxed_ns: u64,
+    pub(crate) overheads: Overheads,
     /// Admitted here. With none, nobody is guaranteed, throttled or demoted, and events need not look (I6).
     pub(crate) contexts: usize,
     /// What the next decision has to say about contexts.
     pub(crate) noted: Noted,
+    pub(crate) misses: Misses,
+    pub(crate) service: Service,
     pub(crate) time: CpuTime,
     /// Threads that came from another CPU.
     migrations: u64,
@@ -89,8 +103,14 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             wanted: false,
             leftover_ns: 0,
             reserved: Utilisation::default(),
+            promises: Vec::with_capacity(MAX_PROMISES),
+            admissions: 0,
+            relaxed_ns: now,
+            overheads: Overheads::NONE,
             contexts: 0,
             noted: Noted::NOTHING,
+            misses: Misses::NONE,
+            service: Service::default(),
             time: CpuTime::default(),
             migrations: 0,
         }
@@ -178,9 +198,14 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.in_interrupt
     }
 
+    /// Up to when time was charged.
+    pub fn at_ns(&self) -> u64 {
+        self.at_ns
+    }
+
     /// What the timer must be armed for ([`FOREVER`]: no timer needed).
     pub fn until_ns(&self) -> u64 {
-        self.running.as_ref().map_or_else(|| self.horizon(), |running| running.until_ns)
+        self.running.as_ref().map_or_else(|| self.end_of_turn(), |running| running.until_ns)
     }
 
     /// Whether somebody else should run, and nobody has dispatched since.
@@ -196,35 +221,6 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     /// All threads that wait here, throttled ones included.
     pub fn queued(&self) -> usize {
         self.waiting() + self.guaranteed.len() + self.throttled.len()
-    }
-
-    /// Calls `visit` with the ticket and snapshot of every queued thread, the wait that goes on included. Linear: for listings, not for dispatch.
-    pub fn for_each_queued(&self, mut visit: impl FnMut(Ticket, Snapshot, &T)) {
-        let queues = [
-            (QueueKind::Guaranteed, &self.guaranteed),
-            (QueueKind::Open, &self.open),
-            (QueueKind::Restricted, &self.restricted),
-            (QueueKind::Throttled, &self.throttled),
-        ];
-        for (queue, threads) in queues {
-            threads.for_each(&mut |thread| {
-                visit(self.ticket(thread, queue), self.waiting_snapshot(thread), &thread.payload);
-            });
-        }
-        if let Some(thread) = &self.direct {
-            visit(self.ticket(thread, QueueKind::Direct), self.waiting_snapshot(thread), &thread.payload);
-        }
-    }
-
-    /// As of the last charge: a thread is charged for its wait when that ends, and may have waited long by now.
-    fn waiting_snapshot(&self, thread: &Entity<T>) -> Snapshot {
-        let mut snapshot = thread.snapshot();
-        snapshot.runnable_accumulated_ns += self.at_ns.saturating_sub(thread.account.runnable_since_ns);
-        snapshot
-    }
-
-    pub(crate) fn ticket(&self, thread: &Entity<T>, queue: QueueKind) -> Ticket {
-        Ticket { thread: thread.id, cpu: self.id, queue, key: thread.key }
     }
 
     // ---- time -------------------------------------------------------------------------------------------------
@@ -382,7 +378,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             (_, Tier::Guaranteed) => false,
             (_, Tier::Fair) => {
                 let eligible = !self.policy.eligible_only() || position <= self.clock.eligible_until();
-                self.policy.preempts(key.tag, eligible, running.thread.key.tag)
+                let to_beat = running.thread.fair.tag_to_beat(self.policy, running.thread.key.tag, position);
+                self.policy.preempts(key.tag, eligible, to_beat)
             }
         };
         if preempts { self.want_dispatch() } else { self.rearm() }
@@ -485,13 +482,15 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     pub fn remove(&mut self, ticket: &Ticket, now: u64) -> Option<Runnable<T>> {
         let mut thread = self.take_by(ticket)?;
         self.charge(now);
-        if ticket.queue.is_fair() {
-            self.leave_fair(&mut thread);
+        match ticket.queue {
+            QueueKind::Throttled => thread.account.end_throttle(thread.key.tag as u64, self.at_ns),
+            queue if queue.is_fair() => self.leave_fair(&mut thread),
+            _ => {}
         }
         Some(Runnable(thread))
     }
 
-    fn take_by(&mut self, ticket: &Ticket) -> Option<Box<Entity<T>>> {
+    pub(crate) fn take_by(&mut self, ticket: &Ticket) -> Option<Box<Entity<T>>> {
         if ticket.cpu != self.id {
             return None;
         }
@@ -622,6 +621,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             evicted = self.put_back(running, true);
         }
         let mut next = self.pick();
+        if !matches!(next, Some((_, Tier::Guaranteed))) {
+            self.relaxed_ns = self.at_ns;
+        }
         if let Some((thread, _)) = &mut next
             && previous == Some(thread.id)
         {
@@ -670,7 +672,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok(Decision { run, until_ns: FOREVER, switched: true, noted: Noted::NOTHING, evicted: None })
     }
 
-    /// The running thread lets the others go first: it is queued only after the next one was chosen.
+    /// The running thread lets the others go first: it is queued only after the next one was chosen. With budget it lets those go first who are
+    /// at least as urgent as it is by then: see `ask_anew`.
     pub fn yield_now(&mut self, now: u64) -> Decision<T> {
         self.charge(now);
         self.release_due();
@@ -683,8 +686,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         {
             return self.take_turns(next);
         }
-        if let Some(next) = self.next_with_budget() {
-            return self.take_turns_on_budget(next);
+        if let Some(decision) = self.ask_anew() {
+            return decision;
         }
         let previous = self.current();
         let Some(running) = self.running.take() else {
@@ -764,7 +767,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Some((thread, Tier::Fair))
     }
 
-    fn requeue_direct(&mut self) {
+    pub(crate) fn requeue_direct(&mut self) {
         if let Some(thread) = self.direct.take() {
             self.queue_fair(thread);
         }
@@ -817,19 +820,39 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     /// When the caller must ask again at the latest.
-    fn horizon(&self) -> u64 {
+    fn horizon(&mut self) -> u64 {
+        let end_ns = self.end_of_turn();
+        self.before_miss(end_ns)
+    }
+
+    /// As [`Cpu::horizon`], but for deadlines that others may miss.
+    fn end_of_turn(&self) -> u64 {
         let end = match &self.running {
             None => FOREVER,
             Some(Running { thread, tier: Tier::Guaranteed, .. }) => {
-                // Not all that is available: the next refill has the next deadline, and somebody else's may be earlier.
-                let left = thread.context.as_ref().map_or(0, |context| context.ledger.head_ns(self.at_ns));
-                self.at_ns + left
+                return self.end_of_promise(thread.context.as_deref());
             }
-            // A thread with budget that yielded waits behind a best-effort one: it must not wait for ever.
+            // Somebody with budget has come, and is to be dispatched: should that be forgotten, it does not wait for ever.
             Some(_) if !self.anybody_waits() && self.guaranteed.is_empty() => FOREVER,
             Some(Running { thread, .. }) => self.at_ns + thread.quantum_ns,
         };
         if self.anybody_is_dry() { end.min(self.next_release_ns()) } else { end }
+    }
+
+    /// As [`Cpu::end_of_turn`], of a thread that runs on its context.
+    #[inline(always)]
+    pub(crate) fn end_of_promise(&self, context: Option<&Context>) -> u64 {
+        // Not all that is available: the next refill has the next deadline, and somebody else's may be earlier.
+        let mut end_ns = self.at_ns;
+        if let Some(context) = context {
+            end_ns += context.ledger.head_ns(self.at_ns);
+            // Or it is late itself.
+            let late_ns = context.due_ns() + 1;
+            if late_ns > self.at_ns {
+                end_ns = end_ns.min(late_ns);
+            }
+        }
+        if self.anybody_is_dry() { end_ns.min(self.next_release_ns()) } else { end_ns }
     }
 
     pub(crate) fn rearm(&mut self) -> Effect {

@@ -67,6 +67,12 @@ impl Noted {
         Noted(self.0 | other.0)
     }
 
+    /// All but `other`.
+    #[must_use]
+    pub const fn without(self, other: Noted) -> Noted {
+        Noted(self.0 & !other.0)
+    }
+
     /// This, if `so`.
     #[must_use]
     pub const fn only_if(self, so: bool) -> Noted {

@@ -123,8 +123,11 @@ impl<T> Entity<T> {
             voluntary_blocks: self.account.voluntary_blocks,
             preemptions: self.account.preemptions,
             runnable_accumulated_ns: self.account.runnable_ns,
+            throttled_ns: self.account.throttled_ns,
+            served_ns: self.account.served_ns,
             migrations: self.account.migrations,
             throttles: self.account.throttles,
+            is_throttled: false,
         }
     }
 
@@ -211,9 +214,16 @@ impl<T> Blocked<T> {
         (entity.payload, snapshot, entity.context)
     }
 
+    /// Whether it can run as it is: not if it runs on contexts only and has none.
+    #[inline]
+    pub fn is_runnable(&self) -> bool {
+        !self.0.context_only || self.0.context.is_some()
+    }
+
     /// The thread can run again, unless it runs on contexts only and has none: then it is given back.
+    #[inline]
     pub fn wake(self) -> Result<Runnable<T>, Blocked<T>> {
-        if self.0.context_only && self.0.context.is_none() { Err(self) } else { Ok(Runnable(self.0)) }
+        if self.is_runnable() { Ok(Runnable(self.0)) } else { Err(self) }
     }
 
     /// The thread can run as soon as it is lent a context: for [`crate::Cpu::block_lending`]. Without one, no CPU takes a thread that

@@ -1,6 +1,6 @@
 //! The best-effort state of one thread: its knobs, and its position in virtual time.
 
-use crate::{LatencyClass, SLICE_NS, Weight};
+use crate::{LatencyClass, Policy, SLICE_NS, WAKE_GAP_DIVISOR, Weight};
 
 /// What ordering policies see of a thread.
 ///
@@ -136,6 +136,15 @@ impl Fair {
         self.advance(virtual_ns)
     }
 
+    /// The tag below which a newcomer at `position` takes the CPU from this thread, which runs and was picked under `picked_tag` (F-17). Among
+    /// equal tags whoever is behind goes first. And it has moved on since it was picked: what counts is its tag if it were queued now, less what a
+    /// switch must be worth, so that two that wake each other do not take turns at every wake-up.
+    #[inline]
+    pub(crate) fn tag_to_beat(mut self, policy: impl Policy, picked_tag: i64, position: i64) -> i64 {
+        let now_tag = policy.tag(&mut self) - self.virtual_slice / WAKE_GAP_DIVISOR;
+        now_tag.max(picked_tag + i64::from(position < self.position))
+    }
+
     fn derive(&mut self) {
         self.virtual_slice = self.weight.to_virtual(self.class.slice_ns());
         self.credit_limit = self.weight.to_virtual(SLICE_NS);
@@ -186,6 +195,22 @@ mod tests {
         (fair.position, fair.lag) = (-40_000_000, 40_000_000); // 10 ms behind in real time: 40 * 16/64
         fair.set_weight_off_cpu(Weight::new(1024).unwrap());
         assert_eq!((fair.position, fair.lag), (-625_000, 625_000)); // 0.625 * 1024/64 = 10 ms
+    }
+
+    /// F-07, F-16: arrears are owed in real time as well: 3 ms are 12 of virtual time at a quarter of the weight, and three quarters of one at four times.
+    #[test]
+    fn f_16_a_weight_change_keeps_real_arrears() {
+        for (weight, arrears) in [(16, 12_000_000), (256, 750_000), (64, 3_000_000)] {
+            let mut fair = Fair::new(Weight::DEFAULT, LatencyClass::Normal);
+            (fair.position, fair.arrears) = (0, 3_000_000);
+            fair.set_weight(Weight::new(weight).unwrap(), 0);
+            assert_eq!(fair.arrears, arrears, "weight {weight}");
+            // A quarter of what it runs pays them: four times 3 ms of running, whatever it weighs.
+            fair.charge(11_999_000);
+            assert!(fair.arrears > 0, "weight {weight}");
+            fair.charge(2_000);
+            assert_eq!(fair.arrears, 0, "weight {weight}");
+        }
     }
 
     #[test]

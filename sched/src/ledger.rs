@@ -31,6 +31,8 @@ pub struct Ledger {
     /// `refills[..len]`, ascending in time.
     refills: [Refill; MAX_REFILLS],
     len: usize,
+    /// Nothing that is used comes back before this: what was used under another period has not yet.
+    not_before_ns: u64,
 }
 
 impl Ledger {
@@ -38,7 +40,29 @@ impl Ledger {
     pub fn new(budget_ns: u64, period_ns: u64, limit: usize, now: u64) -> Ledger {
         let mut refills = [Refill::default(); MAX_REFILLS];
         refills[0] = Refill { time_ns: now, amount_ns: budget_ns };
-        Ledger { period_ns, limit: limit.clamp(MIN_REFILLS, MAX_REFILLS), refills, len: 1 }
+        let limit = limit.clamp(MIN_REFILLS, MAX_REFILLS);
+        Ledger { period_ns, limit, refills, len: 1, not_before_ns: 0 }
+    }
+
+    /// The part of it that somebody used before is usable from `until_ns` on only.
+    pub(crate) fn inherit(&mut self, used_ns: u64, until_ns: u64) {
+        let Refill { time_ns, amount_ns } = self.refills[0];
+        if self.len != 1 || used_ns == 0 || until_ns <= time_ns {
+            return;
+        }
+        let used_ns = used_ns.min(amount_ns);
+        self.refills[0].amount_ns -= used_ns;
+        self.refills[1] = Refill { time_ns: until_ns, amount_ns: used_ns };
+        self.len = 2;
+        // That may be later than a period from now, after an overrun; what is used from now on comes after it.
+        self.not_before_ns = until_ns;
+        self.skip_scraps();
+    }
+
+    /// What was used and has not come back by `now`, and when the last of it does.
+    pub(crate) fn booked(&self, now: u64) -> (u64, u64) {
+        let last_ns = self.refills[self.len - 1].time_ns;
+        (self.total_ns() - self.available_ns(now), last_ns.max(self.not_before_ns))
     }
 
     /// The refills, ascending in time.
@@ -79,22 +103,23 @@ impl Ledger {
         }
     }
 
-    /// Another budget and period. What was used stays used: usable now is what was usable, as far as the new budget goes; the rest comes one
-    /// new period from now, and later by as much as an overrun had put it off.
+    /// Another budget and period. What was used stays used: usable now is what was usable, as far as the new budget goes. The rest comes one
+    /// new period from now, and not before the last part of what was used under the old one would have; nor does what is used from now on.
     ///
     /// So a reconfiguration makes nothing. Let `u` be usable at one, and let the ledger then run for times `d_i` under budgets `b_i` and
     /// periods `p_i`. Every part of a budget becomes usable at most once a period, and parts that were not usable at the beginning of a
     /// stretch wait for a whole period: within `d_i`, `floor(d_i / p_i) * b_i` become usable, and at its end no more is left to use than that and
     /// what was usable before, minus what was used. Adding up: **used <= `u` + sum of `floor(d_i / p_i) * b_i`**. Who reconfigures more often than
-    /// once a period gets nothing but `u`.
+    /// once a period gets nothing but `u`. And until the old one's last refill it is not more than the old budget (S-13).
     pub fn reconfigure(&mut self, budget_ns: u64, period_ns: u64, limit: usize, now: u64) {
         let usable_ns = self.available_ns(now).min(budget_ns);
-        let last_ns = self.refills[self.len - 1].time_ns;
-        let debt_ns = last_ns.saturating_sub(now + self.period_ns);
+        let (_, last_ns) = self.booked(now);
         *self = Ledger::new(budget_ns, period_ns, limit, now);
+        self.not_before_ns = last_ns;
         if usable_ns < budget_ns {
             self.refills[0].amount_ns = usable_ns;
-            self.refills[1] = Refill { time_ns: now + period_ns + debt_ns, amount_ns: budget_ns - usable_ns };
+            let time_ns = last_ns.max(now + period_ns);
+            self.refills[1] = Refill { time_ns, amount_ns: budget_ns - usable_ns };
             self.len = 2;
             self.skip_scraps();
         }
@@ -121,7 +146,10 @@ impl Ledger {
         if left >= total {
             // Whole budgets: every refill is used once a round and returns a period later.
             let rounds = (left / total).min(MAX_DEBT_PERIODS);
-            self.refills[..self.len].iter_mut().for_each(|refill| refill.time_ns += rounds * self.period_ns);
+            for refill in &mut self.refills[..self.len] {
+                refill.time_ns =
+                    (refill.time_ns + self.period_ns).max(self.not_before_ns) + (rounds - 1) * self.period_ns;
+            }
             left %= total;
         }
         while left > 0 {
@@ -152,7 +180,8 @@ impl Ledger {
         self.len -= 1;
     }
 
-    fn book(&mut self, refill: Refill) {
+    fn book(&mut self, mut refill: Refill) {
+        refill.time_ns = refill.time_ns.max(self.not_before_ns);
         if self.len > 0 {
             let last = &mut self.refills[self.len - 1];
             debug_assert!(last.time_ns <= refill.time_ns, "refills are booked in order");
@@ -291,7 +320,7 @@ mod tests {
         ledger.charge(6 * MS); // three budgets: nothing before 30
         assert_eq!(ledger.ready_at_ns(), 30 * MS);
         ledger.reconfigure(4 * MS, 8 * MS, 8, 6 * MS);
-        assert_eq!(ledger.refills(), [Refill { time_ns: (6 + 8 + 14) * MS, amount_ns: 4 * MS }]);
+        assert_eq!(ledger.refills(), [Refill { time_ns: 30 * MS, amount_ns: 4 * MS }]);
     }
 
     /// The short charge does what the long one does.

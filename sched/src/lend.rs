@@ -5,11 +5,10 @@
 use alloc::boxed::Box;
 
 use crate::cpu::{Cpu, Running, Tier};
-use crate::entity::{Entity, Entrance, Key};
-use crate::queue::Wanted;
+use crate::entity::{Entity, Entrance};
 use crate::{
     Blocked, Context, ContextInfo, CpuMask, Decision, Effect, Exchanged, Misplaced, NotReady, Payload,
-    Policy, QueueKind, Runnable, Taken, ThreadId,
+    Policy, QueueKind, Runnable, Taken, Ticket,
 };
 
 impl<T: Payload, P: Policy> Cpu<T, P> {
@@ -80,18 +79,21 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok((Some(lender), self.dispatch(now)))
     }
 
-    /// Takes the context of a thread that runs or waits here. The thread goes on at its weight, unless it runs on contexts only. `None`,
-    /// and nothing has happened, if the thread is not here, or has none. Bounded by `MAX_CONTEXTS_PER_CPU`, however many other threads
-    /// there are.
-    pub fn take_context(&mut self, thread: ThreadId, now: u64) -> Option<Taken<T>> {
-        if self.current() == Some(thread) {
+    /// Takes the context of a thread that runs here, or waits where the ticket says. The thread goes on at its weight, unless it runs on
+    /// contexts only. `None`, and nothing has happened, if the thread is not here, or has none.
+    pub fn take_context(&mut self, ticket: &Ticket, now: u64) -> Option<Taken<T>> {
+        if self.current() == Some(ticket.thread) {
             let (context, effect) = self.unbind_current(now)?;
             return Some(Taken { context, effect, stopped: None });
         }
-        let (queue, key) = self.find_context(thread)?;
+        self.waiting_at(ticket)?.context.as_ref()?;
+        let queue = ticket.queue;
         self.charge(now);
-        let mut thread = self.queue_mut(queue).take(Wanted::Exactly(key))?;
+        let mut thread = self.take_by(ticket)?;
         let context = thread.context.take()?;
+        if queue == QueueKind::Throttled {
+            thread.account.end_throttle(thread.key.tag as u64, self.at_ns);
+        }
         if thread.context_only {
             if queue.is_fair() {
                 self.leave_fair(&mut thread);
@@ -107,41 +109,17 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Some(Taken { context, effect: self.effect_of_arrival(arrival), stopped: None })
     }
 
-    /// Where a thread with a context waits: with budget, without, or demoted. The direct slot takes no contexts.
-    fn find_context(&self, thread: ThreadId) -> Option<(QueueKind, Key)> {
-        let mut found = None;
-        for (kind, queue) in
-            [(QueueKind::Guaranteed, &self.guaranteed), (QueueKind::Throttled, &self.throttled)]
-        {
-            queue.for_each(&mut |waiting| {
-                if waiting.id == thread {
-                    found = Some((kind, waiting.key));
-                }
-            });
-        }
-        found.or_else(|| {
-            self.demoted.iter().find(|demoted| demoted.thread == thread).and_then(|demoted| demoted.place)
-        })
-    }
-
-    /// What may be told of the context of a thread that runs or waits here, as of the last event. Bounded as [`Cpu::take_context`].
-    pub fn context_info(&self, thread: ThreadId) -> Option<ContextInfo> {
-        if self.current() == Some(thread) {
+    /// What may be told of the context of a thread that runs here, or waits where the ticket says, as of the last event.
+    pub fn context_info(&self, ticket: &Ticket) -> Option<ContextInfo> {
+        if self.current() == Some(ticket.thread) {
             return self.current_context().map(|context| context.info(self.at_ns));
         }
-        let (queue, key) = self.find_context(thread)?;
-        let threads = match queue {
-            QueueKind::Guaranteed => &self.guaranteed,
-            QueueKind::Throttled => &self.throttled,
-            _ => &self.restricted,
-        };
-        let waiting = threads.find(Wanted::Exactly(key))?;
-        waiting.context.as_ref().map(|context| context.info(self.at_ns))
+        self.waiting_at(ticket)?.context.as_ref().map(|context| context.info(self.at_ns))
     }
 
     /// The running thread, which must have budget, queues behind `target`, which must wait here with budget: not before it is as late
     /// as that one's deadline. Whoever is more urgent than the target still runs before both, and nobody else is put off.
-    pub fn yield_to(&mut self, target: ThreadId, now: u64) -> Result<Decision<T>, NotReady> {
+    pub fn yield_to(&mut self, target: &Ticket, now: u64) -> Result<Decision<T>, NotReady> {
         self.charge(now);
         let has_budget = |running: &Running<T>| {
             let context = running.thread.context.as_ref();
@@ -151,14 +129,21 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if !self.running.as_ref().is_some_and(has_budget) {
             return Err(NotReady);
         }
-        let Some((QueueKind::Guaranteed, behind)) = self.find_context(target) else { return Err(NotReady) };
+        let behind = match self.waiting_at(target) {
+            Some(waiting) if target.queue == QueueKind::Guaranteed => waiting.key,
+            _ => return Err(NotReady),
+        };
         let Some(Running { mut thread, .. }) = self.running.take() else { return Err(NotReady) };
         let previous = Some(thread.id);
         self.release_due();
         (self.wanted, self.leftover_ns) = (false, 0);
         thread.account.runnable_since_ns = self.at_ns;
-        let tag = thread.key.tag.max(behind.tag);
-        self.insert_guaranteed(thread, tag);
+        // What it has left counts from now on, as of any thread that did not want it (see `ask_anew`).
+        let tag = thread.context.as_mut().map_or(i64::MAX, |context| {
+            context.ledger.activate(self.at_ns);
+            context.urgency_tag()
+        });
+        self.insert_guaranteed(thread, tag.max(behind.tag));
         let next = self.pick();
         Ok(self.start(next, previous, None))
     }
@@ -176,30 +161,42 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// Whoever waits with budget and is first, if the running thread has some too: then a yield only exchanges the two.
+    /// The yield of a thread with budget. It goes behind those who are at least as urgent as it is if its deadline counts from now on, and not behind
+    /// others: best effort has the time that nobody was promised. If there is nobody, nothing changes. Otherwise what it has left counts from now on,
+    /// as after a wait: it could have let others go first for as long as it liked, and with its old deadline, past by then, it would be more urgent
+    /// than all of whom admission knows (S-15). `None`, and nothing has happened, if the running thread has no budget.
     #[inline]
-    pub(crate) fn next_with_budget(&mut self) -> Option<Box<Entity<T>>> {
-        let Some(Running { thread, tier: Tier::Guaranteed, .. }) = &self.running else { return None };
-        let context = thread.context.as_ref()?;
-        if self.direct.is_some() || context.ledger.head_ns(self.at_ns) == 0 {
+    pub(crate) fn ask_anew(&mut self) -> Option<Decision<T>> {
+        let Some(Running { thread, tier: Tier::Guaranteed, .. }) = &mut self.running else { return None };
+        let context = thread.context.as_mut()?;
+        if context.ledger.head_ns(self.at_ns) == 0 {
             return None;
         }
-        self.guaranteed.pop_first()
+        if let Some(next) = self.guaranteed.pop_first() {
+            let tag = context.tag_from(self.at_ns);
+            if next.key.tag <= tag {
+                context.ledger.activate(self.at_ns);
+                return Some(self.take_turns_on_budget(next, tag));
+            }
+            self.guaranteed.put_back(next);
+        }
+        let previous = self.current();
+        Some(self.start(None, previous, None))
     }
 
     /// The usual yield of a thread with budget, to another one.
-    #[inline]
-    pub(crate) fn take_turns_on_budget(&mut self, mut next: Box<Entity<T>>) -> Decision<T> {
+    #[inline(always)]
+    fn take_turns_on_budget(&mut self, mut next: Box<Entity<T>>, tag: i64) -> Decision<T> {
+        self.requeue_direct();
         next.account.runnable_ns += self.at_ns.saturating_sub(next.account.runnable_since_ns);
-        let left_ns = next.context.as_ref().map_or(0, |context| context.ledger.head_ns(self.at_ns));
-        let until_ns = (self.at_ns + left_ns).min(self.next_release_ns());
-        let run = Some(next.id);
-        let running = Running { thread: next, tier: Tier::Guaranteed, until_ns };
-        if let Some(Running { mut thread, .. }) = self.running.replace(running) {
+        if let Some(Running { mut thread, .. }) = self.running.take() {
             thread.account.runnable_since_ns = self.at_ns;
-            let tag = thread.key.tag;
             self.insert_guaranteed(thread, tag);
         }
+        let end_ns = self.end_of_promise(next.context.as_deref());
+        let until_ns = self.before_miss(end_ns);
+        let run = Some(next.id);
+        self.running = Some(Running { thread: next, tier: Tier::Guaranteed, until_ns });
         let noted = core::mem::take(&mut self.noted);
         Decision { run, until_ns, switched: true, noted, evicted: None }
     }

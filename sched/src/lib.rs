@@ -35,7 +35,7 @@
 //! * **I3** the high-water mark of the virtual clock never goes back;
 //! * **I4** a context's refills add up to its budget;
 //! * **I5** thread + idle + interrupt time = wall time since the CPU's start;
-//! * **I6** the reserved utilisation equals the sum over the contexts admitted or hosted here, and stays within the bound;
+//! * **I6** the reserved utilisation equals the sum over the contexts admitted or hosted here, each has one promise, and it stays within the bound;
 //! * **I7** every queued thread may run on this CPU.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -52,16 +52,21 @@ mod clock;
 mod context;
 mod cpu;
 mod decision;
+mod demand;
 mod entity;
 mod fair;
 mod ledger;
 mod lend;
 mod mask;
+mod miss;
 mod node;
 mod params;
 mod place;
 mod policy;
+mod promise;
 mod queue;
+mod serve;
+mod tickets;
 mod topology;
 
 pub use account::{CpuTime, Snapshot};
@@ -74,13 +79,16 @@ pub use cpu::Cpu;
 pub use decision::{
     Decision, Effect, Evicted, EvictionReason, Exchanged, Misplaced, NotReady, Noted, Replaced, Taken,
 };
+pub use demand::{Demand, Overheads, Reason, Witness, judge_all};
 pub use entity::{Blocked, EmptyMask, Key, Payload, QueueKind, Runnable, THREAD_BYTES, ThreadId, Ticket};
 pub use fair::Fair;
 pub use ledger::{Ledger, Refill};
 pub use mask::{CpuId, CpuMask, MAX_CPUS, MaskError};
+pub use miss::Missed;
 pub use params::*;
 pub use place::{Landscape, Placement, place};
 pub use policy::{Eevdf, Policy, PolicyKind, Wfq};
+pub use promise::{Heir, Survey, Verdict};
 pub use topology::{CpuIds, Level, Topology, TopologyError};
 
 /// "No timer needed": the instant that never comes.

@@ -11,6 +11,9 @@ const WORDS: usize = MAX_CPUS / 64;
 pub struct CpuId(u8);
 
 impl CpuId {
+    /// There is always one.
+    pub const FIRST: CpuId = CpuId(0);
+
     /// The CPU with this number, if there can be one.
     pub const fn new(number: usize) -> Option<CpuId> {
         if number < MAX_CPUS { Some(CpuId(number as u8)) } else { None }

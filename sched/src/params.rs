@@ -12,14 +12,19 @@ pub const MIN_WEIGHT: u16 = 1;
 /// The largest weight that is accepted.
 pub const MAX_WEIGHT: u16 = 1024;
 
-/// The default slice: one tick.
-pub const SLICE_NS: u64 = 10_000_000;
+/// The default slice, by measurement (`docs/fairness.md`): a thread with a third of a CPU is never further from its share in any
+/// window of 100 ms than two thirds of a slice, 2 points (F-17).
+pub const SLICE_NS: u64 = 3_000_000;
 /// An interactive thread asks for a slice this many times shorter.
 pub const INTERACTIVE_SLICE_DIVISOR: u64 = 2;
 /// A batch thread asks for a slice this many times longer.
 pub const BATCH_SLICE_MULTIPLIER: u64 = 4;
 /// The longest slice of any class; it bounds how long one best-effort thread can keep another waiting.
 pub const MAX_SLICE_NS: u64 = SLICE_NS * BATCH_SLICE_MULTIPLIER;
+
+/// A thread that wakes takes the CPU from one that has run for this part of its slice and would come after it if it were queued now; at once, if it
+/// would have come before it when that one was picked.
+pub const WAKE_GAP_DIVISOR: i64 = 32;
 
 /// How many loads placement compares for a thread that has never run, beginning where it was made.
 pub const PLACE_SCAN_CPUS: usize = 64;
@@ -47,8 +52,19 @@ pub const MAX_DEBT_PERIODS: u64 = 1024;
 pub const MAX_CRITICALITY: u8 = 7;
 /// The most contexts that one CPU admits; it bounds every loop over contexts.
 pub const MAX_CONTEXTS_PER_CPU: usize = 128;
+/// How many contexts that have gone a CPU remembers until what they used has come back; with more, two become one that counts for both.
+pub const MAX_LEAVING_PER_CPU: usize = 32;
+/// How often one admission may look at all contexts of a CPU before it gives up.
+pub const MAX_EVALUATIONS: u32 = 512;
+/// How many contexts one admission looks at before it pauses (K-26): some 10,000 instructions.
+pub const LOOKS_PER_PIECE: u32 = 512;
 /// The share of every CPU, in parts per million, that admission leaves to best-effort threads.
 pub const BEST_EFFORT_RESERVE_PPM: u64 = 50_000;
+
+/// Interrupts may take one part in this many of promised time for others.
+pub const SERVICE_DIVISOR: u64 = 200;
+/// How much of that may come at once: a few dozen timers.
+pub const SERVICE_BURST_NS: u64 = 50_000;
 
 /// The weight of a best-effort thread: always within `MIN_WEIGHT..=MAX_WEIGHT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,18 +188,18 @@ mod tests {
     /// F-04: the class scales the slice as the constants say, and IpcServer is Normal.
     #[test]
     fn f_04_class_slices() {
-        assert_eq!(LatencyClass::Interactive.slice_ns(), 5_000_000);
-        assert_eq!(LatencyClass::Normal.slice_ns(), 10_000_000);
-        assert_eq!(LatencyClass::Batch.slice_ns(), 40_000_000);
+        assert_eq!(LatencyClass::Interactive.slice_ns(), 1_500_000);
+        assert_eq!(LatencyClass::Normal.slice_ns(), 3_000_000);
+        assert_eq!(LatencyClass::Batch.slice_ns(), 12_000_000);
         assert_eq!(LatencyClass::IpcServer.slice_ns(), LatencyClass::Normal.slice_ns());
     }
 
     #[test]
     fn virtual_and_real_time_agree() {
         let double = Weight::new(128).unwrap();
-        assert_eq!(double.to_virtual(SLICE_NS), 5_000_000);
-        assert_eq!(double.to_real(5_000_000), SLICE_NS);
-        assert_eq!(Weight::new(1).unwrap().to_virtual(SLICE_NS), 640_000_000);
+        assert_eq!(double.to_virtual(SLICE_NS), 1_500_000);
+        assert_eq!(double.to_real(1_500_000), SLICE_NS);
+        assert_eq!(Weight::new(1).unwrap().to_virtual(SLICE_NS), 192_000_000);
         assert_eq!(double.to_real(-1), 0);
     }
 }

@@ -286,6 +286,23 @@ impl<T> Queue<T> {
         }
     }
 
+    /// The first thread behind this key, which need not be anybody's: one descent, and at most one more.
+    pub(crate) fn first_after(&self, key: Key) -> Option<&Entity<T>> {
+        fn below<T>(node: &Node<T>, key: Key) -> Option<&Entity<T>> {
+            let larger = node.place_of(key);
+            if node.is_leaf() {
+                return node.thread(larger.checked_sub(1)?);
+            }
+            // A bound may be lower than all that is below it.
+            let within = if larger < node.len() { below(node.node(larger)?, key) } else { None };
+            within.or_else(|| below(node.node(larger.checked_sub(1)?)?, key))
+        }
+        if let Some(lone) = &self.lone {
+            return (lone.key > key).then_some(&**lone);
+        }
+        below(self.root.as_deref()?, key)
+    }
+
     /// Calls `visit` for every thread in key order. For checks and listings: linear.
     pub(crate) fn for_each<'a>(&'a self, visit: &mut impl FnMut(&'a Entity<T>)) {
         fn walk<'a, T>(node: &'a Node<T>, visit: &mut impl FnMut(&'a Entity<T>)) {
@@ -551,6 +568,7 @@ mod tests {
     use super::*;
     use crate::{CpuMask, Runnable, ThreadId};
     use std::collections::BTreeMap;
+    use std::ops::Bound;
     use std::vec::Vec;
 
     const ALL: Aggregates = Aggregates { least: true, reach: true };
@@ -607,7 +625,15 @@ mod tests {
                         assert_eq!(queue.find(Wanted::EligibleAt(position)).map(|n| n.key), eligible);
                         assert_eq!(queue.find(Wanted::AllowedOn(on)).map(|n| n.key), allowed);
                     }
-                    _ => {}
+                    _ => {
+                        // Behind somebody, and behind a key that is nobody's.
+                        let at = next() as usize % map.len().max(1);
+                        let there = map.keys().nth(at).copied();
+                        for key in there.into_iter().chain([Key { tag, sequence: next() % 4_000 }]) {
+                            let after = map.range((Bound::Excluded(key), Bound::Unbounded)).next();
+                            assert_eq!(queue.first_after(key).map(|n| n.key), after.map(|(key, _)| *key));
+                        }
+                    }
                 }
                 assert_eq!(queue.first_key(), map.keys().next().copied());
                 assert_eq!(queue.len(), map.len());

@@ -46,8 +46,11 @@ fn k_18_events_neither_allocate_nor_free() {
     for policy in [PolicyKind::Wfq, PolicyKind::Eevdf] {
         let cpu = |number| Cpu::<u32>::new(CpuId::new(number).unwrap(), policy, 0);
         let mut cpus = [cpu(0), cpu(1)];
-        let mut away =
-            Away { threads: Vec::with_capacity(THREADS as usize), contexts: Vec::with_capacity(40) };
+        let mut away = Away {
+            threads: Vec::with_capacity(THREADS as usize),
+            contexts: Vec::with_capacity(40),
+            survey: Survey::default(),
+        };
         for id in 0..THREADS {
             let mut thread = Runnable::new(ThreadId(id), id as u32);
             thread.set_weight([64, 1, 1024, 128][id as usize % 4]).unwrap();
@@ -124,21 +127,27 @@ struct Away {
     // A context is a box wherever it goes.
     #[allow(clippy::vec_box)]
     contexts: Vec<Box<Context>>,
+    survey: Survey,
 }
 
 /// A context is taken from a thread, configured anew, sent to the other CPU and back, and one is bound to somebody.
 fn move_contexts(here: &mut Cpu<u32>, there: &mut Cpu<u32>, away: &mut Away, now: u64, random: u64) {
-    if let Ok(decision) = here.yield_to(ThreadId(random % 40), now) {
+    if let Ok(decision) = here.yield_to(&here.find(ThreadId(random % 40)), now) {
         evict(decision, away);
     }
-    if let Some(Taken { mut context, effect, .. }) = here.take_context(ThreadId(random >> 8 & 63), now) {
+    let ticket = here.find(ThreadId(random >> 8 & 63));
+    if let Some(Taken { mut context, effect, .. }) = here.take_context(&ticket, now) {
         if effect == Effect::Dispatch {
             evict(here.dispatch(now), away);
         }
         let spec = *context.spec();
-        context = here.readmit(context, spec, now).unwrap();
-        context = there.host(context).unwrap();
-        away.contexts.push(there.unhost(context));
+        here.survey(Heir::OfNobody, now, &mut away.survey);
+        let verdict = away.survey.judge_change(context.identity().id, &spec, &mut || true).unwrap();
+        context = here.readmit_judged(context, spec, &verdict, now).unwrap();
+        there.survey(Heir::OfItself(context.identity().id), now, &mut away.survey);
+        let verdict = away.survey.judge(&spec).unwrap();
+        context = there.host_judged(context, &verdict, now).unwrap();
+        away.contexts.push(there.unhost(context, now));
     }
     if let Some(context) = away.contexts.pop() {
         let free =

@@ -85,7 +85,7 @@ proptest! {
         match cpu.admit(Proposal::new(ContextId { id: 1, generation: 1 }, spec), 0) {
             Ok(context) => {
                 prop_assert!(u128::from(spec.budget_ns) * 100 <= u128::from(spec.relative_deadline_ns) * 95);
-                prop_assert!(cpu.retire(context).is_ok());
+                prop_assert!(cpu.retire(context, 0).is_ok());
             }
             Err(error) => {
                 prop_assert!(!fits);
@@ -114,7 +114,12 @@ fn s_03_depletion_stops_at_the_budget_and_refills() {
         assert_eq!(machine.snapshot(bound).throttles, 50);
         assert_eq!(
             machine.cpus[0].time(),
-            CpuTime { thread_ns: SECOND / 2, idle_ns: 9 * SECOND / 2, interrupt_ns: 0 }
+            CpuTime {
+                thread_ns: SECOND / 2,
+                idle_ns: 9 * SECOND / 2,
+                interrupt_ns: 0,
+                interrupt_owned_ns: 0
+            }
         );
     }
 }
@@ -158,10 +163,10 @@ fn s_03_demoted_threads_are_promoted_at_their_refill() {
                 assert!(!machine.cpus[0].current_is_guaranteed());
             }
         });
-        // Each change of tier may cost or gain a slice of lag at the clamp: 10 ms of 100 ms at worst; the average is far better.
+        // Each change of tier may cost or gain a slice of lag at the clamp: 3 ms of 100 ms at worst; the average is far better.
         let expected = 5_500 * MS;
         let got = machine.threads[bound].service_ns;
-        assert!(got.abs_diff(expected) <= 100 * 10 * MS, "{policy:?}: {got}");
+        assert!(got.abs_diff(expected) <= 100 * 3 * MS, "{policy:?}: {got}");
         assert_eq!(got + machine.threads[hog].service_ns, 10 * SECOND);
     }
 }
@@ -192,6 +197,8 @@ fn s_03_no_amplification_on_a_cpu() {
             let mut spec = Spec::new(random.range(MIN_BUDGET_NS, period_ns * 3 / 10), period_ns);
             spec.max_refills = random.range(2, 8) as u8;
             spec.criticality = random.range(0, 2 * bands) as u8;
+            let others: Vec<Spec> = bound.iter().map(|(_, spec)| *spec).collect();
+            let spec = made_to_fit(spec, &others);
             let life =
                 Life::Cycle { run_ns: random.range(10_000, 9 * MS), sleep_ns: random.range(1, 70 * MS) };
             bound.push((machine.spawn(Plan::new(64, life).with(spec)), spec));
@@ -255,18 +262,79 @@ fn s_03_other_threads_events_cost_no_budget() {
     }
 }
 
-/// A yielding thread with budget comes back: best effort may go first, but only for one of its quanta (S-11, F-10).
+/// S-11, S-15: a yield is a new wish. Its deadline counts from then on, whoever is as urgent goes first, and best effort does not.
 #[test]
-fn s_11_a_yield_does_not_lose_the_guarantee() {
+fn s_15_a_yield_asks_anew() {
     for policy in POLICIES {
-        let mut machine = Machine::new(1, policy);
-        let bound = machine.spawn(Plan::hog(64).with(Spec::new(50 * MS, 100 * MS)));
-        machine.spawn(Plan::hog(64));
-        let decision = machine.cpus[0].yield_now(0);
-        machine.carry_out(0, Some(ThreadId(bound as u64)), decision);
-        machine.run_until(100 * MS);
-        assert!(machine.threads[bound].service_ns >= 50 * MS, "{}", machine.threads[bound].service_ns);
+        let mut cpu = Cpu::<u32>::new(cpu_id(0), policy, 0);
+        let bound = |id: u64, spec: Spec, cpu: &mut Cpu<u32>| {
+            let mut thread = Runnable::new(ThreadId(id), id as u32);
+            let context = cpu.admit(Proposal::new(ContextId { id, generation: 1 }, spec), 0).unwrap();
+            assert!(thread.bind(context).is_ok());
+            let _ = cpu.enqueue(thread, 0).unwrap();
+        };
+        bound(1, Spec::new(2 * MS, 10 * MS), &mut cpu);
+        bound(2, Spec::new(2 * MS, 12 * MS), &mut cpu);
+        let _ = cpu.enqueue(Runnable::new(ThreadId(3), 3), 0).unwrap();
+        assert_eq!(cpu.dispatch(0).run, Some(ThreadId(1)));
+        // Its deadline would be 11 ms from now on, the other one's is 12: it goes on, with its deadline of 10.
+        let stays = cpu.yield_now(MS);
+        assert_eq!((stays.run, stays.switched, stays.until_ns), (Some(ThreadId(1)), false, 2 * MS));
+        let ready_ns = |cpu: &Cpu<u32>| cpu.current_context().map(|it| it.ledger().ready_at_ns());
+        assert_eq!(ready_ns(&cpu), Some(0));
+        assert_eq!(cpu.yield_now(2 * MS - MS / 4).run, Some(ThreadId(1)));
+        assert_eq!(cpu.yield_now(2 * MS).run, Some(ThreadId(2)), "dry: it waits for its refill");
+        assert_eq!(cpu.dispatch(4 * MS).run, Some(ThreadId(3)));
+        assert_eq!(cpu.check(), Ok(()));
     }
+    // Two that are alike take turns.
+    let mut cpu = Cpu::<u32>::new(cpu_id(0), PolicyKind::Wfq, 0);
+    for id in 1..=2 {
+        let mut thread = Runnable::new(ThreadId(id), id as u32);
+        let spec = Spec::new(4 * MS, 10 * MS);
+        let context = cpu.admit(Proposal::new(ContextId { id, generation: 1 }, spec), 0).unwrap();
+        assert!(thread.bind(context).is_ok());
+        let _ = cpu.enqueue(thread, 0).unwrap();
+    }
+    let mut order = vec![cpu.dispatch(0).run.unwrap().0];
+    for turn in 1..6 {
+        order.push(cpu.yield_now(turn * MS / 2).run.unwrap().0);
+        let mut left_ns = None;
+        cpu.for_each_queued_context(|_, context| left_ns = Some(context.ledger().ready_at_ns()));
+        assert_eq!(left_ns, Some(turn * MS / 2), "what it has left counts from its yield on");
+        assert_eq!(cpu.check(), Ok(()));
+    }
+    assert_eq!(order, [1, 2, 1, 2, 1, 2]);
+}
+
+/// S-15: who lets others go first and wants its budget after all is not late by that, and makes nobody late. If the second one had its whole budget
+/// first, the first one would come back at 21 ms with a deadline that has passed, and the third one would be late.
+#[test]
+fn s_15_a_yield_makes_nobody_late() {
+    let mut cpu = Cpu::<u32>::new(cpu_id(0), PolicyKind::Wfq, 0);
+    let spec =
+        |budget, deadline| Spec { relative_deadline_ns: deadline * MS, ..Spec::new(budget * MS, 100 * MS) };
+    let bound = |id: u64, spec: Spec, cpu: &mut Cpu<u32>, now: u64| {
+        let mut thread = Runnable::new(ThreadId(id), id as u32);
+        let context = cpu.admit(Proposal::new(ContextId { id, generation: 1 }, spec), now).unwrap();
+        assert!(thread.bind(context).is_ok());
+        let _ = cpu.enqueue(thread, now).unwrap();
+    };
+    bound(1, spec(10, 20), &mut cpu, 0);
+    bound(2, spec(20, 60), &mut cpu, 0);
+    let _ = cpu.dispatch(0);
+    let mut now = cpu.yield_now(MS).until_ns;
+    let mut comes = true;
+    while now < 90 * MS {
+        assert_eq!(cpu.next_missed(now), None, "at {now}");
+        if comes && now >= 21 * MS {
+            comes = false;
+            bound(3, spec(5, 12), &mut cpu, now);
+        }
+        now = cpu.dispatch(now).until_ns.min(if comes { 21 * MS } else { FOREVER });
+    }
+    assert!(!comes);
+    assert_eq!(cpu.check(), Ok(()));
 }
 
 /// S-11: a context gets its budget beside any crowd: 10 ms in 100 ms beside 40 hogs of `MAX_WEIGHT`, 60 in 100 beside four, within
@@ -389,11 +457,11 @@ fn s_11_admission_refuses_beyond_the_bound() {
         let refused = cpu
             .admit(Proposal::new(identity(99), Spec::new(budget_ns, 100 * MS)), 0)
             .map_err(|refused| refused.why);
-        assert!(matches!(refused, Err(AdmissionError::Overcommitted { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(AdmissionError::Refused(_))), "{refused:?}");
         assert_eq!(cpu.reserved(), before);
         assert_eq!(cpu.check(), Ok(()));
     }
-    assert!(cpu.retire(held.pop().unwrap()).is_ok());
+    assert!(cpu.retire(held.pop().unwrap(), 0).is_ok());
     assert!(cpu.admit(Proposal::new(identity(99), Spec::new(10 * MS, 100 * MS)), 0).is_ok());
 }
 

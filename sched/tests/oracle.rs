@@ -227,11 +227,12 @@ fn compare_dynamic(policy: PolicyKind, plans: &[Plan], end: u64) -> f64 {
 }
 
 fn plans_with_sleepers(random: &mut Random) -> Vec<Plan> {
-    // A factor of 64 between weights: with 1 beside 1,024 the term `w_j S` alone is 41 s, and nothing could fail.
+    // A factor of 64 between weights: with 1 beside 1,024 the term `w_j S` alone is 12 s, and nothing could fail.
     let mut plans = random_plans(random, (16, 1024));
     for plan in plans.iter_mut().skip(1) {
         if random.next().is_multiple_of(2) {
-            let (run_ns, sleep_ns) = (random.range(MS / 10, 15 * MS), random.range(MS, 400 * MS));
+            let (run_ns, sleep_ns) =
+                (random.range(SLICE_NS / 100, SLICE_NS * 3 / 2), random.range(SLICE_NS / 10, 40 * SLICE_NS));
             // Every fourth sleeps for seconds and then stays: what it is owed by then must not come back.
             plan.life = match random.next() % 4 {
                 0 => Life::Sleeper { sleep_ns: random.range(SECOND, 4 * SECOND) },
@@ -285,7 +286,7 @@ fn f_07_hogs_beside_sleepers_share_by_weight() {
                 let position =
                     |hog: usize| machine.threads[hog].service_ns as f64 * 64.0 / f64::from(plans[hog].weight);
                 for (&ahead, &behind) in hogs.iter().flat_map(|a| hogs.iter().map(move |b| (a, b))) {
-                    let credit = 10e6 * 64.0 / f64::from(plans[behind].weight);
+                    let credit = SLICE_NS as f64 * 64.0 / f64::from(plans[behind].weight);
                     let gap = position(ahead) - position(behind);
                     assert!(
                         gap <= credit + longest + 4.0,

@@ -32,10 +32,10 @@ fn busy_cpu(number: usize, first: u64, weight: u16) -> Cpu<u32> {
 /// F-08: the thief goes to the CPU whose first thread is most overdue, whatever the order of the summaries.
 #[test]
 fn f_08_the_most_overdue_candidate_is_stolen() {
-    // Finish tags of the waiting threads: 10 ms * 64 / weight after the clock (all at 0); smaller is more overdue.
+    // Finish tags of the waiting threads: 3 ms * 64 / weight after the clock (all at 0); smaller is more overdue.
     let mut cpus = [idle_cpu(0), busy_cpu(1, 10, 64), busy_cpu(2, 20, 256), busy_cpu(3, 30, 128)];
     let overdue: Vec<Option<i64>> = cpus.iter().map(|cpu| cpu.summary().overdue).collect();
-    assert_eq!(overdue, [None, Some(-10_000_000), Some(-2_500_000), Some(-5_000_000)]);
+    assert_eq!(overdue, [None, Some(-3_000_000), Some(-750_000), Some(-1_500_000)]);
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         assert_eq!(most_overdue(cpu_id(0), order.map(|cpu: usize| cpus[cpu].summary())), Some(cpu_id(2)));
     }
@@ -64,14 +64,14 @@ fn f_08_ties_go_to_the_lower_cpu() {
 fn f_08_the_tag_is_recomputed_at_the_destination() {
     let (mut thief, mut victim) = (idle_cpu(0), busy_cpu(1, 10, 64));
     let ticket = only_ticket(&victim);
-    assert_eq!(ticket.key.tag, 10_000_000);
+    assert_eq!(ticket.key.tag, 3_000_000);
     assert_eq!(victim.set_queued_weight(&ticket, 128, 0), Ok(true));
     assert_eq!(only_ticket(&victim).key, ticket.key, "F-07: not before the next enqueue");
     let MoveOutcome::Moved { effect: Effect::Dispatch, .. } = thief.steal_from(&mut victim, 0) else {
         panic!()
     };
-    // Both clocks are at 0 and the thread has no lag: 10 ms * 64 / 128.
-    assert_eq!(only_ticket(&thief).key.tag, 5_000_000);
+    // Both clocks are at 0 and the thread has no lag: 3 ms * 64 / 128.
+    assert_eq!(only_ticket(&thief).key.tag, 1_500_000);
     assert_eq!((victim.check(), thief.check()), (Ok(()), Ok(())));
 }
 

@@ -37,7 +37,13 @@ methods! {
     }
     VirtualMemory virtual_memory { MAP = 0 "map", UNMAP = 1 "unmap", PROTECT = 2 "protect" }
     MemoryObject memory_object { MAP = 0 "map", UNMAP = 1 "unmap", PROTECT = 2 "protect", INFO = 3 "info" }
-    UserSession user_session { INFO = 0 "info", LOGOUT = 1 "logout" }
+    UserSession user_session {
+        INFO = 0 "info",
+        LOGOUT = 1 "logout",
+        PROCESSES = 2 "processes",
+        KILL = 3 "kill",
+        QUOTAS = 4 "quotas",
+    }
     SystemInfo system_info {
         INFO = 0 "info",
         PROCESSES = 1 "processes",
@@ -45,6 +51,7 @@ methods! {
         CPUS = 3 "cpus",
         COUNTERS = 4 "counters",
         CONTEXTS = 5 "contexts",
+        FAIL_ALLOCATION = 6 "failAllocation",
     }
     Factory factory {
         CREATE_ENDPOINT = 0 "createEndpoint",

@@ -53,6 +53,7 @@ pub fn workload(seed: u64) -> (Scenario, Options) {
     }
     add_storm(&mut scenario, &mut random);
     add_forks(&mut scenario, &mut random);
+    add_thieves(&mut scenario, &mut random);
     add_actions(&mut scenario, &mut random);
     let chance = |random: &mut Random| *pick(random, &[0, 0, 5, 50]);
     let faults = Faults {
@@ -62,7 +63,8 @@ pub fn workload(seed: u64) -> (Scenario, Options) {
         busy_lock: chance(&mut random) * 4,
     };
     let costs = if scenario.costs == CostsName::None { Costs::NONE } else { Costs::defaults() };
-    let options = Options { costs, record: false, check: CheckLevel::EveryStep, faults, plant: None };
+    let options =
+        Options { costs, record: false, check: CheckLevel::EveryStep, faults, plant: None, lenient: true };
     (scenario, options)
 }
 
@@ -284,6 +286,57 @@ fn add_forks(scenario: &mut Scenario, random: &mut Random) {
     scenario.threads.push(parent);
 }
 
+/// Neighbours with large promises, and beside them contexts that come and go: threads that use what they have, end, and are followed by others
+/// who ask for the same. Whoever gets more than its share takes it from a neighbour (S-13).
+fn add_thieves(scenario: &mut Scenario, random: &mut Random) {
+    if random.below(3) != 0 {
+        return;
+    }
+    let cpu = random.below(u64::from(scenario.cpus)) as u32;
+    let large = |random: &mut Random, percent: u64| {
+        let period_ns = *pick(random, &[5 * MS, 10 * MS, 20 * MS, 40 * MS]);
+        let budget_ns = period_ns * percent / 100;
+        let deadline_ns = if random.below(2) == 0 { period_ns } else { random.between(budget_ns, period_ns) };
+        ContextSpec { budget_ns, period_ns, deadline_ns, overrun: Overrun::Throttle, ..small_context(random) }
+    };
+    let mut neighbour = ThreadSpec::new("neighbour");
+    neighbour.cpus = Some(vec![cpu]);
+    let percent = random.between(20, 60);
+    neighbour.context = Some(large(random, percent));
+    neighbour.program = vec![Op::RunForever];
+    let its = scenario.threads.len();
+    scenario.threads.push(neighbour);
+    if random.below(2) == 0 {
+        // So that the thieves have an odd or an even place: strangers, or a line.
+        scenario
+            .threads
+            .push(ThreadSpec { program: vec![Op::Run(span(random, MS))], ..ThreadSpec::new("passer") });
+    }
+    let mut thief = ThreadSpec::new("thief");
+    thief.template = true;
+    thief.count = 0;
+    thief.cpus = Some(vec![cpu]);
+    let rest = random.between(10, 90 - percent);
+    let context = large(random, rest);
+    thief.program = vec![Op::Run(span(random, 2 * context.budget_ns))];
+    thief.context = Some(context);
+    let at = scenario.threads.len();
+    scenario.threads.push(thief);
+    let mut maker = ThreadSpec::new("maker");
+    maker.weight = 1024;
+    maker.program = for_ever(vec![
+        Op::Fork { thread: at, count: random.between(1, 2) as u32 },
+        Op::Join,
+        Op::Run(span(random, 200_000)),
+    ]);
+    scenario.threads.push(maker);
+    for _ in 0..random.below(3) {
+        let wish = large(random, percent);
+        let (at_ns, target) = (random.below(scenario.duration_ns), Target { thread: its, instance: None });
+        scenario.timed.push(Timed { at_ns, line: SourceLine(0), action: Action::Reconfigure(target, wish) });
+    }
+}
+
 /// Kills, revocations, re-weighting and stalls, often exactly at the end of a slice or a period.
 fn add_actions(scenario: &mut Scenario, random: &mut Random) {
     for _ in 0..random.below(8) {
@@ -346,6 +399,7 @@ mod tests {
             Plant::LeakedReservation,
             Plant::KeptLoan,
             Plant::FreshLoan,
+            Plant::ForgottenUse,
         ];
         for plant in plants {
             let planted = |seed| {

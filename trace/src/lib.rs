@@ -212,7 +212,8 @@ pub enum Kind {
         /// Bit n is CPU `32 * part + n`.
         cpus: u32,
     },
-    /// The thread, which does not exist yet, will begin with a debt of `high << 32 | low` nanoseconds.
+    /// The thread, which does not exist yet, will begin with a debt of `high << 32 | low` nanoseconds; or it runs on the event's CPU, is about to
+    /// leave it, and pays that much for what interrupts did on its behalf.
     Debt {
         /// The upper 16 bits.
         high: u16,
@@ -294,8 +295,8 @@ pub enum Kind {
 }
 
 /// The parts of a [`Kind::Spec`]: budget, period and deadline in nanoseconds, each low half first; overrun policy, criticality and
-/// number of refills, a byte each; and the CPU mask as in [`Kind::Affinity`].
-pub const SPEC_PARTS: u16 = 15;
+/// number of refills, a byte each; the CPU mask as in [`Kind::Affinity`]; and the line of contexts that it is of.
+pub const SPEC_PARTS: u16 = 16;
 
 impl Kind {
     /// Every name that [`Kind::name`] can return, in the order of the enum.

@@ -91,7 +91,7 @@ impl Policy {
     }
 }
 
-/// Brings up CPUs 1 to `last`, with a thread beside that pauses: under icount a CPU that spins without a pause has all the time, and
+/// Brings up CPUs 1 to `last` that are not up yet, with a thread beside that pauses: under icount a CPU that spins without a pause has all the time, and
 /// Linux spins so while it waits for the new CPU.
 pub(crate) fn online(last: usize) -> Result<(), String> {
     let is_up = AtomicBool::new(false);
@@ -104,6 +104,9 @@ pub(crate) fn online(last: usize) -> Result<(), String> {
         });
         let done = (1..=last).try_for_each(|cpu| {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+            if std::fs::read_to_string(&path).is_ok_and(|state| state.trim() == "1") {
+                return Ok(());
+            }
             std::fs::write(&path, "1").map_err(|error| format!("{path}: {error}"))
         });
         is_up.store(true, Ordering::Relaxed);

@@ -17,9 +17,9 @@ fn main() {
         raw_switches(request.size(SWITCHES));
         return;
     }
-    // SAFETY: no task here keeps a thread-local or a lock's guard over a suspension, and none runs over its stack.
-    let config = unsafe { Config::new().workers(request.workers).trusting() };
-    let runtime = Runtime::new(config).unwrap_or_else(|error| fail(&error.to_string()));
+    let config = Config::new().workers(request.workers);
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(config) }.unwrap_or_else(|error| fail(&error.to_string()));
     let done = runtime.run(|cx| run(cx, &request));
     if let Err(error) = done {
         fail(&error.to_string());

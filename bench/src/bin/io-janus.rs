@@ -30,8 +30,9 @@ fn main() -> ExitCode {
         Some("epoll") => Backend::Epoll,
         Some(_) => return usage(),
     };
-    let config = Config::new().workers(workers).io_backend(backend);
-    let result = Runtime::new(config).and_then(|runtime| runtime.run(|cx| listen(cx, serve)));
+    let config = Config::new().workers(workers).io_backend(backend).pinned();
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let result = unsafe { Runtime::new(config) }.and_then(|runtime| runtime.run(|cx| listen(cx, serve)));
     eprintln!("io-janus: {result:?}");
     ExitCode::FAILURE
 }

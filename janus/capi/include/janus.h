@@ -152,6 +152,11 @@ void *janus_nursery_create(void);
 /*
  Starts a child of the current nursery. `arg` stays valid until it has been awaited.
 
+ A child that overflows its stack cannot be unwound: what it was changing stays half changed. If `arg` is NULL the child
+ has borrowed nothing, and fails alone: -2. Otherwise whoever lent it something is given up with it, up to the nearest
+ task that was spawned with NULL, or with `janus_nursery_spawn_owned` of janus_compiler.h; if there is none, the process
+ ends with a message.
+
  0: started. -1: not, as there is no current nursery, it or the task is cancelled, `fn` is NULL, or the task has
  neither the capability nor the budget.
 

@@ -122,6 +122,16 @@ void janus_scheduler_shutdown(void *scheduler);
 void *janus_nursery_create_on(void *scheduler);
 
 /*
+ `janus_nursery_spawn` for a child to which everything that `arg` leads to belongs from now on: nobody else reads or
+ writes it until the child has returned it, by its result or otherwise. Should it overflow its stack, it fails alone, and
+ all of that is lost.
+
+ `fn` may be called with `arg`, on another thread.
+ */
+int janus_nursery_spawn_owned(TaskFn fn,
+                              void *arg);
+
+/*
  `janus_nursery_spawn` with the function, an `int64_t (*)(void *)`, as a plain pointer.
 
  `func` is NULL or such a function, and may be called with `arg`, on another thread.

@@ -1,7 +1,7 @@
 //! `janus_compiler.h`: the exports for compiled code, SPEC-021 [SCHED:12.1.1], and the context switch [SCHED:5.4.1].
 //! Thin adapters over the same things as `janus.h`. Comments here are the header's.
 
-use crate::frozen::{RuntimeConfig, opaque, spawn};
+use crate::frozen::{RuntimeConfig, TaskFn, opaque, spawn};
 use crate::guard::{Body, entered, entered_deep};
 use crate::handles;
 use janus::Cx;
@@ -96,6 +96,21 @@ pub extern "C" fn janus_nursery_create_on(scheduler: *mut c_void) -> *mut c_void
     entered(null_mut(), || opaque(handles::open(Some(scheduler.cast_const().cast()))))
 }
 
+/// `janus_nursery_spawn` for a child to which everything that `arg` leads to belongs from now on: nobody else reads or
+/// writes it until the child has returned it, by its result or otherwise. Should it overflow its stack, it fails alone, and
+/// all of that is lost.
+///
+/// # Safety
+/// `fn` may be called with `arg`, on another thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn janus_nursery_spawn_owned(r#fn: TaskFn, arg: *mut c_void) -> c_int {
+    // SAFETY: the same function; it may be called as one that unwinds, since that ends the process.
+    let body = r#fn
+        .map(|body| unsafe { std::mem::transmute::<unsafe extern "C" fn(*mut c_void) -> i64, Body>(body) });
+    // SAFETY: the caller's.
+    unsafe { spawn(body, arg, true) }
+}
+
 /// `janus_nursery_spawn` with the function, an `int64_t (*)(void *)`, as a plain pointer.
 ///
 /// # Safety
@@ -105,7 +120,7 @@ pub unsafe extern "C" fn janus_scheduler_spawn(func: *mut c_void, arg: *mut c_vo
     // SAFETY: NULL is None; the rest is the caller's.
     let body = unsafe { std::mem::transmute::<*mut c_void, Option<Body>>(func) };
     // SAFETY: the caller's.
-    unsafe { spawn(body, arg) }
+    unsafe { spawn(body, arg, arg.is_null()) }
 }
 
 /// Lets other tasks run, if there are any. It costs nothing. 0; -1: the task was cancelled, or the caller is none.

@@ -1,6 +1,6 @@
 //! `janus.h`: the frozen exports, SPEC-021 [SCHED:2.6.1] and [SCHED:3.5.1]. Comments here are the header's.
 
-use crate::guard::{self, Body, entered, entered_deep};
+use crate::guard::{self, Body, entered, entered_deep, entered_surely};
 use crate::handles;
 use janus::raw::RawNursery;
 use std::ffi::{c_int, c_long, c_void};
@@ -103,6 +103,11 @@ pub extern "C" fn janus_nursery_create() -> *mut c_void {
 
 /// Starts a child of the current nursery. `arg` stays valid until it has been awaited.
 ///
+/// A child that overflows its stack cannot be unwound: what it was changing stays half changed. If `arg` is NULL the child
+/// has borrowed nothing, and fails alone: -2. Otherwise whoever lent it something is given up with it, up to the nearest
+/// task that was spawned with NULL, or with `janus_nursery_spawn_owned` of janus_compiler.h; if there is none, the process
+/// ends with a message.
+///
 /// 0: started. -1: not, as there is no current nursery, it or the task is cancelled, `fn` is NULL, or the task has
 /// neither the capability nor the budget.
 ///
@@ -114,7 +119,7 @@ pub unsafe extern "C" fn janus_nursery_spawn(r#fn: TaskFn, arg: *mut c_void) -> 
     let body = r#fn
         .map(|body| unsafe { std::mem::transmute::<unsafe extern "C" fn(*mut c_void) -> i64, Body>(body) });
     // SAFETY: the caller's.
-    unsafe { spawn(body, arg) }
+    unsafe { spawn(body, arg, arg.is_null()) }
 }
 
 /// Waits until every child of the current nursery has ended, and closes it; the one outside of it is current again.
@@ -126,7 +131,7 @@ pub unsafe extern "C" fn janus_nursery_spawn(r#fn: TaskFn, arg: *mut c_void) -> 
 /// A child's own code may be one of -1 to -4 too; choose others to tell them apart.
 #[unsafe(no_mangle)]
 pub extern "C" fn janus_nursery_await_all() -> c_long {
-    entered(JANUS_PANIC, || handles::await_innermost().unwrap_or(JANUS_PENDING))
+    entered_surely(JANUS_PANIC, || handles::await_innermost().unwrap_or(JANUS_PENDING))
 }
 
 /// Asks every child of the current nursery to end: their calls that can suspend answer -1, children that have not begun
@@ -145,11 +150,11 @@ pub extern "C" fn janus_nursery_cancel() {
 ///
 /// # Safety
 /// As for [`janus_nursery_spawn`].
-pub(crate) unsafe fn spawn(body: Option<Body>, arg: *mut c_void) -> c_int {
+pub(crate) unsafe fn spawn(body: Option<Body>, arg: *mut c_void, owned: bool) -> c_int {
     entered(-1, || {
         let (Some(body), Some(nursery)) = (body, handles::innermost()) else { return -1 };
         // SAFETY: the nursery is open; the rest is the caller's.
-        match unsafe { RawNursery::spawn(nursery, move || guard::run(body, arg)) } {
+        match unsafe { RawNursery::spawn(nursery, owned, move || guard::run(body, arg)) } {
             Ok(()) => 0,
             Err(_) => -1,
         }

@@ -1,13 +1,15 @@
 //! What stands between C and the runtime: unwinding stops here, and so do floating-point modes and stack overflows.
 //!
-//! A task that overflows its stack is abandoned where it stands. That must not be inside the runtime, with a lock held;
-//! so every call first touches the stack that it may need, and a task that has too little left ends right there.
+//! A task that overflows its stack is given up where it stands. That must not be inside the runtime, with a lock held;
+//! so every call first looks at the stack that is left, and is refused if that is too little. C cannot be unwound: the task
+//! has overflowed when it returns.
 //!
 //! C code may change the rounding, the masks and the precision (MXCSR and the x87 control word). They belong to the
 //! task that changed them. The runtime's own switch does not keep them, so every call into it puts the ABI's defaults in
 //! force and the caller's modes back afterwards, perhaps on another thread. Threads that are started meanwhile inherit
 //! the defaults too. The exception flags are no modes: as for any call, they are not kept.
 
+use janus::raw::{has_stack, make_room};
 use std::arch::asm;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,13 +23,6 @@ const CONTROL: u32 = 0xFFC0;
 const SHALLOW: usize = 3 << 10;
 /// The same for calls that start or stop a runtime.
 const DEEP: usize = 14 << 10;
-
-/// Ends a task that has less stack left than this.
-#[inline(always)]
-fn probe<const BYTES: usize>() {
-    // SAFETY: reads the stack's own memory, or its guard, which is what it is for.
-    unsafe { asm!("test byte ptr [rsp - {bytes}], 0", bytes = const BYTES, options(nostack, readonly)) };
-}
 
 /// The floating-point modes of a thread.
 #[derive(Clone, Copy)]
@@ -63,18 +58,24 @@ impl Modes {
     }
 }
 
-/// The body of an export: `call` with default modes and without unwinding; `failed` if it panics, a bug of ours.
+/// The body of an export: `call` with default modes and without unwinding; `failed` if the task's stack is too short for it,
+/// or if it panics, a bug of ours.
 #[inline]
 pub(crate) fn entered<R>(failed: R, call: impl FnOnce() -> R) -> R {
-    probe::<SHALLOW>();
+    if has_stack(SHALLOW) { guarded(failed, call) } else { failed }
+}
+
+/// The same for an export that may not be refused: who awaits children frees next what they use.
+#[inline]
+pub(crate) fn entered_surely<R>(failed: R, call: impl FnOnce() -> R) -> R {
+    make_room();
     guarded(failed, call)
 }
 
 /// The same for an export that may start or stop a runtime.
 #[inline]
 pub(crate) fn entered_deep<R>(failed: R, call: impl FnOnce() -> R) -> R {
-    probe::<DEEP>();
-    guarded(failed, call)
+    if has_stack(DEEP) { guarded(failed, call) } else { failed }
 }
 
 #[inline]

@@ -63,9 +63,8 @@ fn start(config: &RuntimeConfig) -> Option<Arc<Runtime>> {
         ms if ms <= LONGEST_WATCH_MS => made = made.watchdog(Some(Duration::from_millis(ms))),
         _ => return None,
     }
-    // SAFETY: the header asks of every C task what `trusting` asks of a Rust task.
-    let made = unsafe { made.trusting() };
-    Runtime::new(made).ok().map(Arc::new)
+    // SAFETY: the header asks of every C task what `Runtime::new` asks of a Rust task.
+    unsafe { Runtime::new(made) }.ok().map(Arc::new)
 }
 
 /// Makes the global runtime, unless there is one.

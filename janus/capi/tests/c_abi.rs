@@ -1,6 +1,7 @@
 //! libjanus as a C programmer gets it: installed, found by pkg-config, compiled against with gcc and g++, linked static
 //! and shared, and run.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -143,6 +144,19 @@ fn exceptions_stay_in_their_task() {
     assert!(!escaped.status.success() && escaped.status.code().is_none(), "{escaped:?}");
 }
 
+/// J-19: what a child was changing when its stack ended is seen by nobody, in C neither.
+#[test]
+fn j_19_borrowers_are_given_up_with_their_lenders() {
+    both_ways("tests/borrows.c", "ok\n");
+    for depth in ["1", "2", "3"] {
+        let ended = output(execute(&compile("tests/borrows.c", false)).arg(depth), LIMIT);
+        assert_eq!(ended.status.signal(), Some(6), "{ended:?}");
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert!(text.contains("janus: abort: task #") && text.contains("overflowed its stack"), "{text}");
+        assert!(ended.stdout.is_empty(), "somebody went on: {ended:?}");
+    }
+}
+
 /// The names, and nothing else: programs may have Rust in them, or another libjanus_something.
 #[test]
 fn the_shared_library_exports_its_names_only() {
@@ -163,6 +177,7 @@ fn the_shared_library_exports_its_names_only() {
         "janus_nursery_create",
         "janus_nursery_create_on",
         "janus_nursery_spawn",
+        "janus_nursery_spawn_owned",
         "janus_rt_get",
         "janus_rt_init",
         "janus_rt_shutdown",

@@ -1,5 +1,5 @@
 //! `janus`: runs WebAssembly guests under budgets and grants, and looks into a runtime that does.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod code;
 mod module;

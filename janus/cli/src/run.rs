@@ -184,7 +184,10 @@ fn try_run(run: &Run) -> Result<u8, Failure> {
     let mut config = Config::new().profile(run.profile).quantum(QUANTUM);
     config = run.workers.map_or(config.clone(), |workers| config.workers(workers));
     let config = run.seed.map_or(config.clone(), |seed| config.seed(seed));
-    let runtime = Runtime::new(config).map_err(|error| Failure(code::RUNTIME, error.to_string()))?;
+    #[allow(unsafe_code, reason = "the one promise of a runtime's making")]
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime =
+        unsafe { Runtime::new(config) }.map_err(|error| Failure(code::RUNTIME, error.to_string()))?;
     let watched = match &run.watch {
         Some(path) => Some(Watched::open(path).map_err(|error| {
             let why = format!("cannot answer on {}: {error}; name a path that is free", path.display());

@@ -11,7 +11,7 @@
 //!
 //! let wasm = wat::parse_str("(module (func (export \"main\") (loop br 0)))").unwrap();
 //! let endless = Program::new(&wasm, Grants::NONE).unwrap();
-//! let runtime = Runtime::new(Config::new()).unwrap();
+//! let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 //! let end = runtime.run(|cx| {
 //!     let mut end = None;
 //!     let _ = cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |nursery| {

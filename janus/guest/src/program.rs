@@ -41,7 +41,7 @@ struct Inner {
 /// use janus_guest::{Grants, Program};
 /// let wasm = wat::parse_str("(module (func (export \"main\") (result i32) i32.const 42))").unwrap();
 /// let program = Program::new(&wasm, Grants::NONE).unwrap();
-/// let runtime = janus::Runtime::new(janus::Config::new()).unwrap();
+/// let runtime = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
 /// let end = runtime.run(|cx| program.call(cx, "main", Default::default())).unwrap().unwrap();
 /// // One operation for the instruction, one for the memory of the instance.
 /// assert_eq!((end.value, end.used.ops), (Some(42), 2));

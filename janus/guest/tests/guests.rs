@@ -24,7 +24,8 @@ fn run_with(
     budget: Budget,
     options: Options,
 ) -> Result<Result<End, GuestError>, TaskError> {
-    let runtime = Runtime::new(config).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(config) }.expect("a runtime");
     let mut end = None;
     let outcome = runtime.run(|cx| {
         let manual = NurseryOptions::new().recharge(Recharge::Manual);
@@ -75,7 +76,8 @@ fn j_12_the_count_is_exact() {
 #[test]
 fn j_12_neighbours_go_on() {
     let (endless, sum) = (program(ENDLESS, Grants::NONE), program(SUM, Grants::NONE));
-    let runtime = Runtime::new(sovereign().workers(1)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(sovereign().workers(1)) }.expect("a runtime");
     let sums = runtime.run(|cx| {
         let manual = NurseryOptions::new().recharge(Recharge::Manual);
         let mut sums = Vec::new();
@@ -378,7 +380,8 @@ fn j_12_wasi_input_and_output() {
 #[test]
 fn j_12_used_is_what_was_charged() {
     let race = program(RACE, Grants::NONE.with(Grant::Spawn).with(Grant::Messages));
-    let runtime = Runtime::new(sovereign().seed(3)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(sovereign().seed(3)) }.expect("a runtime");
     let (used, lost): (Used, Budget) = runtime
         .run(|cx| {
             let pool = NurseryOptions::new().pool(SOME).recharge(Recharge::Manual);

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 #[test]
 fn j_12_bombs_harm_nobody() {
-    let runtime = Runtime::new(Config::new().workers(1).profile(Profile::Sovereign)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime =
+        unsafe { Runtime::new(Config::new().workers(1).profile(Profile::Sovereign)) }.expect("a runtime");
     let sum = Program::new(&parse(SUM), Grants::NONE).expect("a program");
     let (_, [alone, _]) = beside(&runtime, &sum, &sum);
     for (name, main, child, wanted) in BOMBS {
@@ -97,7 +99,8 @@ fn j_12_deep_nesting() {
         .expect("a thread")
         .join()
         .expect("no overflow");
-    let runtime = Runtime::new(Config::new().workers(1)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(Config::new().workers(1)) }.expect("a runtime");
     let end = runtime.run(|cx| program.expect("a program").call(cx, "main", Options::default()));
     assert_eq!(end.expect("no task error").expect("no guest error").exit, None);
 }
@@ -133,7 +136,8 @@ fn j_12_imports_survive_bad_arguments() {
         let program =
             Program::new(&parse(&wat), Grants::ALL).unwrap_or_else(|error| panic!("{name}: {error}"));
         // Time is virtual: the longest sleep passes at once.
-        let runtime = Runtime::new(Config::new().workers(2).seed(1)).expect("a runtime");
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let runtime = unsafe { Runtime::new(Config::new().workers(2).seed(1)) }.expect("a runtime");
         let tally = Arc::new(Tally::default());
         let options = Options { tally: tally.clone(), ..Options::default() };
         let end = runtime.run(|cx| program.call(cx, "main", options)).expect("no task error");

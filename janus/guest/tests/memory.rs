@@ -19,7 +19,9 @@ const LOOKS_MAX: usize = 8;
 
 #[test]
 fn j_12_memory_comes_back() {
-    let runtime = Runtime::new(Config::new().workers(1).profile(Profile::Sovereign)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime =
+        unsafe { Runtime::new(Config::new().workers(1).profile(Profile::Sovereign)) }.expect("a runtime");
     let sum = Program::new(&parse(SUM), Grants::NONE).expect("a program");
     let rounds = |count: usize| {
         for (name, main, child, _) in BOMBS.repeat(count) {

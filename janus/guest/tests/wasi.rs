@@ -109,7 +109,11 @@ fn poll(cx: &Cx, subscriptions: &[Vec<u8>], input: Input) -> (Option<i64>, Vec<E
 
 /// Runs in a task with room for a guest; with a seed, where time is virtual.
 fn seeded<T: Send>(body: impl FnOnce(&Cx) -> T + Send) -> T {
-    Runtime::new(Config::new().workers(2).seed(7)).expect("a runtime").run(body).expect("no task error")
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(Config::new().workers(2).seed(7)) }
+        .expect("a runtime")
+        .run(body)
+        .expect("no task error")
 }
 
 #[test]
@@ -265,7 +269,8 @@ fn flood_a_pipe(mut from: impl Read, output: Output, backend: Backend) {
     let options = Options { world: Arc::new(world), tally: tally.clone(), ..Options::default() };
     let config = Config::new().workers(1).profile(Profile::Service).io_backend(backend);
     let config = config.watchdog(Some(Duration::from_secs(2)));
-    let runtime = Runtime::new(config).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(config) }.expect("a runtime");
     let writer = runtime.run(|cx| {
         let mut writer = None;
         let _ = cx.nursery_with(NurseryOptions::new(), |nursery| {
@@ -319,7 +324,8 @@ fn j_12_output_is_written_whole() {
         }
         count
     });
-    let runtime = Runtime::new(Config::new().workers(1)).expect("a runtime");
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    let runtime = unsafe { Runtime::new(Config::new().workers(1)) }.expect("a runtime");
     let end = runtime.run(move |cx| twice.call(cx, "main", options)).expect("no task error");
     assert_eq!(end.expect("no guest error").value, Some(120_000));
     assert_eq!(reader.join().expect("no panic"), 120_000);
@@ -340,7 +346,9 @@ fn j_12_output_under_a_seed() {
         let world = Arc::new(World { output: to, ..World::default() });
         let options = Options { world, ..Options::default() };
         let config = Config::new().workers(1);
-        let runtime = Runtime::new(seed.map_or(config.clone(), |seed| config.seed(seed))).expect("a runtime");
+        // SAFETY: no task here keeps anything of its thread over a suspension.
+        let runtime = unsafe { Runtime::new(seed.map_or(config.clone(), |seed| config.seed(seed))) }
+            .expect("a runtime");
         let mut end = None;
         let first = runtime.run(|cx| {
             let _ = cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |nursery| {

@@ -3,6 +3,7 @@
 //!
 //! | file | is |
 //! |---|---|
+//! | `start.rs` | the attribute behind `janus::main` |
 //! | `terms.rs` | what the attribute says, which function it is, and what is refused |
 //! | `insert.rs` | the pass over the body |
 //! | `names.rs` | what can be told from a name: constructors, allocations, what charges itself |
@@ -13,6 +14,7 @@ use proc_macro2::TokenStream;
 
 mod insert;
 mod names;
+mod start;
 mod terms;
 
 #[cfg(test)]
@@ -31,6 +33,12 @@ pub fn budgeted(
         quote::quote!(#error #unchanged)
     };
     expand(arguments.into(), item.into()).unwrap_or_else(refused).into()
+}
+
+/// Makes a function the first task of a program: see `janus::main`.
+#[proc_macro_attribute]
+pub fn main(arguments: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    start::expand(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {

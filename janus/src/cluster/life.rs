@@ -8,7 +8,7 @@
 use super::exit::Exit;
 use crate::alloc::Quiet;
 use crate::chan::Sender;
-use crate::cx::ensure_stack_here;
+use crate::cx::make_room_here;
 use crate::lock::SpinLock;
 use std::sync::{Arc, Weak};
 
@@ -51,7 +51,7 @@ impl Life {
 
     /// Under the lock no task may be stopped: by its stack's end, or by the allocator.
     fn with<R>(&self, act: impl FnOnce(&mut Inner) -> R) -> R {
-        ensure_stack_here();
+        make_room_here();
         let _quiet = Quiet::new();
         act(&mut self.inner.lock())
     }

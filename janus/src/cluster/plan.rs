@@ -113,7 +113,16 @@ impl Child {
 }
 
 pub(super) type Failure = Box<dyn Error + Send + Sync>;
-type Body<'env> = Box<dyn Fn(&Cx) -> Result<(), Failure> + Send + Sync + 'env>;
+
+type Run<'env> = dyn Fn(&Cx) -> Result<(), Failure> + Send + Sync + 'env;
+
+/// What a child runs, each time anew.
+pub(super) enum Body<'env> {
+    Lent(Box<Run<'env>>),
+    /// It borrows nothing, so that it can be given up without its supervisor.
+    Owned(Arc<Run<'static>>),
+}
+
 type Watcher<'env> = Box<dyn Fn(&Notice<'_>) + Send + Sync + 'env>;
 
 /// A child as the supervisor knows it.
@@ -165,21 +174,42 @@ impl<'env> Plan<'env> {
         self
     }
 
-    /// Adds an actor: `body` is called for every incarnation. It ends by returning.
+    /// Adds an actor: `body` is called for every incarnation. It ends by returning. If it borrows from others, its
+    /// supervisor among them, they are given up with it should it run over its stack: see
+    /// [`Spawn::owned`](crate::Spawn::owned), and [`Plan::owned_actor`].
     pub fn actor<M, E, F>(&mut self, child: Child, body: F) -> Address<M>
     where
         M: Send + 'env,
         E: Into<Box<dyn Error + Send + Sync>>,
         F: Fn(&Cx, &Inbox<M>) -> Result<(), E> + Send + Sync + 'env,
     {
+        let (inbox, life) = Self::inbox(&child);
+        let (mailbox, address) = (Box::new(inbox.clone()), inbox.address());
+        let body = Body::Lent(Box::new(move |cx| body(cx, &inbox).map_err(Into::into)));
+        self.members.push(Member { child, body, life, mailbox });
+        address
+    }
+
+    /// The same for one that borrows nothing: whatever becomes of it, a stack overflow too, its supervisor restarts it.
+    pub fn owned_actor<M, E, F>(&mut self, child: Child, body: F) -> Address<M>
+    where
+        M: Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+        F: Fn(&Cx, &Inbox<M>) -> Result<(), E> + Send + Sync + 'static,
+    {
+        let (inbox, life) = Self::inbox(&child);
+        let (mailbox, address) = (Box::new(inbox.clone()), inbox.address());
+        let body = Body::Owned(Arc::new(move |cx| body(cx, &inbox).map_err(Into::into)));
+        self.members.push(Member { child, body, life, mailbox });
+        address
+    }
+
+    /// A mailbox that takes nothing yet: nobody is there.
+    fn inbox<M: Send>(child: &Child) -> (Inbox<M>, Arc<Life>) {
         let life = Life::new(child.name);
         let inbox = Inbox::new(child.mailbox, life.clone());
-        // Nobody is there yet.
         inbox.shut();
-        let (mailbox, address) = (inbox.clone(), inbox.address());
-        let body: Body<'env> = Box::new(move |cx| body(cx, &inbox).map_err(Into::into));
-        self.members.push(Member { child, body, life, mailbox: Box::new(mailbox) });
-        address
+        (inbox, life)
     }
 
     /// Adds a supervisor, with children of its own. When it gives up, that is a child's failure like any other.
@@ -187,7 +217,7 @@ impl<'env> Plan<'env> {
         let children = if child.children == 0 { UNLIMITED } else { child.children };
         let plan = Arc::new(plan);
         let mailbox: Box<dyn Mailbox + Send + Sync + 'env> = Box::new(plan.clone());
-        let body: Body<'env> = Box::new(move |cx| Ok(plan.run(cx).map(drop)?));
+        let body = Body::Lent(Box::new(move |cx| Ok(plan.run(cx).map(drop)?)));
         let life = Life::new(child.name);
         self.members.push(Member { child: child.children(children), body, life, mailbox });
     }

@@ -7,7 +7,7 @@
 
 use super::exit::{Exit, GaveUp};
 use super::life::Strike;
-use super::plan::{Member, Plan, Restart, Strategy};
+use super::plan::{Body, Member, Plan, Restart, Strategy};
 use crate::chan::{Receiver, RecvError, Sender, channel};
 use crate::cx::{Cx, ensure_stack};
 use crate::error::{Cancelled, SpawnError};
@@ -259,7 +259,14 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
         {
             task = task.grant_spawn(capability);
         }
-        match task.spawn_try(move |cx| (member.body)(cx)) {
+        let started = match &member.body {
+            Body::Lent(body) => task.spawn_try(move |cx| body(cx)),
+            Body::Owned(body) => {
+                let body = body.clone();
+                task.owned().spawn_try(move |cx| body(cx))
+            }
+        };
+        match started {
             Ok(handle) => {
                 self.slots[child] = Slot { handle: Some(handle), incarnation, ..Slot::default() };
                 self.tell(child, What::Started);
@@ -367,6 +374,7 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
             let Some(handle) = &self.slots[child].handle else { continue };
             handle.cancel();
             while handle.watch(self.cx) {
+                self.cx.stop_if_doomed();
                 self.cx.worker().sleep(self.cx.task, Event::Block, Wait::Join, self.at);
             }
             self.bury(child, true);

@@ -1,7 +1,7 @@
 //! A worker's I/O: what its tasks have under way in the kernel. One driver a worker, made by the first operation there; only
 //! the worker's own thread touches it, so it needs no lock. Others leave word in `cancels` and wake the worker.
 //!
-//! Where tasks may move (`Config::trusting`) there is one exception, and so a lock: while a worker is stuck in a task that
+//! Where tasks may move (unless `Config::pinned`) there is one exception, and so a lock: while a worker is stuck in a task that
 //! never checks, the spare that the watchdog has called takes the answers of its driver (`stand_in`), and with them the
 //! tasks, whose next operations are the spare's own.
 

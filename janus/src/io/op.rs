@@ -304,6 +304,9 @@ fn see_through<const N: usize>(
     while started.iter().any(|op| op.answer().is_none()) {
         cx.worker().sleep(cx.task, Event::Block, Wait::Io, manner.at);
     }
+    if why.is_some() {
+        cx.stop_if_doomed();
+    }
     let answers = ops.each_ref().map(|op| op.answer().filter(|&answer| why.is_none() || answer >= 0));
     match why {
         // What was done all the same is not lost.

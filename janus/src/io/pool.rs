@@ -131,7 +131,7 @@ enum Slot<T> {
 /// returns is dropped. That is why it owns everything that it works with. A panic of the call becomes the task's.
 ///
 /// ```
-/// # let runtime = janus::Runtime::new(janus::Config::new()).unwrap();
+/// # let runtime = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
 /// let host = runtime.run(|cx| janus::io::unblock(cx, || std::fs::read_to_string("/etc/hostname"))).unwrap();
 /// # drop(host);
 /// ```
@@ -188,6 +188,7 @@ where
                 let unwanted = cx.shared().pool.withdraw(Arc::as_ptr(&slot).addr());
                 // What it owned is the user's: not under the pool's lock.
                 drop(unwanted);
+                cx.stop_if_doomed();
                 return Err(why.into());
             }
         }

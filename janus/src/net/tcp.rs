@@ -18,7 +18,7 @@ const BACKLOG: libc::c_int = 4096;
 ///
 /// ```
 /// # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let heard = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<Vec<u8>> {
 ///     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 ///     let address = listener.local_addr()?;

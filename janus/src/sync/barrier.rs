@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::Barrier};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let meeting = Barrier::new(3);
 /// let leaders = runtime.run(|cx| cx.nursery(|nursery| {
 ///     let tasks = [(); 3].map(|()| nursery.spawn(|cx| meeting.wait(cx).unwrap()).unwrap());
@@ -74,6 +74,7 @@ impl Barrier {
             }
             drop(state);
             if node.state.load(Ordering::Acquire) == WAITING {
+                cx.stop_if_doomed();
                 return Err(Cancelled);
             }
         }

@@ -3,7 +3,7 @@
 use super::mutex::MutexGuard;
 use super::{WaitError, cancelled};
 use crate::chan::charge;
-use crate::cx::{Cx, ensure_stack_here};
+use crate::cx::{Cx, make_room_here};
 use crate::error::Cancelled;
 use crate::lock::SpinLock;
 use crate::waiters::{End, List, Node, SERVED, WAITING, wait};
@@ -18,7 +18,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::{Condvar, Mutex}};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let (ready, changed) = (Mutex::new(false), Condvar::new());
 /// runtime.run(|cx| cx.nursery(|nursery| {
 ///     drop(nursery.spawn(|cx| {
@@ -105,10 +105,13 @@ impl Condvar {
             }
         }
         let notified = node.state.load(Ordering::Acquire) != WAITING;
-        let locked = if cx.is_cancelled() { Err(WaitError::Cancelled) } else { mutex.lock_by(cx, None, at) };
+        let locked = if cx.is_asked() { Err(WaitError::Cancelled) } else { mutex.lock_by(cx, None, at) };
         // Somebody was to learn of the change: another one does.
         if locked.is_err() && notified {
             self.notify_one();
+        }
+        if locked.is_err() {
+            cx.stop_if_doomed();
         }
         locked.map(|guard| (guard, !notified))
     }
@@ -125,7 +128,7 @@ impl Condvar {
 
     /// Under the lock, so that who is woken and waits again is not woken again.
     fn notify(&self, most: usize) {
-        ensure_stack_here();
+        make_room_here();
         let here = current_worker();
         let mut waiting = self.waiting.lock();
         for _ in 0..most {

@@ -14,7 +14,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::Mutex};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let sum = Mutex::new(0);
 /// runtime.run(|cx| cx.nursery(|nursery| {
 ///     for n in 1..=10 {

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::OnceCell};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let cell = OnceCell::new();
 /// let both = runtime.run(|cx| (*cell.get_or_init(cx, |_cx| 1).unwrap(), *cell.get_or_init(cx, |_cx| 2).unwrap()));
 /// assert_eq!(both.unwrap(), (1, 1));

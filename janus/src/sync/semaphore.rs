@@ -2,7 +2,7 @@
 
 use super::{WaitError, cancelled};
 use crate::chan::charge;
-use crate::cx::{Cx, ensure_stack_here};
+use crate::cx::{Cx, make_room_here};
 use crate::error::Cancelled;
 use crate::lock::SpinLock;
 use crate::waiter::Wakeup;
@@ -18,7 +18,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::Semaphore};
-/// # let runtime = Runtime::new(Config::new()).unwrap();
+/// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let doors = Semaphore::new(2);
 /// runtime.run(|cx| {
 ///     let _one = doors.acquire(cx, 1).unwrap();
@@ -109,6 +109,7 @@ impl Semaphore {
                 std::mem::forget(permit);
                 // It may have been the one that those behind it waited for.
                 self.give(0);
+                cx.stop_if_doomed();
                 return Err(if end == End::TimedOut { WaitError::TimedOut } else { WaitError::Cancelled });
             }
         }
@@ -117,7 +118,7 @@ impl Semaphore {
 
     /// Puts `count` permits in: back, or more of them.
     pub fn give(&self, count: usize) {
-        ensure_stack_here();
+        make_room_here();
         let here = current_worker();
         let mine = here.map_or(ptr::null(), |worker| worker.shared);
         let mut more = count;

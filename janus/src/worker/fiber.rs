@@ -3,11 +3,14 @@
 use super::{After, Pending};
 use crate::budget::Resource;
 use crate::context::switch;
+use crate::cx::{Cx, floor};
 use crate::error::TaskError;
+use crate::family;
 use crate::nursery::Nursery;
 use crate::panics::contain;
 use crate::state::{Event, TaskState};
-use crate::task::{Outcome, Task, TaskRef, flag};
+use crate::task::{Outcome, Task, TaskRef, Wait, flag};
+use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
@@ -32,6 +35,8 @@ pub(super) unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
             TaskError::Failed(_) => (Event::Fail, Some(TaskError::Code(-1))),
             other => (Event::Fail, Some(other.clone())),
         },
+        // Nobody learns of it.
+        Outcome::Lost => (Event::Fail, None),
         Outcome::Pending => unreachable!("a task ends with an outcome"),
     }
 }
@@ -84,6 +89,7 @@ pub(super) unsafe extern "C" fn fiber_main(argument: *mut u8) {
             Some(next) if inherits(&next) => {
                 next.worker.set(worker);
                 next.home.set(worker.index);
+                next.floor.set(floor(&stack));
                 // SAFETY: the task is ours, and so is the stack that we stand on.
                 unsafe { *next.stack.get() = Some(stack) };
                 worker.begin(next);
@@ -117,27 +123,69 @@ pub(super) unsafe extern "C" fn fiber_returned() -> ! {
 fn run(task: TaskRef) {
     // SAFETY: the task runs, so its nursery is there.
     let cancelled = unsafe { task.nursery.get().as_ref() }.is_some_and(Nursery::is_cancelled);
+    if cancelled || task.has(flag::CANCEL | flag::BURIED) {
+        run_no_more(task);
+        return;
+    }
     let vtable = task.vtable.get().expect("a task has a vtable");
     // SAFETY: the closure is there, as the task never ran; we are on its stack.
     unsafe {
-        if (cancelled || task.has(flag::CANCEL)) && !task.overflowed.load(Ordering::Acquire) {
-            (vtable.drop_closure)(task);
-            *task.outcome.get() = Outcome::Cancelled;
-        } else {
-            (vtable.run)(task);
-            pass_on_error(task);
-            if task.overflowed.load(Ordering::Acquire) || task.has(flag::SPENT | flag::OVERDRAWN) {
-                overrule(task);
-            }
-            // Nobody wants the result: it is dropped while the task still is one, with a stack and a guard.
-            if task.join.is_detached() && matches!(*task.outcome.get(), Outcome::Value) {
-                *task.outcome.get() = Outcome::Gone;
-                (vtable.drop_value)(task);
-                if task.overflowed.load(Ordering::Acquire) {
-                    *task.outcome.get() = Outcome::StackOverflow;
-                }
+        (vtable.run)(task);
+        pass_on_error(task);
+        if task.overflowed.load(Ordering::Acquire) || task.has(flag::SPENT | flag::OVERDRAWN | flag::SHORT) {
+            overrule(task);
+        }
+        // Nobody wants the result: it is dropped while the task still is one, with a stack and a guard.
+        if task.join.is_detached() && matches!(*task.outcome.get(), Outcome::Value) {
+            *task.outcome.get() = Outcome::Gone;
+            (vtable.drop_value)(task);
+            if task.overflowed.load(Ordering::Acquire) {
+                *task.outcome.get() = Outcome::StackOverflow;
             }
         }
+    }
+}
+
+/// A task that was cancelled before it ran, or given up: before it ran, or where it was.
+#[cold]
+fn run_no_more(task: TaskRef) {
+    let outcome = if task.has(flag::BURIED) {
+        stand_still(task)
+    } else if family::is_doomed(task) {
+        // What the closure has borrowed stays borrowed, and what it owns is not dropped.
+        Outcome::Lost
+    } else {
+        let vtable = task.vtable.get().expect("a task has a vtable");
+        // SAFETY: the closure is there, as the task never ran; we are on its stack.
+        unsafe { (vtable.drop_closure)(task) };
+        Outcome::Cancelled
+    };
+    // SAFETY: the task is ours.
+    unsafe { *task.outcome.get() = outcome };
+}
+
+/// What a buried task does: it waits for its children, who may refer to its frames (invariant 3 of `family.rs`).
+fn stand_still(task: TaskRef) -> Outcome {
+    let cx = Cx::of(task);
+    let mut nursery = task.open.get();
+    // SAFETY: the nurseries lie in the abandoned frames, which are there for ever, or in boxes that nobody frees.
+    while let Some(open) = unsafe { nursery.as_ref() } {
+        open.close();
+        open.doom(Some(cx.worker()));
+        while !open.expect() {
+            if open.is_starving() {
+                open.starve(Some(cx.worker()), None, 0);
+            }
+            cx.worker().sleep(task, Event::Block, Wait::Nursery, Location::caller());
+        }
+        cx.give_pool(&open.end_pool());
+        nursery = open.outer.get();
+    }
+    task.open.set(std::ptr::null());
+    match () {
+        () if !task.has(flag::OWNED) => Outcome::Lost,
+        () if task.has(flag::BY_MEMORY) => Outcome::Budget(Resource::Memory),
+        () => Outcome::StackOverflow,
     }
 }
 
@@ -164,7 +212,7 @@ pub(super) fn pass_on_error(task: TaskRef) {
 /// The task returned, but it had run over its stack or its budget on the way: that is its outcome.
 #[cold]
 fn overrule(task: TaskRef) {
-    let outcome = if task.overflowed.load(Ordering::Acquire) {
+    let outcome = if task.overflowed.load(Ordering::Acquire) || task.has(flag::SHORT) {
         Outcome::StackOverflow
     } else if task.has(flag::OVERDRAWN) {
         Outcome::Budget(Resource::Memory)

@@ -8,20 +8,22 @@ use std::time::Duration;
 /// Far longer than any test takes: what is not over then hangs.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// A runtime as safe programs have it.
+/// A runtime whose tasks stay with their threads.
 pub(crate) fn runtime(workers: usize) -> Runtime {
-    Runtime::new(Config::new().workers(workers).watchdog(None)).unwrap()
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(Config::new().workers(workers).watchdog(None).pinned()) }.unwrap()
 }
 
-/// A runtime whose tasks move between its workers.
+/// A runtime whose tasks move between its workers, as by default.
 pub(crate) fn moving(workers: usize) -> Runtime {
-    // SAFETY: the tests' tasks keep nothing of their thread over a suspension, and none overflows its stack.
-    Runtime::new(unsafe { Config::new().workers(workers).watchdog(None).trusting() }).unwrap()
+    // SAFETY: as above.
+    unsafe { Runtime::new(Config::new().workers(workers).watchdog(None)) }.unwrap()
 }
 
 /// A deterministic runtime.
 pub(crate) fn seeded(workers: usize, seed: u64) -> Runtime {
-    Runtime::new(Config::new().workers(workers).seed(seed)).unwrap()
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(Config::new().workers(workers).seed(seed)) }.unwrap()
 }
 
 /// Runs `test` on runtimes of both kinds, with several worker counts, and fails if that hangs.
@@ -105,9 +107,10 @@ pub(crate) fn on_every_backend(test: impl Fn(&Runtime) + Send + Sync + 'static) 
         for backend in [janus::io::Backend::Uring, janus::io::Backend::Epoll] {
             for workers in [1, 2] {
                 let config = Config::new().workers(workers).watchdog(None).io_backend(backend);
-                test(&Runtime::new(config.clone()).unwrap());
-                // SAFETY: as for `moving`.
-                test(&Runtime::new(unsafe { config.trusting() }).unwrap());
+                // SAFETY: no task here keeps anything of its thread over a suspension.
+                test(&unsafe { Runtime::new(config.clone().pinned()) }.unwrap());
+                // SAFETY: as above.
+                test(&unsafe { Runtime::new(config) }.unwrap());
             }
         }
     });

@@ -1,7 +1,7 @@
 //! A child borrows a local of the scope's closure, which ends before the child may.
 
 fn main() {
-    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| {
         cx.nursery(|n| {
             let local = 1;

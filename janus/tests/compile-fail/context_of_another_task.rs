@@ -1,6 +1,6 @@
 //! A child acts for its parent.
 
 fn main() {
-    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| cx.nursery(|n| drop(n.spawn(|_| cx.check()).unwrap())).unwrap()).unwrap();
 }

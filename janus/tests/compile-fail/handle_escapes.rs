@@ -1,7 +1,7 @@
 //! A handle leaves its nursery.
 
 fn main() {
-    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| {
         let handle = cx.nursery(|n| n.spawn(|_| 1).unwrap()).unwrap();
         handle.join(cx).unwrap();

@@ -1,7 +1,7 @@
 //! Two children change the same thing.
 
 fn main() {
-    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| {
         let mut number = 1;
         cx.nursery(|n| {

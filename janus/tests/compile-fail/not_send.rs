@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 fn main() {
-    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| {
         let counted = Rc::new(1);
         cx.nursery(|n| drop(n.spawn(move |_| *counted).unwrap())).unwrap();

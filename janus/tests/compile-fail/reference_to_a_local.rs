@@ -1,7 +1,7 @@
 //! A child returns a reference to a local of its own.
 
 fn main() {
-    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| {
         cx.nursery(|n| {
             let child = n.spawn(|_| {

@@ -1,7 +1,7 @@
 //! A scope leaves its nursery: a spawn after the close.
 
 fn main() {
-    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| {
         let mut kept = None;
         cx.nursery(|n| kept = Some(n)).unwrap();

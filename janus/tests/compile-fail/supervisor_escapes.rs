@@ -1,7 +1,7 @@
 //! A supervisor leaves its nursery.
 
 fn main() {
-    let rt = janus::Runtime::new(janus::Config::new()).unwrap();
+    let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| {
         let supervisor = cx.nursery(|n| n.supervisor()).unwrap();
         supervisor.exhausted();

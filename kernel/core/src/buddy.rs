@@ -2,12 +2,18 @@
 //!
 //! The lists of free blocks run through a slice of [`FrameMeta`], one for each frame, that the caller provides:
 //! no allocation, and every operation takes at most one step for each order. It hands out numbers and never touches the memory.
+//!
+//! Single frames come and go most, and a frame that is freed is mostly asked for next. So the last few of them are set aside as they are
+//! ([`Buddy::set_aside`]) and joined with their buddies only when a larger block is not to be had without.
 
 use core::fmt;
 use core::ops::Range;
 
 /// Largest order: blocks of 1024 frames, 4 MiB.
 pub const ORDER_MAX: usize = 10;
+
+/// Most single frames that are set aside: joining them all is one bounded step.
+pub const ASIDE_MAX: usize = 32;
 
 /// "No frame" in a link.
 const NONE: u32 = u32::MAX;
@@ -24,6 +30,8 @@ enum State {
     Used(u8),
     /// A later frame of a block of either kind.
     Inside,
+    /// Free, and set aside.
+    Aside,
 }
 
 impl fmt::Display for State {
@@ -33,6 +41,7 @@ impl fmt::Display for State {
             State::Free(order) => write!(f, "free already, with order {order}"),
             State::Used(order) => write!(f, "in use with order {order}"),
             State::Inside => f.write_str("inside of another block"),
+            State::Aside => f.write_str("free already, and set aside"),
         }
     }
 }
@@ -56,6 +65,10 @@ pub struct Buddy<'a> {
     orders: u32,
     free_frames: u64,
     total_frames: u64,
+    /// Free frames that are in no list, as indices into `meta`, and how many there may be.
+    aside: [u32; ASIDE_MAX],
+    asides: usize,
+    asides_max: usize,
 }
 
 impl<'a> Buddy<'a> {
@@ -66,7 +79,25 @@ impl<'a> Buddy<'a> {
     pub fn new(meta: &'a mut [FrameMeta], first_frame: u64) -> Buddy<'a> {
         assert!(meta.len() < NONE as usize, "buddy: {} frames do not fit in a link", meta.len());
         meta.fill(FrameMeta::default());
-        Buddy { meta, first_frame, heads: [NONE; ORDER_MAX + 1], orders: 0, free_frames: 0, total_frames: 0 }
+        Buddy {
+            meta,
+            first_frame,
+            heads: [NONE; ORDER_MAX + 1],
+            orders: 0,
+            free_frames: 0,
+            total_frames: 0,
+            aside: [0; ASIDE_MAX],
+            asides: 0,
+            asides_max: 0,
+        }
+    }
+
+    /// From now on up to `count` single frames that are freed are set aside, [`ASIDE_MAX`] at most.
+    pub fn set_aside(&mut self, count: usize) {
+        self.asides_max = count.min(ASIDE_MAX);
+        if self.asides > self.asides_max {
+            self.join_aside();
+        }
     }
 
     /// Gives the frames of `range` to the allocator.
@@ -95,11 +126,29 @@ impl<'a> Buddy<'a> {
     }
 
     /// A block of 2^`order` frames, aligned to its size; nothing if there is none, or the order is above [`ORDER_MAX`].
+    #[inline]
     pub fn alloc(&mut self, order: usize) -> Option<u64> {
+        if order == 0
+            && let Some(index) = self.aside[..self.asides].last().copied()
+            && let Some(meta) = self.meta.get_mut(index as usize)
+        {
+            self.asides -= 1;
+            meta.state = State::Used(0);
+            self.free_frames -= 1;
+            return Some(self.first_frame + u64::from(index));
+        }
+        self.alloc_block(order)
+    }
+
+    fn alloc_block(&mut self, order: usize) -> Option<u64> {
         if order > ORDER_MAX {
             return None;
         }
-        let found = (self.orders & (u32::MAX << order)).trailing_zeros() as usize;
+        let mut found = (self.orders & (u32::MAX << order)).trailing_zeros() as usize;
+        if found > ORDER_MAX && self.asides > 0 {
+            self.join_aside();
+            found = (self.orders & (u32::MAX << order)).trailing_zeros() as usize;
+        }
         if found > ORDER_MAX {
             return None;
         }
@@ -118,16 +167,36 @@ impl<'a> Buddy<'a> {
     ///
     /// # Panics
     /// If `frame` is not the start of a block of this order that is in use.
+    #[inline]
     pub fn free(&mut self, frame: u64, order: usize) {
         let index = self.index(frame);
         let state = self.meta[index].state;
-        assert!(
-            state == State::Used(order as u8) && order <= ORDER_MAX,
-            "buddy: frame {frame:#x} is freed with order {order}, but it is {state}"
-        );
-        self.meta[index].state = State::Inside;
+        if state != State::Used(order as u8) || order > ORDER_MAX {
+            not_in_use(frame, order, state);
+        }
         self.free_frames += 1 << order;
+        if order == 0
+            && self.asides < self.asides_max
+            && let Some(place) = self.aside.get_mut(self.asides)
+        {
+            *place = index as u32;
+            self.asides += 1;
+            self.meta[index].state = State::Aside;
+            return;
+        }
+        self.meta[index].state = State::Inside;
         self.join(frame, order);
+    }
+
+    /// Joins what was set aside with its buddies.
+    #[cold]
+    fn join_aside(&mut self) {
+        while let Some(asides) = self.asides.checked_sub(1) {
+            self.asides = asides;
+            let index = self.aside[asides];
+            self.meta[index as usize].state = State::Inside;
+            self.join(self.first_frame + u64::from(index), 0);
+        }
     }
 
     /// Frames that are free.
@@ -140,7 +209,7 @@ impl<'a> Buddy<'a> {
         self.total_frames
     }
 
-    /// Free blocks of each order; for reports and tests: it walks the lists.
+    /// Free blocks of each order, without what is set aside; for reports and tests: it walks the lists.
     pub fn free_blocks(&self) -> [u64; ORDER_MAX + 1] {
         self.heads.map(|head| {
             let mut count = 0;
@@ -208,4 +277,10 @@ impl<'a> Buddy<'a> {
         );
         index as usize
     }
+}
+
+#[cold]
+#[inline(never)]
+fn not_in_use(frame: u64, order: usize, state: State) -> ! {
+    panic!("buddy: frame {frame:#x} is freed with order {order}, but it is {state}");
 }

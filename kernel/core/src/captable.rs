@@ -138,31 +138,27 @@ impl<O> CapTable<O> {
         Some(object)
     }
 
-    /// Takes all objects out, one with each step. Those that the caller does not ask for stay.
-    pub fn drain(&mut self) -> impl Iterator<Item = (CapId, O)> + '_ {
-        let mut index = 0;
-        core::iter::from_fn(move || {
-            loop {
-                let slot = self.slots.get(index)?;
-                let cap = CapId::new(index as u16, slot.generation);
-                index += 1;
-                if let Some(object) = self.remove(cap) {
-                    return Some((cap, object));
-                }
-            }
-        })
+    /// Takes the object out that is in slot `index`, whatever its number.
+    pub fn take_at(&mut self, index: usize) -> Option<O> {
+        let generation = self.slots.get(index)?.generation;
+        self.remove(CapId::new(index as u16, generation))
     }
 
     /// All capabilities, by index.
     pub fn iter(&self) -> impl Iterator<Item = (CapId, &O)> {
-        self.iter_from(0)
+        self.iter_between(0, self.slots.len())
     }
 
-    /// The capabilities from `index` on.
-    pub fn iter_from(&self, index: usize) -> impl Iterator<Item = (CapId, &O)> {
-        self.slots.iter().enumerate().skip(index).filter_map(|(index, slot)| {
+    /// The capabilities in the slots from `from` up to `to`: a piece of a long search.
+    pub fn iter_between(&self, from: usize, to: usize) -> impl Iterator<Item = (CapId, &O)> {
+        self.slots.iter().enumerate().take(to).skip(from).filter_map(|(index, slot)| {
             slot.object.as_ref().map(|object| (CapId::new(index as u16, slot.generation), object))
         })
+    }
+
+    /// Slots that there are, in use or not.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// How many objects are in it.

@@ -87,8 +87,21 @@ impl Line {
     /// As [`Clock::now`].
     #[inline]
     pub const fn now(&self, tsc: u64) -> u64 {
-        self.base_ns.saturating_add(scaled(tsc.saturating_sub(self.base_tsc), self.mult))
+        match tsc.checked_sub(self.base_tsc) {
+            Some(ticks) => match self.base_ns.checked_add(scaled(ticks, self.mult)) {
+                Some(now) => now,
+                None => rarely(u64::MAX),
+            },
+            None => rarely(self.base_ns),
+        }
     }
+}
+
+/// Keeps a value that is hardly ever asked for out of the way of the others.
+#[cold]
+#[inline(never)]
+const fn rarely(value: u64) -> u64 {
+    value
 }
 
 #[inline]
@@ -204,6 +217,35 @@ impl fmt::Display for CalibrationError {
 }
 
 impl core::error::Error for CalibrationError {}
+
+/// Two intervals agree if their speeds differ by no more than this part.
+const AGREE: u128 = 200;
+
+/// Which intervals of (counts, nanoseconds by the reference) are believed: the slowest `N` that agree with each other, if there are so many.
+///
+/// A host that stops the machine makes some wrong. If it does so for longer than a round of the reference, the interval looks shorter than it was, and the
+/// counter faster: so of several groups the slowest is right. If it does so between two readings, one interval looks slow and the next one fast:
+/// so one that stands alone says nothing, however slow it is.
+pub fn believed<const N: usize>(intervals: &[(u64, u64)]) -> Option<[usize; N]> {
+    let times = |a: u64, b: u64| u128::from(a) * u128::from(b);
+    let is_slower = |(a, b): ((u64, u64), (u64, u64))| times(a.0, b.1) < times(b.0, a.1);
+    let mut best: Option<[usize; N]> = None;
+    for (at, &slowest) in intervals.iter().enumerate() {
+        let mut group = [at; N];
+        let mut count = 1;
+        for (other, &interval) in intervals.iter().enumerate() {
+            let (this, least) = (times(interval.0, slowest.1), times(slowest.0, interval.1));
+            if other != at && count < N && (least..=least + least / AGREE).contains(&this) {
+                group[count] = other;
+                count += 1;
+            }
+        }
+        if count == N && best.is_none_or(|best| is_slower((slowest, intervals[best[0]]))) {
+            best = Some(group);
+        }
+    }
+    best
+}
 
 /// The counter's frequency from pairs of (counts, nanoseconds by the reference).
 pub fn calibrate(samples: &[(u64, u64)]) -> Result<u64, CalibrationError> {

@@ -5,11 +5,14 @@
 //! * [`elf`] reads programs;
 //! * [`buddy`] hands out physical frames;
 //! * [`timerq`] keeps deadlines;
-//! * [`captable`] holds a process's capabilities; the only module that allocates;
+//! * [`callq`] is the order of calls at an endpoint;
+//! * [`captable`] holds a process's capabilities;
 //! * [`sqlease`] says who consumes a submission queue;
 //! * [`clock`] makes nanoseconds of the time-stamp counter;
+//! * [`quota`] counts what sessions use;
 //! * [`rank`] is the order of locks;
 //! * [`generation`] is identity;
+//! * [`life`] is what a thread can do, and what can be done to it;
 //! * [`topology`] reads which CPUs share what.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -18,11 +21,15 @@ extern crate alloc;
 
 pub mod bootline;
 pub mod buddy;
+pub mod callq;
 pub mod captable;
 pub mod clock;
 pub mod elf;
 pub mod generation;
+pub mod life;
+pub mod quota;
 pub mod rank;
+pub mod sorted;
 pub mod sqlease;
 mod sync;
 pub mod timerq;

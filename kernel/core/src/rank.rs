@@ -105,12 +105,18 @@ impl HeldRanks {
             self.bits |= rank.bit();
             return Ok(());
         }
-        // Exactly one CPU lock, and nothing above it.
-        if matches!(rank, Rank::Cpu) && self.bits >> rank as u8 == 1 {
-            self.bits |= SECOND_CPU;
-            return Ok(());
-        }
         Err(RankError { wanted: rank, held: Rank::ALL[held.ilog2() as usize - 1] })
+    }
+
+    /// Notes that a second CPU's lock is taken beside one that is held. Two CPUs are locked in one order, whoever does it: `first` and `second`
+    /// are their places in that order.
+    pub const fn acquire_second_cpu(&mut self, first: usize, second: usize) -> Result<(), RankError> {
+        // Exactly one CPU lock, and nothing above it.
+        if self.bits >> Rank::Cpu as u8 != 1 || first >= second {
+            return Err(RankError { wanted: Rank::Cpu, held: Rank::Cpu });
+        }
+        self.bits |= SECOND_CPU;
+        Ok(())
     }
 
     /// Notes a lock that was taken by trying, which cannot deadlock and so may come in any order.
@@ -175,14 +181,14 @@ mod tests {
         assert_eq!(held.iter().count(), Rank::ALL.len() - 4);
     }
 
-    /// Every pair: only a higher rank may follow, but for a second CPU.
+    /// Every pair: only a higher rank may follow.
     #[test]
     fn descending_and_equal_ranks_are_refused() {
         for first in Rank::ALL {
             for second in Rank::ALL {
                 let mut held = HeldRanks::new();
                 held.acquire(first).unwrap();
-                let legal = second > first || (first, second) == (Rank::Cpu, Rank::Cpu);
+                let legal = second > first;
                 let error = RankError { wanted: second, held: first };
                 let before = held;
                 let result = held.acquire(second);
@@ -193,10 +199,15 @@ mod tests {
     }
 
     #[test]
-    fn two_cpus_but_not_three() {
+    fn two_cpus_in_order_but_not_three() {
+        let refused = Err(RankError { wanted: Rank::Cpu, held: Rank::Cpu });
         let mut held = HeldRanks::new();
+        assert_eq!(held.acquire_second_cpu(0, 1), refused, "there is no first");
         held.acquire(Rank::Cpu).unwrap();
-        held.acquire(Rank::Cpu).unwrap();
+        assert_eq!(held.acquire_second_cpu(1, 0), refused, "against the order");
+        assert_eq!(held.acquire_second_cpu(1, 1), refused, "the same one");
+        held.acquire_second_cpu(0, 1).unwrap();
+        assert_eq!(held.acquire_second_cpu(0, 1), refused, "a third one");
         assert_eq!(held.acquire(Rank::Cpu), Err(RankError { wanted: Rank::Cpu, held: Rank::Cpu }));
         assert_eq!(held.acquire(Rank::Timers), Err(RankError { wanted: Rank::Timers, held: Rank::Cpu }));
         held.acquire(Rank::Console).unwrap();

@@ -106,6 +106,12 @@ pub enum SqError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StaleSqConsumer;
 
+/// A lease was found to hold, a moment ago: the right to take one entry. Only [`SqOwner::verify`] makes it, and it cannot be used twice, so
+/// that nothing takes an entry without having asked (K-12).
+#[must_use = "it stands for one entry"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct Verified(());
+
 /// The right to consume, as long as [`SqOwner::verify`] agrees. Give it back with [`SqOwner::release`].
 #[must_use = "a lease that is not released keeps every other consumer away"]
 #[derive(Debug, PartialEq, Eq)]
@@ -172,8 +178,8 @@ impl SqOwner {
 
     /// Whether the lease still holds: ask before taking each entry.
     #[inline]
-    pub fn verify(&self, lease: &SqLease) -> Result<(), StaleSqConsumer> {
-        if self.word.load(Ordering::Relaxed) == lease.word { Ok(()) } else { Err(StaleSqConsumer) }
+    pub fn verify(&self, lease: &SqLease) -> Result<Verified, StaleSqConsumer> {
+        if self.word.load(Ordering::Relaxed) == lease.word { Ok(Verified(())) } else { Err(StaleSqConsumer) }
     }
 
     /// Gives the lease back.

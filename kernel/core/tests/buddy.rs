@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kcore::buddy::{Buddy, FrameMeta, ORDER_MAX};
+use kcore::buddy::{ASIDE_MAX, Buddy, FrameMeta, ORDER_MAX};
 use proptest::prelude::*;
 
 #[test]
@@ -111,13 +111,42 @@ fn adding_twice_panics() {
     with_block(|buddy, block| buddy.add(block..block + 1));
 }
 
+#[test]
+#[should_panic(expected = "free already, and set aside")]
+fn a_frame_that_is_set_aside_is_not_freed_again() {
+    with_block(|buddy, _| {
+        buddy.set_aside(ASIDE_MAX);
+        let frame = buddy.alloc(0).unwrap();
+        buddy.free(frame, 0);
+        buddy.free(frame, 0);
+    });
+}
+
+/// The last one that was freed is the next one, and all of them together are one block again when somebody needs that.
+#[test]
+fn what_is_set_aside_comes_back_and_is_joined_when_needed() {
+    let mut meta = [FrameMeta::default(); 8];
+    let mut buddy = Buddy::new(&mut meta, 0);
+    buddy.add(0..8);
+    buddy.set_aside(4);
+    let frames: Vec<u64> = (0..8).map(|_| buddy.alloc(0).unwrap()).collect();
+    frames.iter().for_each(|frame| buddy.free(*frame, 0));
+    assert_eq!((buddy.free_frames(), buddy.free_blocks()[..3].to_vec()), (8, vec![0, 0, 1]));
+    assert_eq!(buddy.alloc(0), Some(frames[3]));
+    assert_eq!(buddy.alloc(3), None, "one is in use");
+    buddy.free(frames[3], 0);
+    assert_eq!(buddy.alloc(3), Some(0));
+}
+
 proptest! {
     #[test]
     fn behaves_as_a_set_of_frames(
         first in 0u64..2000,
         length in 1u64..3000,
         hole in (0u64..3000, 0u64..64),
-        steps in prop::collection::vec((any::<bool>(), 0usize..=ORDER_MAX, any::<prop::sample::Index>()), 1..120),
+        aside in 0usize..=ASIDE_MAX + 8,
+        // Half of them single frames, if there is no limit.
+        steps in prop::collection::vec((any::<bool>(), 0usize..=2 * ORDER_MAX, any::<prop::sample::Index>()), 1..200),
     ) {
         let mut meta = vec![FrameMeta::default(); length as usize];
         let mut buddy = Buddy::new(&mut meta, first);
@@ -125,11 +154,13 @@ proptest! {
         buddy.add(first..hole.0);
         buddy.add(hole.1..first + length);
         let start = (buddy.free_blocks(), buddy.free_frames());
+        buddy.set_aside(aside);
         let mut free: BTreeSet<u64> = (first..hole.0).chain(hole.1..first + length).collect();
         prop_assert_eq!(start.1, free.len() as u64);
 
         let mut used: Vec<(u64, usize)> = Vec::new();
         for (allocates, order, pick) in steps {
+            let order = order.saturating_sub(ORDER_MAX);
             if allocates || used.is_empty() {
                 let size = 1u64 << order;
                 let Some(frame) = buddy.alloc(order) else {
@@ -156,6 +187,8 @@ proptest! {
         for (frame, order) in used {
             buddy.free(frame, order);
         }
+        prop_assert_eq!(buddy.free_frames(), start.1);
+        buddy.set_aside(0);
         prop_assert_eq!((buddy.free_blocks(), buddy.free_frames()), start);
     }
 }

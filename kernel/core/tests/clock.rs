@@ -46,6 +46,25 @@ fn the_correction_has_a_limit_and_does_not_step() {
     assert!(clock.discipline(at, 0).now(at + GHZ) < clock.now(at) + GHZ);
 }
 
+/// A host that stops the machine in the middle of a reading makes one interval slow and the next one fast; for longer than the reference's round, fast.
+#[test]
+fn k_03_intervals_that_a_busy_host_spoilt_are_not_believed() {
+    let good = |n: u64| (3_000_000 + n * 1_000, 1_000_000);
+    assert_eq!(believed::<3>(&[good(0), good(2), good(1)]), Some([0, 1, 2]), "the first is the slowest");
+    assert_eq!(believed::<3>(&[good(1), good(0)]), None, "not enough");
+    let slow = (2_900_000, 1_000_000);
+    assert_eq!(believed::<3>(&[slow, good(0), good(1)]), None, "two agree, and one stands alone");
+    assert_eq!(believed::<3>(&[slow, good(0), good(1), good(2)]), Some([1, 2, 3]), "a slow one comes first");
+    let fast = |n: u64| (9_000_000 + n * 1_000, 1_000_000);
+    let mixed = [fast(0), fast(1), good(0), fast(2), good(1), good(2)];
+    assert_eq!(believed::<3>(&mixed), Some([2, 4, 5]), "the slowest group is right");
+    // Each agrees with its neighbour, and the ends do not.
+    let chain = [(3_000_000, 1_000_000), (3_014_000, 1_000_000), (3_028_000, 1_000_000)];
+    assert_eq!(believed::<3>(&chain), None);
+    assert_eq!(believed::<3>(&[(0, 5); 3]), Some([0, 1, 2]), "one that stands still agrees with itself");
+    assert_eq!(calibrate(&[(0, 5); 3]), Err(CalibrationError::Zero { sample: 0 }), "and is refused for that");
+}
+
 #[test]
 fn calibration_refuses_nonsense() {
     assert_eq!(calibrate(&[]), Err(CalibrationError::NoSamples));

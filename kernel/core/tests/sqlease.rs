@@ -8,7 +8,7 @@ use kcore::sqlease::*;
 fn a_lease_is_taken_checked_and_given_back() {
     let ring = SqOwner::new();
     let lease = ring.acquire_syscall(42).unwrap();
-    assert_eq!((lease.owner(), ring.verify(&lease)), (42, Ok(())));
+    assert!(lease.owner() == 42 && ring.verify(&lease).is_ok());
     assert_ne!(lease.generation(), 0);
     assert_eq!(ring.acquire_syscall(43), Err(SqError::Busy));
     assert_eq!(ring.transition(Start), Err(SqError::Busy));
@@ -29,7 +29,7 @@ fn a_stale_lease_is_stale_for_ever() {
     let lease = ring.acquire_syscall(1).unwrap();
     assert_eq!(ring.verify(&stale), Err(StaleSqConsumer));
     ring.release(stale);
-    assert_eq!(ring.verify(&lease), Ok(()));
+    assert!(ring.verify(&lease).is_ok());
     assert_eq!(ring.acquire_syscall(2), Err(SqError::Busy));
     ring.release(lease);
 }
@@ -48,7 +48,7 @@ fn teardown_waits_for_the_last_consumer() {
     assert!(!ring.invalidate());
     assert_eq!(ring.reopen(), Ok(()));
     let lease = ring.acquire_syscall(1).unwrap();
-    assert_eq!(ring.verify(&lease), Ok(()));
+    assert!(ring.verify(&lease).is_ok());
     ring.release(lease);
 }
 

@@ -80,7 +80,7 @@ pub fn read(rsdp: u64) -> Option<Platform> {
     Some(platform)
 }
 
-/// Which CPU is near which memory.
+/// Which CPU is near which memory. At boot (K-30).
 fn srat(table: &[u8]) -> Vec<(u32, u32)> {
     const ENABLED: u32 = 1;
     let mut nodes = Vec::new();
@@ -108,6 +108,7 @@ fn srat(table: &[u8]) -> Vec<(u32, u32)> {
     nodes
 }
 
+/// CPUs and interrupt controllers. At boot (K-30).
 fn madt(table: &[u8]) -> Platform {
     let mut platform = Platform::default();
     let mut rest = table.get(44..).unwrap_or(&[]);

@@ -166,3 +166,19 @@ pub fn open_window() {
     // SAFETY: as `wait_for_interrupt`.
     unsafe { asm!("sti; nop; nop; cli", options(nostack)) }
 }
+
+/// Takes an interrupt that asks for nothing: the counter before it and after it.
+pub fn interrupt_oneself() -> (u64, u64) {
+    let (before, after): (u64, u64);
+    // SAFETY: as `wait_for_interrupt`; the handler of this vector does nothing and expects no end of interrupt.
+    unsafe {
+        asm!(
+            "rdtsc", "shl rdx, 32", "mov {before}, rdx", "or {before}, rax",
+            "int {vector}",
+            "rdtsc", "shl rdx, 32", "mov {after}, rdx", "or {after}, rax",
+            before = out(reg) before, after = out(reg) after, vector = const super::entry::VECTOR_SPURIOUS,
+            out("rax") _, out("rdx") _, options(nostack),
+        );
+    }
+    (before, after)
+}

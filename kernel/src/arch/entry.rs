@@ -139,6 +139,14 @@ syscall_entry:
     pop rax
     .endm
 
+    # When the interrupt came, for the handlers' second argument: what they do from here on is not the time of who was interrupted.
+    .macro STAMP
+    rdtsc
+    shl rdx, 32
+    mov rsi, rdx
+    or rsi, rax
+    .endm
+
     .align 16
 interrupt_common:
     cld
@@ -146,6 +154,7 @@ interrupt_common:
     jz 5f
     swapgs
     PUSH_ALL
+    STAMP
     mov rbp, rsp
     mov rbx, rsp
     sub rsp, 896
@@ -187,6 +196,7 @@ enter_user:
     swapgs
     iretq
 5:  PUSH_ALL
+    STAMP
     mov rdi, rsp
     mov rbx, rsp
     and rsp, -16

@@ -70,6 +70,18 @@ memcpy:
 20: mov rax, rdi
     cmp rdi, rsi
     je 13b
+24: cmp rdx, 64
+    jb 21f
+    movups xmm0, [rsi + rdx - 16]
+    movups xmm2, [rsi + rdx - 32]
+    movups xmm3, [rsi + rdx - 48]
+    movups xmm4, [rsi + rdx - 64]
+    movups [rdi + rdx - 16], xmm0
+    movups [rdi + rdx - 32], xmm2
+    movups [rdi + rdx - 48], xmm3
+    movups [rdi + rdx - 64], xmm4
+    sub rdx, 64
+    jmp 24b
 21: cmp rdx, 16
     jb 22f
     movups xmm0, [rsi + rdx - 16]

@@ -3,13 +3,11 @@
 //! At CPL0 the kernel's GS base is loaded, always: entries from user mode swap it in first.
 
 use crate::counters::Counters;
-use crate::endpoint::Endpoint;
 use crate::lock::Held;
 use crate::mm::stacks::Stack;
-use crate::sched::CpuSched;
+use crate::sched::{CpuSched, Desk};
 use crate::thread::Thread;
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -34,8 +32,12 @@ pub struct PerCpu {
     pub in_interrupt: Cell<bool>,
     /// Which locks are held here.
     pub held: Held,
+    /// How long it has not served interrupts.
+    pub silence: crate::silence::Silence,
     /// Run queue, timers, idle context.
     pub sched: CpuSched,
+    /// Where it judges newcomers with a context.
+    pub desk: Desk,
     /// What it has done, if that is recorded.
     pub trace: crate::tracing::Buffer,
     /// Reasons of the next inter-processor interrupt.
@@ -56,10 +58,6 @@ pub struct PerCpu {
     pub segments: UnsafeCell<super::segments::Segments>,
     /// Blocks for the next allocations of their layouts; see `mm::heap::keep`.
     pub spares: [Cell<Option<(*mut u8, core::alloc::Layout)>>; crate::mm::heap::SPARES],
-    /// An endpoint is being closed.
-    pub is_closing: Cell<bool>,
-    /// Endpoints to be closed when that is done: a list through themselves.
-    pub to_close: Cell<Option<Arc<Endpoint>>>,
     /// The stack of the idle loop.
     pub idle_stack: Stack,
     /// What it counts.
@@ -101,7 +99,7 @@ pub fn ready() -> bool {
 const GS_BASE: u32 = 0xc000_0101;
 const KERNEL_GS_BASE: u32 = 0xc000_0102;
 
-/// Makes the record of a CPU, which lives for ever.
+/// Makes the record of a CPU, which lives for ever; at boot (K-30).
 pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
     let record = Box::leak(Box::new(PerCpu {
         this: core::ptr::null(),
@@ -112,7 +110,9 @@ pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
         apic_id,
         in_interrupt: Cell::new(false),
         held: Held::new(),
+        silence: crate::silence::Silence::new(),
         sched: CpuSched::new(id),
+        desk: Desk::new(),
         trace: crate::tracing::Buffer::new(),
         ipi: AtomicU32::new(0),
         tlb_asked: AtomicU64::new(0),
@@ -123,8 +123,6 @@ pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
         space: Cell::new(core::ptr::null()),
         segments: UnsafeCell::new(super::segments::Segments::new()),
         spares: [const { Cell::new(None) }; crate::mm::heap::SPARES],
-        is_closing: Cell::new(false),
-        to_close: Cell::new(None),
         idle_stack,
         counters: Counters::new(),
     }));

@@ -9,14 +9,14 @@ use crate::arch::percpu;
 use crate::lock::Guard;
 use crate::ring::{self, Waiter};
 use crate::sched;
-use crate::thread::{self, State, Thread, mark};
+use crate::thread::{self, Seat, Thread, Wait};
 use crate::time;
-use crate::tracing::{self, Promise};
+use crate::tracing;
 use ::sched::{Blocked, Context, CpuId, CpuMask, Runnable};
 use abi::{MAX_LOAN_DEPTH, TransportError};
 use alloc::boxed::Box;
-use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
+use kcore::life::Event;
 
 /// One step of the chain.
 #[derive(Clone, Copy)]
@@ -82,7 +82,11 @@ pub fn judge(lender: &'static Thread, server: &ThreadRef) -> Result<bool, Transp
         return if is_in_chain { Err(TransportError::LoanCycle) } else { Ok(false) };
     }
     let wait = thread.wait.lock();
-    let Some(parked) = wait.parked.as_ref().filter(|_| thread.is(server)) else { return Ok(false) };
+    let may_take = thread.life().after(Event::Take).is_ok();
+    let Some(parked) = &wait.parked else { return Ok(false) };
+    if !may_take || !thread.is(server) {
+        return Ok(false);
+    }
     if record.depth == MAX_LOAN_DEPTH {
         return Err(TransportError::LoanTooDeep);
     }
@@ -110,13 +114,11 @@ fn find_host(record: &mut Record, theirs: &CpuMask) -> bool {
     }
     drop(queue);
     sched::obey(effect, now);
+    let mut pieces = sched::HOST_PIECES;
     for cpu in time.spec().cpu_mask.and(theirs).and(&CpuMask::first_n(percpu::count())).iter() {
         let Some(host) = percpu::get(cpu.index()).filter(|host| host.id != record.cpu) else { continue };
-        let mut queue = host.sched.queue.lock();
-        match queue.host(time) {
+        match sched::host(host.id, time, &mut pieces) {
             Ok(guest) => {
-                tracing::promised(host, &guest, Promise::Host, time::now_ns());
-                drop(queue);
                 record.cpu = host.id;
                 record.hosted_from = Some(record.depth);
                 record.kept = Some(guest);
@@ -161,13 +163,16 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
         if !server.is(who) || server.context().is_some() {
             return None;
         }
-        let blocked = wait.parked.take_if(|blocked| blocked.could_run_on(cpu))?;
+        let blocked = take(server, &mut wait, cpu)?;
         debug_assert!(
             blocked.context().is_none(),
             "I-C5: a server has {:?}",
             blocked.context().map(|c| c.identity())
         );
-        push(ctx, &mut record, call, lender, server, who);
+        // Under its wait lock: nobody else gives it another one meanwhile.
+        server.set_context(Some(ctx), true);
+        drop(wait);
+        push(&mut record, call, lender, &mut lender.wait.lock(), who);
         Some(blocked)
     });
     let Some(blocked) = taken.flatten() else {
@@ -175,10 +180,9 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
         return false;
     };
     if let Some(guest) = guest {
-        return visit(record, server, who, blocked, guest);
+        return visit(record, blocked, guest);
     }
     drop(record);
-    server.state.store(State::Runnable as u8, Ordering::Relaxed);
     sched::hand_over_lending(blocked.wake_to_borrow());
     true
 }
@@ -203,43 +207,35 @@ fn keep(record: &mut Record, guest: Option<Box<Context>>) {
 
 /// The server runs on its loan where that is a guest.
 #[cold]
-fn visit(
-    mut record: Guard<'_, Record>,
-    server: &'static Thread,
-    who: &ThreadRef,
-    mut blocked: Blocked<()>,
-    guest: Box<Context>,
-) -> bool {
-    let bound = blocked.bind(guest);
-    if let (Ok(_), Some(context)) = (&bound, blocked.context()) {
+fn visit(record: Guard<'_, Record>, mut blocked: Blocked<Seat>, guest: Box<Context>) -> bool {
+    if blocked.bind(guest).is_err() {
+        unreachable!("its mask was asked when it was taken, and it is in our hands since");
+    }
+    if let Some(context) = blocked.context() {
         tracing::bound(percpu::this(), blocked.id(), context, time::now_ns());
     }
-    server.wait.lock().parked = Some(blocked);
-    if let Err(guest) = bound {
-        // Its mask was asked a moment ago, and it waits. It finds the time in the record.
-        record.kept = Some(guest);
-        server.marks.fetch_or(mark::SUMMONS, Ordering::AcqRel);
-    }
+    // The record last: who looks for the box finds it in a queue.
+    sched::run(blocked.wake_to_borrow());
     drop(record);
-    sched::wake(who, false);
     true
 }
 
+/// Takes a thread that waits, to run on CPU `cpu` on what is handed to it.
+#[inline(always)]
+fn take(thread: &Thread, wait: &mut Wait, cpu: CpuId) -> Option<Blocked<Seat>> {
+    if !wait.parked.as_ref().is_some_and(|blocked| blocked.could_run_on(cpu)) {
+        return None;
+    }
+    thread.turn(wait, Event::Take).ok()?;
+    wait.parked.take()
+}
+
 #[inline]
-fn push(
-    ctx: &'static Ctx,
-    record: &mut Record,
-    call: &Waiter,
-    lender: &Thread,
-    server: &Thread,
-    who: &ThreadRef,
-) {
+fn push(record: &mut Record, call: &Waiter, lender: &Thread, lender_wait: &mut Wait, who: &ThreadRef) {
     record.loans[record.depth] = Loan { lender: *call, borrower: *who };
     record.depth += 1;
     record.holder = *who;
-    // The server's wait lock is held, or it is claimed already: nobody else gives it another context meanwhile.
-    server.set_context(Some(ctx), true);
-    lender.set_lent(ticket(call));
+    lender.set_lent(lender_wait, ticket(call));
     let counters = &percpu::this().counters;
     counters.loans.bump();
     counters.loan_depth_max.raise(record.depth as u64);
@@ -265,18 +261,19 @@ pub fn borrow(server: &'static Thread, call: &Waiter) {
             tracing::unbound(percpu::this(), parked.id(), false, time::now_ns());
             parked.unbind()
         })?;
-        push(ctx, &mut record, call, lender, server, &server.reference());
+        push(&mut record, call, lender, &mut wait, &server.reference());
         Some(time)
     });
     let Some(time) = time.flatten() else { return server.set_context(None, false) };
     // It fetches it before it returns to user mode.
     record.kept = Some(time);
-    server.marks.fetch_or(mark::SUMMONS, Ordering::AcqRel);
+    // Refused only if it is to end, which finds the box in the record.
+    let _ = server.turn(&mut server.wait.lock(), Event::Summon(None));
 }
 
 /// The call `call` of `lender` is about to complete: its loan, if there is one, comes back. The lender itself is handed out if it goes to the
 /// handoff place with the context of the current thread, which is about to wait.
-pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Runnable<()>> {
+pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Runnable<Seat>> {
     let ctx = lender.context()?;
     if direct && let Some(runnable) = settle_quickly(ctx, lender, call) {
         return Some(runnable);
@@ -286,7 +283,7 @@ pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Ru
 }
 
 #[inline]
-fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> Option<Runnable<()>> {
+fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> Option<Runnable<Seat>> {
     let me = percpu::this();
     let mut record = ctx.record.lock();
     let top = record.depth.checked_sub(1)?;
@@ -300,19 +297,18 @@ fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> 
         return None;
     }
     let cpu = CpuId::new(me.id)?;
-    let blocked = wait.parked.take_if(|blocked| blocked.could_run_on(cpu))?;
+    let blocked = take(lender, &mut wait, cpu)?;
     debug_assert!(
         blocked.context().is_none(),
         "I-C5: a lender has {:?}",
         blocked.context().map(|c| c.identity())
     );
+    lender.set_lent(&mut wait, 0);
     drop(wait);
     record.depth = top;
     record.holder = call.thread;
     server.set_context(None, false);
-    lender.set_lent(0);
     drop(record);
-    lender.state.store(State::Runnable as u8, Ordering::Relaxed);
     Some(blocked.wake_to_borrow())
 }
 
@@ -345,14 +341,16 @@ fn back(ctx: &'static Ctx, mut record: Guard<'_, Record>, time: Box<Context>, at
 /// Ends the loans from `at` on, without regard to the box: nobody borrows and nobody waits for a loan any more. The lenders of all but the
 /// first are to be woken: they may go on before their calls are answered. (The first one's call is about to complete, or it is woken, too.)
 pub fn end_from(ctx: &'static Ctx, record: &mut Record, at: usize, woken: &mut Woken) {
-    for loan in &record.loans[at..record.depth] {
+    // The last one first: who lent on what it had borrowed has it back before it has nothing. A thread that ends looks without a lock whether it
+    // has a context, and is gone when it has none; what it lent must be over by then.
+    for loan in record.loans[at..record.depth].iter().rev() {
         if let Some(borrower) = thread::get(loan.borrower.tid).filter(|thread| thread.is(&loan.borrower)) {
             debug_assert!(borrower.context().is_some_and(|its| core::ptr::eq(its, ctx)), "I-C5");
             borrower.set_context(None, false);
         }
         let lender = &loan.lender.thread;
         if let Some(thread) = thread::get(lender.tid).filter(|thread| thread.is(lender)) {
-            thread.set_lent(0);
+            thread.set_lent(&mut thread.wait.lock(), 0);
         }
         woken.add(*lender);
     }

@@ -2,20 +2,24 @@
 
 use super::loan;
 use super::notify::{self, Cell, Watch};
-use super::{CreateError, Ctx, Handle, Record, Told, create, end, give, handle, look, seize};
+use super::{CreateError, Ctx, Handle, Record, create, end, give, handle, look, seize};
 use crate::arch::percpu;
+use crate::endpoint::FaultRoom;
+use crate::interrupt::{self, Paces};
 use crate::methods::{Context, Outcome, Refusal};
 use crate::object::{Cap, Object, Waitable};
 use crate::ops::Reply;
 use crate::process::MakeError;
 use crate::ring::Completion;
 use crate::sched;
+use crate::session::{Denied, Stake};
 use crate::thread::{self, Thread};
-use ::sched::{ContextInfo, CpuMask, Overrun, Spec};
+use ::sched::{AdmissionError, ContextInfo, CpuMask, Overrun, Reason, Spec, Witness};
 use abi::{CapId, Exception, TransportError, rights};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
+use kcore::life::{Action, Event};
 use schema::messages_capnp as m;
 use schema::words;
 
@@ -179,7 +183,7 @@ fn consumed(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
 pub fn spec_of(
     c: &Context<'_>,
     r: &m::scheduling_context_spec::Reader<'_>,
-) -> Result<(Spec, Option<Told>), Outcome> {
+) -> Result<(Spec, Option<Arc<FaultRoom>>), Outcome> {
     let wrong = |why: &'static str| Err(Refusal::Exception(Exception::InvalidArgument, why));
     let mask = match r.get_cpu_mask() {
         Ok(bytes) => CpuMask::from_bytes(bytes),
@@ -194,7 +198,7 @@ pub fn spec_of(
     };
     let timeout = match (overrun, r.get_timeout_endpoint()) {
         (Overrun::Fault, 0) => return Err(wrong("a context that faults names a timeout endpoint")),
-        (Overrun::Fault, raw) => Some(timeout_endpoint(c, raw).map_err(&wrong)?),
+        (Overrun::Fault, raw) => Some(timeout_endpoint(c, raw).map_err(|refused| Err(refused.into()))?),
         (_, 0) => None,
         _ => return Err(wrong("only a context that faults names a timeout endpoint")),
     };
@@ -214,19 +218,21 @@ pub fn spec_of(
     }
 }
 
-fn timeout_endpoint(c: &Context<'_>, raw: u32) -> Result<Told, &'static str> {
+fn timeout_endpoint(c: &Context<'_>, raw: u32) -> Result<Arc<FaultRoom>, (Exception, &'static str)> {
+    let wrong = |why: &'static str| (Exception::InvalidArgument, why);
     let caps = c.process.caps.lock();
-    let cap = caps.get(CapId(raw)).ok_or("the timeout endpoint does not exist")?;
+    let cap = caps.get(CapId(raw)).ok_or(wrong("the timeout endpoint does not exist"))?;
     let endpoint =
-        cap.endpoint(rights::CALL).ok_or("the timeout endpoint is no endpoint that may be called")?;
-    let found = (endpoint.clone(), cap.badge);
+        cap.endpoint(rights::CALL).ok_or(wrong("the timeout endpoint is no endpoint that may be called"))?;
+    let (endpoint, badge) = (endpoint.clone(), cap.badge);
     drop(caps);
     // Room for the message now: when it is sent, nothing may be allocated.
-    if found.0.reserve_fault() { Ok(found) } else { Err("the timeout endpoint has no room for faults") }
+    FaultRoom::reserve(endpoint, badge)
+        .ok_or((Exception::Overloaded, "the timeout endpoint has no room for one more context"))
 }
 
-/// Is `raw` a context of the caller's that may create others?
-pub fn may_create(c: &Context<'_>, raw: u32) -> Result<(), (Exception, &'static str)> {
+/// Is `raw` a context of the caller's that may create others in `band`?
+pub fn may_create(c: &Context<'_>, raw: u32, band: u8) -> Result<(), (Exception, &'static str)> {
     let caps = c.process.caps.lock();
     let cap =
         caps.get(CapId(raw)).ok_or((Exception::Failed, "a template needs the caller's SchedulingContext"))?;
@@ -235,6 +241,9 @@ pub fn may_create(c: &Context<'_>, raw: u32) -> Result<(), (Exception, &'static 
     };
     if cap.rights & rights::WRITE == 0 {
         return Err((Exception::Failed, "the SchedulingContext may not create"));
+    }
+    if !rights::allow_band(cap.rights, band) {
+        return Err((Exception::Failed, "the SchedulingContext may not create in this band"));
     }
     match standing(&handle.ctx.record.lock(), cap.epoch()) {
         R::Ok => Ok(()),
@@ -247,44 +256,80 @@ pub fn refused(c: &Context<'_>, error: CreateError) -> Outcome {
     match error {
         CreateError::Spec(error) => c.refuse(Exception::InvalidArgument, format_args!("{error}")),
         CreateError::NoCpu => Err((Exception::InvalidArgument, "no CPU of the mask is online").into()),
-        CreateError::Full(free_ppm) => {
-            let why = format_args!("no CPU has so much time left; {free_ppm} ppm of one are free");
-            c.refuse(Exception::Overloaded, why)
-        }
+        CreateError::Full(witness) => c.refuse(Exception::Overloaded, format_args!("{witness}")),
+        CreateError::Quota(denied) => Err(Refusal::Quota(denied)),
         CreateError::Memory => Err((Exception::Overloaded, "no memory or record for a context").into()),
     }
 }
 
+/// Does the capability that was called reach the band of `spec` (S-17)?
+fn may_use_band(c: &Context<'_>, spec: &Spec) -> bool {
+    rights::allow_band(c.rights, spec.criticality) || cfg!(feature = "planted-any-band")
+}
+
+/// Words of a witness beside the result that it comes with.
+fn witness_words(witness: Option<&Witness>) -> usize {
+    witness.map_or(0, |_| words::structure::<m::admission_witness::Owned>())
+}
+
+/// Why a promise could not be made (S-14).
+fn fill_witness(mut r: m::admission_witness::Builder<'_>, witness: &Witness) {
+    r.set_reason(match witness.reason {
+        Reason::Utilisation => m::AdmissionReason::Utilisation,
+        Reason::Demand => m::AdmissionReason::Demand,
+        Reason::LowerBandLate => m::AdmissionReason::LowerBandLate,
+        Reason::NoHome => m::AdmissionReason::NoHome,
+        Reason::AnalysisLimit => m::AdmissionReason::AnalysisLimit,
+        Reason::BusyLeaving => m::AdmissionReason::BusyLeaving,
+    });
+    r.set_cpu(witness.cpu.index() as u32);
+    r.set_band(witness.band);
+    r.set_stretch_ns(witness.t_ns);
+    r.set_demand_ns(witness.demand_ns);
+    r.set_supply_ns(witness.supply_ns);
+    r.set_largest_context_id(witness.largest);
+    r.set_free_ppm(witness.free_ppm);
+    r.set_until_ns(witness.until_ns);
+}
+
 fn create_another(c: &Context<'_>, held_by: &Handle, held: u64, params: &[u8]) -> Outcome {
-    let answer = |result: R, id: u64, free_ppm: u64| {
-        c.reply::<m::scheduling_context_create_results::Owned>(0, |mut r| {
+    let answer = |result: R, id: u64, witness: Option<&Witness>| {
+        c.reply::<m::scheduling_context_create_results::Owned>(witness_words(witness), |mut r| {
             r.set_result(result);
             r.set_context_id(id);
             r.set_generation(u64::from(id != 0));
-            r.set_free_ppm(free_ppm);
+            if let Some(witness) = witness {
+                r.set_free_ppm(witness.free_ppm);
+                fill_witness(r.init_witness(), witness);
+            }
         })
     };
     let message = schema::decode(params)?;
     let p = message.root::<m::scheduling_context_create_params::Reader<'_>>()?.get_spec()?;
     let result = standing(&held_by.ctx.record.lock(), held);
     if result != R::Ok {
-        return answer(result, 0, 0);
+        return answer(result, 0, None);
     }
     let (spec, timeout) = match spec_of(c, &p) {
         Ok(good) => good,
         Err(answer) => return answer,
     };
+    if !may_use_band(c, &spec) {
+        return answer(R::Unauthorized, 0, None);
+    }
     // The result and the slot first: nothing is made that could not be given.
     c.expects::<m::scheduling_context_create_results::Owned>()?;
     let slot = c.process.caps.lock().reserve().map_err(|_| MakeError::Caps)?;
     let made =
-        create(spec, timeout, &c.process.session).and_then(|ctx| handle(ctx).ok_or(CreateError::Memory));
+        create(spec, timeout, &c.process.session, 0).and_then(|ctx| handle(ctx).ok_or(CreateError::Memory));
     match made {
         Ok(new) => {
             let id = new.id;
-            let cap = Cap::new(Object::SchedulingContext(new), rights::ALL & !rights::RECV, 0);
+            // As high as it is itself: so bands only go down from maker to made (S-17).
+            let given = rights::ALL & !rights::RECV | rights::up_to_band(spec.criticality);
+            let cap = Cap::new(Object::SchedulingContext(new), given, 0);
             let cap = c.process.caps.lock().commit(slot, cap);
-            match answer(R::Ok, id, 0)? {
+            match answer(R::Ok, id, None)? {
                 Reply::Now(completion) => Ok(Completion { cap: cap.0, ..completion }.into()),
                 other => Ok(other),
             }
@@ -292,7 +337,7 @@ fn create_another(c: &Context<'_>, held_by: &Handle, held: u64, params: &[u8]) -
         Err(error) => {
             c.process.caps.lock().abort(slot);
             match error {
-                CreateError::Full(free_ppm) => answer(R::ResourceExhausted, 0, free_ppm),
+                CreateError::Full(witness) => answer(R::ResourceExhausted, 0, Some(&witness)),
                 error => refused(c, error),
             }
         }
@@ -315,8 +360,10 @@ fn claim(handle: &Handle, held: u64, who: &'static Thread, reference: &ThreadRef
         return R::AlreadyBound;
     }
     let Some(home) = ::sched::CpuId::new(record.cpu) else { return R::NoCommonCpu };
-    let wait = who.wait.lock();
-    if !who.is(reference) {
+    let mut wait = who.wait.lock();
+    // One that ends looks for its context a last time: it would not find this one.
+    let may_bind = who.turn(&mut wait, Event::Bind).is_ok() || cfg!(feature = "planted-binds-the-ending");
+    if !who.is(reference) || !may_bind {
         return R::DeadThread;
     }
     if who.context().is_some() {
@@ -431,10 +478,23 @@ fn unbind(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
     say(c, answer)
 }
 
+/// The answer of `reconfigure`.
+fn say_changed(c: &Context<'_>, ctx: &'static Ctx, result: R, witness: Option<&Witness>) -> Outcome {
+    let effect = effect(&ctx.record.lock());
+    c.reply::<m::scheduling_context_reconfigure_results::Owned>(witness_words(witness), |mut r| {
+        r.set_result(result);
+        r.set_dispatch_effect(effect);
+        if let Some(witness) = witness {
+            fill_witness(r.init_witness(), witness);
+        }
+    })
+}
+
 fn reconfigure(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
     let message = schema::decode(params)?;
     let p = message.root::<m::scheduling_context_reconfigure_params::Reader<'_>>()?.get_spec()?;
-    c.expects::<m::scheduling_context_result::Owned>()?;
+    c.expects::<m::scheduling_context_reconfigure_results::Owned>()?;
+    let answer = |result: R| say_changed(c, handle.ctx, result, None);
     let result = {
         let record = handle.ctx.record.lock();
         match standing(&record, held) {
@@ -444,40 +504,110 @@ fn reconfigure(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Ou
         }
     };
     if result != R::Ok {
-        return refuse(c, handle.ctx, result);
+        return answer(result);
     }
-    let (spec, timeout) = match spec_of(c, &p) {
+    let (spec, mut timeout) = match spec_of(c, &p) {
         Ok(good) => good,
-        Err(answer) => return answer,
+        Err(raised) => return raised,
     };
+    // What it has it may keep; more needs the right.
+    let is_raised = look(handle.ctx, handle.id, |_, time| {
+        time.is_none_or(|time| spec.criticality > time.spec.criticality)
+    });
+    if is_raised && !may_use_band(c, &spec) {
+        return answer(R::Unauthorized);
+    }
     let home = handle.ctx.record.lock().cpu;
     if !::sched::CpuId::new(home).is_some_and(|home| spec.cpu_mask.contains(home)) {
-        return refuse(c, handle.ctx, R::NoCommonCpu);
+        return answer(R::NoCommonCpu);
     }
-    let still = |record: &Record| record.generation == held && record.depth() == 0;
-    let Some((mut record, time)) = seize(handle.ctx, still) else {
-        return refuse(c, handle.ctx, R::Lent);
+    // What the session may not have is said first; it is taken with the change.
+    if let Some(stake) = &mut handle.ctx.record.lock().stake {
+        let before = stake.grow(&spec).map_err(Refusal::Quota)?;
+        stake.shrink(before);
+    }
+    let mut why = AdmissionError::Stale;
+    for _ in 0..sched::TRIES {
+        // Judged while nobody is without its time; the CPU says whether that still holds when it is changed.
+        let verdict = match sched::judge_change(home, handle.id, &spec) {
+            Ok(verdict) => verdict,
+            Err(refused) => {
+                why = refused;
+                break;
+            }
+        };
+        match change(handle, held, spec, &verdict, &mut timeout) {
+            Ok(()) => return answer(R::Ok),
+            Err(Unchanged::Lent) => return answer(R::Lent),
+            Err(Unchanged::Quota(denied)) => return Err(Refusal::Quota(denied)),
+            Err(Unchanged::Refused(refused)) => why = refused,
+        }
+        if why != AdmissionError::Stale {
+            break;
+        }
+        // As where one is made: eight short tests are a long one (K-26).
+        interrupt::breathe();
+    }
+    let witness = match why {
+        AdmissionError::Refused(witness) => witness,
+        _ => Witness::unfinished(::sched::CpuId::new(home).unwrap_or(::sched::CpuId::FIRST)),
     };
-    let (time, result) = sched::readmit(record.cpu, time, spec);
-    let mut before = timeout;
-    if result {
-        core::mem::swap(&mut record.timeout, &mut before);
+    say_changed(c, handle.ctx, R::ResourceExhausted, Some(&witness))
+}
+
+/// Why a context is as it was.
+enum Unchanged {
+    /// It is lent, or was taken back.
+    Lent,
+    Quota(Denied),
+    Refused(AdmissionError),
+}
+
+/// Changes a context as it was judged. The endpoint that it told of timeouts before is left in `timeout`, to be dropped without a lock.
+fn change(
+    handle: &Handle,
+    held: u64,
+    spec: Spec,
+    verdict: &::sched::Verdict,
+    timeout: &mut Option<Arc<FaultRoom>>,
+) -> Result<(), Unchanged> {
+    let still = |record: &Record| record.generation == held && record.depth() == 0;
+    let Some((mut record, time)) = seize(handle.ctx, still) else { return Err(Unchanged::Lent) };
+    let paid = record.stake.as_mut().map_or(Ok(0), |stake| stake.grow(&spec));
+    let (time, result) = match paid {
+        Err(denied) => (time, Err(Unchanged::Quota(denied))),
+        Ok(paid) => {
+            let (time, result) = match sched::readmit(record.cpu, time, spec, verdict) {
+                Ok(time) => (time, Ok(())),
+                Err((why, time)) => (time, Err(Unchanged::Refused(why))),
+            };
+            if let Some(stake) = &mut record.stake {
+                stake.shrink(if result.is_ok() { Stake::cost(&spec) } else { paid });
+            }
+            (time, result)
+        }
+    };
+    if result.is_ok() {
+        core::mem::swap(&mut record.timeout, timeout);
     }
     let holder = record.holder;
-    let mut is_to_wake = false;
-    if holder == ThreadRef::NONE {
-        record.kept = Some(time);
-    } else {
-        is_to_wake = give(&mut record, time, holder);
-    }
-    let answer = (if result { R::Ok } else { R::ResourceExhausted }, effect(&record));
+    let is_to_wake = put_back(&mut record, time);
     drop(record);
-    // The endpoint that is not used any more may end here, without a lock.
-    drop(before);
     if is_to_wake {
         sched::wake(&holder, false);
     }
-    say(c, answer)
+    result
+}
+
+/// The box goes back to whoever had it. Must that one be woken?
+#[must_use]
+fn put_back(record: &mut Record, time: Box<::sched::Context>) -> bool {
+    let holder = record.holder;
+    if holder == ThreadRef::NONE {
+        record.kept = Some(time);
+        return false;
+    }
+    give(record, time, holder)
 }
 
 fn revoke(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
@@ -572,8 +702,10 @@ pub fn list(c: &Context<'_>, start: usize) -> Outcome {
     views.try_reserve_exact(limit + 1).map_err(|_| TransportError::NoSpace)?;
     let mut index = 0;
     let mut skipped = 0;
+    let mut paces = Paces::of_wakes();
     while let Some(ctx) = super::at(index) {
         index += 1;
+        paces.step();
         let id = {
             let record = ctx.record.lock();
             if !record.has_time() {
@@ -593,6 +725,7 @@ pub fn list(c: &Context<'_>, start: usize) -> Outcome {
     let more = views.len() > limit;
     views.truncate(limit);
     let words = 1 + views.len() * entry_words;
+    interrupt::breathe();
     c.reply_long::<m::system_info_contexts_results::Owned>(words, |mut r| {
         r.set_more(more);
         let mut list = r.init_contexts(views.len() as u32);
@@ -619,15 +752,14 @@ pub fn fault(thread: &'static Thread) {
     let who = thread.reference();
     let Some(ctx) = thread.context() else { return resume(thread, &who) };
     let record = ctx.record.lock();
-    let endpoint = record.timeout.clone();
+    let room = record.timeout.clone();
     let donated = record.owner != who;
     let id = record.id;
     notify::note_timeout(ctx, &record, &who);
     drop(record);
     notify::tell(ctx);
-    let told = endpoint.is_some_and(|(endpoint, badge)| {
-        endpoint.fault(&who, badge, [id, u64::from(who.tid) | u64::from(donated) << 32])
-    });
+    let words = [id, u64::from(who.tid) | u64::from(donated) << 32];
+    let told = room.is_some_and(|room| FaultRoom::tell(&room, &who, words));
     percpu::this().counters.timeout_faults.bump();
     if !told {
         resume(thread, &who);
@@ -652,7 +784,10 @@ pub fn fault_answered(who: &ThreadRef, completion: &Completion) {
 
 /// Lets a stopped thread go on, with what budget it has.
 fn resume(thread: &'static Thread, who: &ThreadRef) {
-    if thread.stopped.swap(false, Ordering::AcqRel) {
+    let mut wait = thread.wait.lock();
+    let is_to_wake = thread.is(who) && thread.turn(&mut wait, Event::Verdict) == Ok(Action::Wake);
+    drop(wait);
+    if is_to_wake {
         sched::wake(who, false);
     }
 }

@@ -1,12 +1,13 @@
 //! What observers of a context are told (S-08): fixed cells, counters that stop at their end, one observer that may sleep.
 //!
-//! The dispatcher writes cells while it holds its CPU's lock, and tells the observer after the switch. Nothing here allocates.
+//! The dispatcher keeps what happened in its own CPU's memory, and writes it into the cells after the switch, when it holds no lock: between two
+//! threads a CPU takes no lock that others use (`shared_locks_in_dispatch`). Nothing here allocates.
 
 use super::{Ctx, Record};
 use crate::lock::Guard;
 use crate::ring::{self, Completion, Waiter};
 use crate::thread::{self, Thread};
-use ::sched::{ContextInfo, Noted};
+use ::sched::{ContextInfo, Missed, Noted, ThreadId};
 use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
 use schema::messages_capnp::NotificationKind;
@@ -74,22 +75,70 @@ impl Cells {
     }
 }
 
-/// `thread` left its CPU, and the core noted something about its context, which has `left` if it is queued. The CPU's lock is held.
-pub fn note(thread: &'static Thread, noted: &Noted, left: Option<&ContextInfo>) -> Option<&'static Ctx> {
+/// What the core noted about a context, to be written into its cells when no lock is held.
+#[derive(Clone, Copy)]
+pub struct News {
+    ctx: &'static Ctx,
+    /// Which life of the record it is about.
+    id: u64,
+    noted: Noted,
+    holder: ThreadRef,
+    remaining_ns: u64,
+    next_ns: u64,
+    donated: bool,
+}
+
+/// `thread` left its CPU, and the core noted something about its context, which has `left` if it is queued. The CPU's lock is held, and so
+/// the thread's *wait* lock if it waits: nobody takes its context away meanwhile, and the record is still its.
+pub fn note(thread: &'static Thread, noted: Noted, left: Option<&ContextInfo>) -> Option<News> {
     let ctx = thread.context()?;
-    let mut cells = ctx.cells.lock();
-    let holder = thread.reference();
-    // Without the record's lock, which may not be taken here: a chain that changes at this moment may be told either way.
-    let kinds = [(noted.has(Noted::DEPLETED), 0), (noted.has(Noted::LATE), 1)];
-    for (_, kind) in kinds.iter().filter(|(happened, _)| *happened) {
-        let cell = &mut cells.all[*kind];
-        cell.count();
-        cell.holder = holder;
-        cell.remaining_ns = left.map_or(0, |left| left.available_ns);
-        cell.next_ns = left.map_or(0, |left| left.ready_at_ns);
-        cell.donated = thread.borrows.load(Ordering::Relaxed);
+    Some(News {
+        ctx,
+        id: ctx.life.load(Ordering::Relaxed),
+        noted,
+        holder: thread.reference(),
+        remaining_ns: left.map_or(0, |left| left.available_ns),
+        next_ns: left.map_or(0, |left| left.ready_at_ns),
+        // Without the record's lock, which may not be taken here: a chain that changes at this moment may be told either way.
+        donated: thread.borrows.load(Ordering::Relaxed),
+    })
+}
+
+/// A deadline passed while its thread waited for the CPU, or ran (S-15). Without a lock held.
+pub fn missed(missed: &Missed) {
+    let ThreadId(tid) = missed.thread;
+    let Some(thread) = thread::get(tid as u32) else { return };
+    let Some(ctx) = thread.context() else { return };
+    post(&News {
+        ctx,
+        id: missed.context.identity.id,
+        noted: Noted::LATE,
+        holder: thread.reference(),
+        remaining_ns: missed.context.available_ns,
+        next_ns: missed.deadline_ns,
+        donated: thread.borrows.load(Ordering::Relaxed),
+    });
+}
+
+/// Writes it down, and tells the observer. Without a lock held.
+pub fn post(news: &News) {
+    let mut cells = news.ctx.cells.lock();
+    // It may have ended since, and the record may be another's.
+    if cells.identity.0 != news.id {
+        return;
     }
-    Some(ctx)
+    for (kind, noted) in [Noted::DEPLETED, Noted::LATE].into_iter().enumerate() {
+        if news.noted.has(noted) {
+            let cell = &mut cells.all[kind];
+            cell.count();
+            cell.holder = news.holder;
+            cell.remaining_ns = news.remaining_ns;
+            cell.next_ns = news.next_ns;
+            cell.donated = news.donated;
+        }
+    }
+    drop(cells);
+    tell(news.ctx);
 }
 
 /// A timeout fault is about to be reported.

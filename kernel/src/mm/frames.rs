@@ -10,8 +10,31 @@ use kcore::buddy::{Buddy, FrameMeta};
 pub const FRAME_BYTES: u64 = 4096;
 
 static FRAMES: SpinLock<Option<Buddy<'static>>> = SpinLock::new(Rank::Frames, None);
+/// Free frames that are set aside for who asks next, rather than joined with their neighbours.
+const ASIDE: usize = 32;
+/// How often unused stacks are given back for a run of frames.
+const TRIMS: usize = 4;
 /// Frames that the allocator was given.
 static TOTAL: AtomicU64 = AtomicU64::new(0);
+/// The last frames are kept for operators: guests do not get them. 0 while the machine boots.
+static KEPT_BACK: AtomicU64 = AtomicU64::new(0);
+/// At least so many: a shell and a small program need some 300.
+const KEPT_BACK_MIN: u64 = 768;
+/// Of all frames, one in so many.
+const KEPT_BACK_PART: u64 = 32;
+
+/// From now on the last frames are kept for operators (K-29).
+pub fn keep_back() {
+    KEPT_BACK.store((total() / KEPT_BACK_PART).max(KEPT_BACK_MIN), Ordering::Relaxed);
+}
+
+/// How many frames must be left after an allocation for whoever runs.
+#[inline(always)]
+fn to_be_left() -> u64 {
+    let kept = KEPT_BACK.load(Ordering::Relaxed);
+    let is_guest = kept != 0 && crate::thread::current_or_none().is_some_and(|thread| thread.is_guest.get());
+    if is_guest { kept } else { 0 }
+}
 
 /// A physical frame's address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,16 +77,39 @@ pub fn init(map: &MemoryMap) {
         }
     }
     TOTAL.store(buddy.free_frames(), Ordering::Relaxed);
+    buddy.set_aside(ASIDE);
     *FRAMES.lock() = Some(buddy);
 }
 
 /// A run of 2^`order` frames; its content is whatever it was.
 pub fn allocate_order(order: usize) -> Option<Frame> {
-    let take = || FRAMES.lock().as_mut()?.alloc(order).map(|frame| Frame(frame * FRAME_BYTES));
-    take().or_else(|| {
-        // What is kept for speed goes back before anybody hears that memory is short.
-        if super::stacks::trim() { take() } else { None }
-    })
+    if super::plant::fails() {
+        return None;
+    }
+    let left = to_be_left();
+    match take(order, left) {
+        None => trim_and_take(order, left),
+        frame => frame,
+    }
+}
+
+#[inline(always)]
+fn take(order: usize, left: u64) -> Option<Frame> {
+    let mut frames = FRAMES.lock();
+    let buddy = frames.as_mut()?;
+    if left != 0 && buddy.free_frames() < left + (1 << order) {
+        return None;
+    }
+    buddy.alloc(order).map(|frame| Frame(frame * FRAME_BYTES))
+}
+
+/// What is kept for speed goes back before anybody hears that memory is short: for one frame a few stacks do, for a longer run some more are
+/// tried. A path that allocates is bounded; whoever asks again has more of them given back.
+#[cold]
+#[inline(never)]
+fn trim_and_take(order: usize, left: u64) -> Option<Frame> {
+    let tries = if order == 0 { 1 } else { TRIMS };
+    (0..tries).find_map(|_| if super::stacks::trim() { take(order, left) } else { None })
 }
 
 /// One frame; its content is whatever it was.
@@ -88,6 +134,17 @@ pub fn free_order(frame: Frame, order: usize) {
 /// Gives a frame back.
 pub fn free(frame: Frame) {
     free_order(frame, 0);
+}
+
+/// As many as are given back by one turn of the lock where there are more: others wait for it meanwhile.
+pub const BATCH: usize = 16;
+
+/// Gives frames back, at most [`BATCH`]. CPUs that free memory at the same time would otherwise wait for each other at every frame (K-26).
+pub fn free_all(frames: &[Frame]) {
+    debug_assert!(frames.len() <= BATCH);
+    if let Some(buddy) = FRAMES.lock().as_mut() {
+        frames.iter().for_each(|frame| buddy.free(frame.0 / FRAME_BYTES, 0));
+    }
 }
 
 /// Frames that are in nobody's use: free, or kept for speed only.

@@ -4,6 +4,7 @@
 
 use super::frames::{self, FRAME_BYTES, Frame};
 use super::paging::phys;
+use super::plant;
 use crate::arch::percpu;
 use crate::lock::{Rank, SpinLock};
 use alloc::sync::Arc;
@@ -285,6 +286,9 @@ unsafe impl GlobalAlloc for KernelAllocator {
             if let Some((block, _)) = found.and_then(Cell::take) {
                 return block;
             }
+        }
+        if plant::fails() {
+            return null_mut();
         }
         match class_for(&layout) {
             Some(class) => HEAP.lock().allocate(class),

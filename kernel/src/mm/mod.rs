@@ -3,6 +3,7 @@
 pub mod frames;
 pub mod heap;
 pub mod paging;
+pub mod plant;
 pub mod space;
 pub mod stacks;
 pub mod tlb;

@@ -7,20 +7,28 @@ use super::frames::{self, FRAME_BYTES, Frame};
 use super::paging::{self, ADDRESS, NO_EXECUTE, OWNED, PRESENT, USER, WRITABLE};
 use super::tlb::{self, AtomicMask};
 use crate::arch::cpu;
-use crate::interrupt;
+use crate::interrupt::{self, Paces};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::object::MemoryObject;
+use crate::session::{Denied, Session};
 use abi::{MMAP_BASE_VADDR, USER_END_VADDR};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU64, Ordering};
+use kcore::quota;
+use kcore::sorted::{Place, Sorted};
 
 /// Regions that a space can have.
 pub const MAX_REGIONS: usize = 8192;
-/// Frames that wait for a shootdown before they are freed.
-const BATCH: usize = 64;
-/// Bytes that are mapped, unmapped or protected at once; between two such pieces the lock is open, and others may run on this CPU.
-const PIECE_BYTES: u64 = 512 * FRAME_BYTES;
+/// Frames that wait for a shootdown before they are freed: those of a piece.
+const BATCH: usize = (PIECE_BYTES / FRAME_BYTES) as usize;
+/// Bytes that are mapped, unmapped or protected at once, some 700 instructions a page; between two such pieces the lock is open, and others may
+/// run on this CPU.
+const PIECE_BYTES: u64 = 16 * FRAME_BYTES;
+/// Regions that are looked at before others may run on the CPU.
+const BREATH_REGIONS: usize = 256;
 /// Addresses below are never mapped: null pointers fault.
 const USER_START: u64 = 0x1_0000;
 
@@ -41,6 +49,8 @@ pub enum SpaceError {
     OutOfMemory,
     /// Too many regions.
     TooManyRegions,
+    /// The session may not have as much.
+    Quota(Denied),
 }
 
 impl SpaceError {
@@ -54,6 +64,7 @@ impl SpaceError {
             SpaceError::ReadOnly => "the capability does not allow writing",
             SpaceError::OutOfMemory => "no memory left",
             SpaceError::TooManyRegions => "too many regions",
+            SpaceError::Quota(_) => "the session's memory is used up",
         }
     }
 }
@@ -108,10 +119,22 @@ struct Region {
     kind: Kind,
 }
 
+/// What came of a search for free addresses.
+enum Room {
+    /// They are here.
+    At(u64),
+    /// Not up to here.
+    Beyond(u64),
+    /// There are none.
+    None,
+}
+
 /// The part under the lock.
 pub struct Tables {
     root: u64,
-    regions: Vec<Region>,
+    regions: Sorted<Region>,
+    /// The place that was searched for last: one mapping asks for the same place several times.
+    near: Cell<Place>,
     /// Where the search for free addresses begins. Addresses that are given back come first: each new one may cost a table, which stays.
     hint: u64,
     /// Frames of its page tables, the root excepted.
@@ -124,6 +147,11 @@ pub struct Tables {
     shares: bool,
     /// Most frames that it may have of all of them.
     limit: u64,
+    /// Who pays, and for how many.
+    session: Arc<Session>,
+    paid: u64,
+    /// Of these, tables that mappings under way may still need.
+    promised: u64,
 }
 
 /// An address space.
@@ -131,7 +159,8 @@ pub struct Space {
     tables: SpinLock<Tables>,
     /// CPUs that have it loaded.
     pub resident: AtomicMask,
-    root: u64,
+    /// The root table that its threads load; the kernel's when it is about to be destroyed.
+    root: AtomicU64,
     id: u64,
 }
 
@@ -143,6 +172,11 @@ pub enum Backing<'a> {
     Borrowed(&'a [Frame]),
     /// Consecutive frames from here, owned by the boot image.
     Image(Frame),
+}
+
+/// Tables that a mapping may need at worst: those for the pages themselves, one more at each end of the range, and one of each level above.
+fn worst_tables(pages: u64) -> u64 {
+    pages / 512 + pages / (512 * 512) + 5
 }
 
 fn check(start: u64, bytes: u64) -> Result<u64, SpaceError> {
@@ -170,9 +204,13 @@ impl Word<'_> {
 }
 
 impl Space {
-    /// An empty space that may own `limit` frames.
-    pub fn new(limit: u64) -> Option<Space> {
-        let root = frames::allocate_zeroed()?.0;
+    /// An empty space that may own `limit` frames, which `session` pays for.
+    pub fn new(limit: u64, session: &Arc<Session>) -> Result<Space, SpaceError> {
+        session.take(quota::Kind::Memory, FRAME_BYTES).map_err(SpaceError::Quota)?;
+        let Some(Frame(root)) = frames::allocate_zeroed() else {
+            session.release(quota::Kind::Memory, FRAME_BYTES);
+            return Err(SpaceError::OutOfMemory);
+        };
         // SAFETY: a new table; the kernel's upper half does not change after boot, and is shared.
         unsafe {
             let kernel = &paging::table(paging::kernel_root())[256..];
@@ -180,18 +218,22 @@ impl Space {
         }
         let tables = Tables {
             root,
-            regions: Vec::new(),
+            regions: Sorted::new(),
+            near: Cell::new(Place::FIRST),
             tables: Vec::new(),
             hint: MMAP_BASE_VADDR,
             owned: 0,
             objects: 0,
             shares: false,
             limit,
+            session: session.clone(),
+            paid: 1,
+            promised: 0,
         };
-        Some(Space {
+        Ok(Space {
             tables: SpinLock::new(Rank::Space, tables),
             resident: AtomicMask::new(),
-            root,
+            root: AtomicU64::new(root),
             id: crate::object::fresh_id(),
         })
     }
@@ -199,7 +241,12 @@ impl Space {
     /// The root table.
     #[inline]
     pub fn root(&self) -> u64 {
-        self.root
+        self.root.load(Ordering::Relaxed)
+    }
+
+    /// From here on its threads load the kernel's tables instead. Says which they had.
+    pub fn retire(&self) -> u64 {
+        self.root.swap(paging::kernel_root(), Ordering::Relaxed)
     }
 
     fn lock(&self) -> Guard<'_, Tables> {
@@ -213,18 +260,21 @@ impl Space {
     }
 
     /// Charges the frames of a memory object, if the process may have as many.
-    pub fn charge_object(&self, pages: u64) -> bool {
+    pub fn charge_object(&self, pages: u64) -> Result<(), SpaceError> {
         let mut tables = self.lock();
-        let fits = tables.charged() + pages <= tables.limit;
-        if fits {
-            tables.objects += pages;
+        if tables.charged() + pages > tables.limit {
+            return Err(SpaceError::OutOfMemory);
         }
-        fits
+        tables.pay(pages)?;
+        tables.objects += pages;
+        Ok(())
     }
 
     /// A memory object that was charged is gone, or was not made.
     pub fn release_object(&self, pages: u64) {
-        self.lock().objects -= pages;
+        let mut tables = self.lock();
+        tables.objects -= pages;
+        tables.settle();
     }
 
     /// Maps what the kernel gives a process: fixed regions.
@@ -248,12 +298,13 @@ impl Space {
         backing: Backing<'_>,
         kind: Kind,
     ) -> Result<(), SpaceError> {
-        let end = tables.reserve(start, bytes, access, &backing)?;
+        let (end, mut region) = tables.reserve(start, bytes, access, &backing)?;
         let mut at = start;
         loop {
             let piece_end = end.min(at + PIECE_BYTES);
             let done = tables.map_pages(start, at, piece_end, access, &backing);
             if done < piece_end {
+                tables.promised -= worst_tables(bytes / FRAME_BYTES);
                 self.unmap_reserved(tables, start, done, end, &backing);
                 return Err(SpaceError::OutOfMemory);
             }
@@ -264,10 +315,14 @@ impl Space {
             drop(tables);
             interrupt::breathe();
             tables = self.lock();
+            region = tables.search(start);
         }
-        let region = tables.search(start);
+        tables.promised -= worst_tables(bytes / FRAME_BYTES);
+        tables.settle();
         tables.shares |= matches!(kind, Kind::Object(..));
-        tables.regions[region].kind = kind;
+        if let Some(region) = tables.regions.get_mut(region) {
+            region.kind = kind;
+        }
         Ok(())
     }
 
@@ -293,16 +348,18 @@ impl Space {
         if matches!(backing, Backing::Zero) {
             tables.owned -= (end - done) / FRAME_BYTES;
         }
-        let region = tables.search(start);
-        tables.regions.remove(region);
+        tables.settle();
+        let mut region = tables.search(start);
+        tables.regions.remove(&mut region);
     }
 
     /// Takes a fixed page away again, and gives its frame to the caller if the space owned it.
     pub fn unmap_fixed(&self, start: u64, bytes: u64) {
         let mut tables = self.lock();
-        if let Some(at) = tables.regions.iter().position(|r| r.start == start && r.end == start + bytes) {
+        let mut at = tables.search(start);
+        if tables.regions.get(at).is_some_and(|r| r.start == start && r.end == start + bytes) {
             tables.clear(start, start + bytes, &self.resident);
-            tables.regions.remove(at);
+            tables.regions.remove(&mut at);
         }
     }
 
@@ -319,10 +376,9 @@ impl Space {
 
     /// Maps zeroed memory, at `start` or (0) where there is room.
     pub fn map_anonymous(&self, start: u64, bytes: u64, access: Access) -> Result<u64, SpaceError> {
-        let mut tables = self.lock();
-        let start = tables.choose(start, bytes)?;
-        self.map(tables, start, bytes, access, Backing::Zero, Kind::Anonymous)?;
-        Ok(start)
+        let (tables, start) = self.choose(start, bytes)?;
+        let mapped = self.map(tables, start, bytes, access, Backing::Zero, Kind::Anonymous);
+        mapped.map(|()| start).inspect_err(|_| self.lock().begin_at(start))
     }
 
     /// Maps part of a memory object.
@@ -342,11 +398,10 @@ impl Space {
         }
         let last = first.checked_add(count).ok_or(SpaceError::BadRange)?;
         let part = all.get(first..last).ok_or(SpaceError::BadRange)?;
-        let mut tables = self.lock();
-        let start = tables.choose(start, bytes)?;
+        let (tables, start) = self.choose(start, bytes)?;
         let kind = Kind::Object(object.clone(), offset);
-        self.map(tables, start, bytes, access, Backing::Borrowed(part), kind)?;
-        Ok(start)
+        let mapped = self.map(tables, start, bytes, access, Backing::Borrowed(part), kind);
+        mapped.map(|()| start).inspect_err(|_| self.lock().begin_at(start))
     }
 
     /// Unmaps pages that `map_anonymous` or `map_object` mapped; those of `object` only if there is one. Piece by piece: if another thread
@@ -364,10 +419,8 @@ impl Space {
             None => !matches!(kind, Kind::Fixed),
         };
         let mut dropped = Vec::new();
-        let mut tables = self.lock();
-        tables.covered(start, end, is_meant)?;
-        // Addresses are used again, and with them the page tables, which stay until the process ends.
-        tables.hint = tables.hint.min(start - FRAME_BYTES).max(MMAP_BASE_VADDR);
+        let mut tables = self.covered(start, end, is_meant)?;
+        tables.begin_at(start);
         let mut at = start;
         loop {
             let piece_end = end.min(at + PIECE_BYTES);
@@ -382,7 +435,7 @@ impl Space {
             }
             interrupt::breathe();
             tables = self.lock();
-            tables.covered(at, end.min(at + PIECE_BYTES), is_meant)?;
+            tables.covers(at, end.min(at + PIECE_BYTES), is_meant)?;
         }
     }
 
@@ -402,8 +455,7 @@ impl Space {
             Some(object) => kind.is_of(object),
             None => matches!(kind, Kind::Anonymous),
         };
-        let mut tables = self.lock();
-        tables.covered(start, end, is_meant)?;
+        let mut tables = self.covered(start, end, is_meant)?;
         let mut at = start;
         loop {
             let piece_end = end.min(at + PIECE_BYTES);
@@ -415,7 +467,54 @@ impl Space {
             drop(tables);
             interrupt::breathe();
             tables = self.lock();
-            tables.covered(at, end.min(at + PIECE_BYTES), is_meant)?;
+            tables.covers(at, end.min(at + PIECE_BYTES), is_meant)?;
+        }
+    }
+
+    /// The tables, locked, if all of the range is mapped by regions that are meant. Others run while a long range is looked at.
+    fn covered(
+        &self,
+        start: u64,
+        end: u64,
+        is_meant: impl Fn(&Kind) -> bool,
+    ) -> Result<Guard<'_, Tables>, SpaceError> {
+        let mut at = start;
+        loop {
+            let tables = self.lock();
+            at = tables.covers(at, end, &is_meant)?;
+            if at >= end {
+                return Ok(tables);
+            }
+            drop(tables);
+            interrupt::breathe();
+        }
+    }
+
+    /// Where something of `bytes` is to be mapped: at `start`, or (0) where there is room; and the tables, locked. Others run during a long
+    /// search.
+    #[inline(always)]
+    fn choose(&self, start: u64, bytes: u64) -> Result<(Guard<'_, Tables>, u64), SpaceError> {
+        let mut tables = self.lock();
+        if start != 0 {
+            return Ok((tables, start));
+        }
+        if bytes == 0 || bytes > USER_END_VADDR || !bytes.is_multiple_of(FRAME_BYTES) {
+            return Err(SpaceError::BadRange);
+        }
+        let mut from = tables.hint;
+        let mut is_again = false;
+        loop {
+            match tables.room(from, bytes) {
+                Room::At(start) => return Ok((tables, start)),
+                Room::None if is_again => return Err(SpaceError::OutOfMemory),
+                Room::None => (from, is_again) = (MMAP_BASE_VADDR, true),
+                Room::Beyond(at) => {
+                    from = at;
+                    drop(tables);
+                    interrupt::breathe();
+                    tables = self.lock();
+                }
+            }
         }
     }
 
@@ -490,18 +589,22 @@ impl Space {
         Ok(self.lock().key(self.id, address))
     }
 
-    /// Frees everything. Nobody has the space loaded any more.
+    /// Frees everything, in pieces between which others run. Nobody has the space loaded any more.
     pub fn destroy(&self) {
         let mut tables = self.lock();
         let regions = core::mem::take(&mut tables.regions);
         let own_tables = core::mem::take(&mut tables.tables);
         let root = core::mem::replace(&mut tables.root, 0);
         tables.owned = 0;
+        tables.settle();
         drop(tables);
         if root == 0 {
             return;
         }
-        for region in &regions {
+        let mut paces = Paces::of_pages();
+        let (mut batch, mut count) = ([Frame(0); BATCH], 0);
+        for region in regions.into_items() {
+            paces.step();
             // Other kinds of memory have their own owners; fixed regions may be either.
             if matches!(region.kind, Kind::Object(..)) {
                 continue;
@@ -511,11 +614,22 @@ impl Space {
                 if let Some(slot) = unsafe { paging::find(root, page) }
                     && *slot & OWNED != 0
                 {
-                    frames::free(Frame(*slot & ADDRESS));
+                    batch[count] = Frame(*slot & ADDRESS);
+                    count += 1;
+                    if count == BATCH {
+                        frames::free_all(&batch);
+                        count = 0;
+                    }
                 }
+                paces.step();
             }
         }
-        own_tables.iter().for_each(|table| frames::free(*table));
+        frames::free_all(&batch[..count]);
+        let mut paces = Paces::of_batches();
+        for some in own_tables.chunks(BATCH) {
+            frames::free_all(some);
+            paces.step();
+        }
         frames::free(Frame(root));
     }
 }
@@ -532,9 +646,27 @@ impl Tables {
         self.owned + self.objects + self.tables.len() as u64 + 1
     }
 
+    /// Charges the session for more frames.
+    fn pay(&mut self, frames: u64) -> Result<(), SpaceError> {
+        self.session.take(quota::Kind::Memory, frames * FRAME_BYTES).map_err(SpaceError::Quota)?;
+        self.paid += frames;
+        Ok(())
+    }
+
+    /// Gives back what was paid for and is not there (any more).
+    fn settle(&mut self) {
+        let due = if self.root == 0 { self.objects } else { self.charged() + self.promised };
+        debug_assert!(due <= self.paid, "{due} frames, of which {} are paid for", self.paid);
+        let more = self.paid.saturating_sub(due);
+        self.session.release(quota::Kind::Memory, more * FRAME_BYTES);
+        self.paid -= more;
+    }
+
     /// The place of the first region that ends above `address`.
-    fn search(&self, address: u64) -> usize {
-        self.regions.partition_point(|region| region.end <= address)
+    fn search(&self, address: u64) -> Place {
+        let place = self.regions.search_near(self.near.get(), |region| region.end <= address);
+        self.near.set(place);
+        place
     }
 
     fn key(&self, id: u64, address: u64) -> (u64, u64) {
@@ -549,50 +681,43 @@ impl Tables {
         }
     }
 
-    fn is_free(&self, start: u64, end: u64) -> bool {
-        self.regions.get(self.search(start)).is_none_or(|region| region.start >= end)
+    /// What was at `start` is free again: addresses are used again, and with them the page tables, which stay until the process ends.
+    fn begin_at(&mut self, start: u64) {
+        self.hint = self.hint.min(start.saturating_sub(FRAME_BYTES)).max(MMAP_BASE_VADDR);
     }
 
-    fn choose(&mut self, start: u64, bytes: u64) -> Result<u64, SpaceError> {
-        if start != 0 {
-            return Ok(start);
-        }
-        if bytes == 0 || bytes > USER_END_VADDR || !bytes.is_multiple_of(FRAME_BYTES) {
-            return Err(SpaceError::BadRange);
-        }
-        // A page is left free on both sides, so that running over an end faults.
+    /// Looks for free addresses from `from` on, past so many regions; a page is left free on both sides, so that running over an end faults.
+    fn room(&mut self, from: u64, bytes: u64) -> Room {
         let bytes_and_gap = bytes + FRAME_BYTES;
-        for from in [self.hint, MMAP_BASE_VADDR] {
-            let mut at = from;
-            let mut next = self.search(at);
-            loop {
-                let end =
-                    self.regions.get(next).map_or(abi::STACK_TOP_VADDR - (64 << 20), |region| region.start);
-                if at + bytes_and_gap + FRAME_BYTES <= end {
-                    self.hint = at + bytes_and_gap;
-                    return Ok(at + FRAME_BYTES);
-                }
-                let Some(region) = self.regions.get(next) else { break };
-                at = at.max(region.end);
-                next += 1;
+        let mut at = from;
+        let mut next = self.search(at);
+        for _ in 0..BREATH_REGIONS {
+            let end = self.regions.get(next).map_or(abi::STACK_TOP_VADDR - (64 << 20), |region| region.start);
+            if at + bytes_and_gap + FRAME_BYTES <= end {
+                self.hint = at + bytes_and_gap;
+                return Room::At(at + FRAME_BYTES);
             }
+            let Some(region) = self.regions.get(next) else { return Room::None };
+            at = at.max(region.end);
+            next = self.regions.next(next);
         }
-        Err(SpaceError::OutOfMemory)
+        Room::Beyond(at)
     }
 
-    /// Takes a free range for what is about to be mapped there, and charges it; says where it ends.
+    /// Takes a free range for what is about to be mapped there, and charges it; says where it ends, and which region it is.
     fn reserve(
         &mut self,
         start: u64,
         bytes: u64,
         access: Access,
         backing: &Backing<'_>,
-    ) -> Result<u64, SpaceError> {
+    ) -> Result<(u64, Place), SpaceError> {
         let end = check(start, bytes)?;
         if access.writable && access.executable {
             return Err(SpaceError::WriteExecute);
         }
-        if !self.is_free(start, end) {
+        let place = self.search(start);
+        if self.regions.get(place).is_some_and(|region| region.start < end) {
             return Err(SpaceError::Occupied);
         }
         if self.regions.len() >= MAX_REGIONS {
@@ -600,16 +725,20 @@ impl Tables {
         }
         let pages = bytes / FRAME_BYTES;
         let owned = if matches!(backing, Backing::Zero) { pages } else { 0 };
-        // Tables at worst: those for the pages themselves, one more at each end of the range, and one of each level above.
-        let tables = pages / 512 + pages / (512 * 512) + 5;
+        let tables = worst_tables(pages);
         if self.charged() + owned + tables > self.limit {
             return Err(SpaceError::OutOfMemory);
         }
-        self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
+        self.pay(owned + tables)?;
+        let Ok(at) = self.regions.make_room(place) else {
+            self.settle();
+            return Err(SpaceError::OutOfMemory);
+        };
+        self.promised += tables;
         self.owned += owned;
-        let at = self.search(start);
+        // K-30: the place was made with the room for it.
         self.regions.insert(at, Region { start, end, kind: Kind::Fixed });
-        Ok(end)
+        Ok((end, at))
     }
 
     /// Maps the pages from `from` to `to` of a region that begins at `start`. Says up to where memory lasted.
@@ -651,35 +780,37 @@ impl Tables {
         tlb::shootdown(resident);
     }
 
-    /// Is all of the range mapped by regions that are meant?
-    fn covered(&self, start: u64, end: u64, is_meant: impl Fn(&Kind) -> bool) -> Result<(), SpaceError> {
+    /// Is the range mapped by regions that are meant? Says up to where, after so many of them.
+    fn covers(&self, start: u64, end: u64, is_meant: impl Fn(&Kind) -> bool) -> Result<u64, SpaceError> {
         let mut at = start;
-        for region in &self.regions[self.search(start)..] {
+        for region in self.regions.iter_from(self.search(start)).take(BREATH_REGIONS) {
             if region.start > at || !is_meant(&region.kind) {
-                break;
+                return Err(SpaceError::NotMapped);
             }
             at = region.end;
             if at >= end {
-                return Ok(());
+                return Ok(at);
             }
         }
-        Err(SpaceError::NotMapped)
+        if at == start { Err(SpaceError::NotMapped) } else { Ok(at) }
     }
 
     /// Takes the range out of the list of regions. Objects that regions held go to `dropped`.
     fn carve(&mut self, start: u64, end: u64, dropped: &mut Vec<Kind>) -> Result<(), SpaceError> {
-        let first = self.search(start);
-        let last = self.regions.partition_point(|region| region.start < end);
-        let is_object = |region: &&Region| matches!(region.kind, Kind::Object(..));
-        let objects = self.regions[first..last].iter().filter(is_object).count();
+        let mut at = self.search(start);
+        let inside = self.regions.iter_from(at).take_while(|region| region.start < end);
+        let objects = inside.filter(|region| matches!(region.kind, Kind::Object(..))).count();
         dropped.try_reserve(objects).map_err(|_| SpaceError::OutOfMemory)?;
         // A hole in the middle of one region makes two.
-        if last - first == 1 && self.regions[first].start < start && self.regions[first].end > end {
+        if self.regions.get(at).is_some_and(|region| region.start < start && region.end > end) {
             if self.regions.len() >= MAX_REGIONS {
                 return Err(SpaceError::TooManyRegions);
             }
-            self.regions.try_reserve(1).map_err(|_| SpaceError::OutOfMemory)?;
-            let region = &mut self.regions[first];
+            let behind = self.regions.next(at);
+            let place = self.regions.make_room(behind).map_err(|_| SpaceError::OutOfMemory)?;
+            // The region may have another place now.
+            let whole = self.search(start);
+            let Some(region) = self.regions.get_mut(whole) else { return Err(SpaceError::NotMapped) };
             let kind = match &region.kind {
                 Kind::Object(object, offset) => Kind::Object(object.clone(), offset + (end - region.start)),
                 Kind::Anonymous => Kind::Anonymous,
@@ -687,25 +818,25 @@ impl Tables {
             };
             let tail = Region { start: end, end: region.end, kind };
             region.end = start;
-            self.regions.insert(first + 1, tail);
+            self.regions.insert(place, tail);
             return Ok(());
         }
-        // Of the first and the last a part may stay; all between go at once, because each removal moves all that follow.
-        let (mut gone_from, mut gone_to) = (first, last);
-        if first < last && self.regions[first].start < start {
-            self.regions[first].end = start;
-            gone_from += 1;
+        // Of the first and the last a part may stay.
+        if let Some(first) = self.regions.get_mut(at).filter(|region| region.start < start) {
+            first.end = start;
+            at = self.regions.next(at);
         }
-        if gone_from < gone_to && self.regions[gone_to - 1].end > end {
-            gone_to -= 1;
-            let region = &mut self.regions[gone_to];
-            if let Kind::Object(_, offset) = &mut region.kind {
-                *offset += end - region.start;
+        while let Some(region) = self.regions.get_mut(at).filter(|region| region.start < end) {
+            if region.end > end {
+                if let Kind::Object(_, offset) = &mut region.kind {
+                    *offset += end - region.start;
+                }
+                region.start = end;
+                break;
             }
-            region.start = end;
+            let gone = self.regions.remove(&mut at).map(|region| region.kind);
+            dropped.extend(gone.filter(|kind| matches!(kind, Kind::Object(..))));
         }
-        let gone = self.regions.drain(gone_from..gone_to).map(|region| region.kind);
-        dropped.extend(gone.filter(|kind| matches!(kind, Kind::Object(..))));
         Ok(())
     }
 
@@ -728,11 +859,10 @@ impl Tables {
                 page += FRAME_BYTES;
             }
             tlb::shootdown(resident);
-            for frame in &batch[..count] {
-                frames::free(*frame);
-            }
+            frames::free_all(&batch[..count]);
             self.owned -= count as u64;
         }
+        self.settle();
     }
 
     /// Where the kernel reaches user `address`, and how many bytes from there are in the same page.

@@ -110,6 +110,7 @@ impl Stack {
     /// Gives the stack back.
     pub fn free(self, _off_stack: OffStackToken) {
         let mut arena = ARENA.lock();
+        // K-30: both lists have room for every stack that was ever made.
         arena.ready.push(self.slot);
         CACHED.fetch_add(STACK_PAGES, Ordering::Relaxed);
     }
@@ -143,7 +144,10 @@ fn unmap(slot: u32, pages: u64) {
     }
 }
 
-/// Gives the frames of unused stacks back. Was there any?
+/// Stacks that are given back at once: under a lock, so it is few.
+const TRIM_STACKS: usize = 16;
+
+/// Gives the frames of some unused stacks back. Was there any?
 pub fn trim() -> bool {
     // Called from an allocation, perhaps one of the arena's own.
     if CACHED.load(Ordering::Relaxed) == 0 {
@@ -154,12 +158,13 @@ pub fn trim() -> bool {
     if ready.is_empty() {
         return false;
     }
-    let count = ready.len() as u64;
-    for slot in ready.drain(..) {
+    let count = ready.len().min(TRIM_STACKS);
+    for slot in ready.drain(ready.len() - count..) {
         unmap(slot, STACK_PAGES);
+        // K-30: as above.
         bare.push(slot);
     }
-    CACHED.fetch_sub(count * STACK_PAGES, Ordering::Relaxed);
+    CACHED.fetch_sub(count as u64 * STACK_PAGES, Ordering::Relaxed);
     crate::arch::cpu::flush_tlb_global();
     tlb::shootdown_all();
     true

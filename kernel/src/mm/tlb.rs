@@ -91,6 +91,7 @@ fn flush_others(wanted: impl Fn(usize) -> bool) {
     for cpu in others().filter(|cpu| wanted(cpu.id)) {
         cpu.tlb_asked.fetch_add(1, Ordering::SeqCst);
         smp::interrupt(cpu, smp::IPI_TLB);
+        // A mask, of fixed size (K-30).
         targets.insert(CpuId::new(cpu.id).expect("a CPU number"));
     }
     for cpu in targets.iter().filter_map(|cpu| percpu::get(cpu.index())) {

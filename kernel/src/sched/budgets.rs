@@ -1,19 +1,18 @@
 //! What contexts ask of the dispatcher: to find the box of a thread, wherever that is, and to have threads go on with one.
 
 use super::looks::charge;
-use super::{apply, enqueue, flush_handoff, leave, replant};
+use super::{apply, enqueue, flush_handoff, follow, leave, replant};
 use crate::arch::fpu;
 use crate::arch::percpu;
 use crate::context;
-use crate::thread::{self, State, Thread, mark};
+use crate::lock::Guard;
+use crate::thread::{self, Seat, Thread, Wait};
 use crate::time;
 use crate::tracing::{self, Promise, Why};
-use ::sched::{
-    Blocked, Context, ContextInfo, CpuId, Effect, Evicted, EvictionReason, Runnable, Spec, ThreadId,
-};
+use ::sched::{Blocked, Context, ContextInfo, CpuId, Effect, Evicted, EvictionReason, Runnable, ThreadId};
 use alloc::boxed::Box;
-use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
+use kcore::life::{Action, Event, Want};
 use trace::Kind;
 
 /// Takes the context of `thread` out of the queue of CPU number `cpu`, if it is there: running or queued.
@@ -22,48 +21,55 @@ pub fn take_context(cpu: usize, thread: &'static Thread) -> Option<Box<Context>>
     let target = percpu::get(cpu)?;
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
-    let id = ThreadId(u64::from(thread.tid()));
-    let taken = queue.take_context(id, now)?;
-    tracing::unbound(target, id, taken.stopped.is_some(), now);
+    let ticket = thread.ticket();
+    let taken = queue.take_context(&ticket, now)?;
+    tracing::unbound(target, ticket.thread, taken.stopped.is_some(), now);
     drop(queue);
     apply(target, me, taken.effect, now);
     if let Some(blocked) = taken.stopped {
-        // It was queued, so it stands on no stack.
-        thread.wait.lock().parked = Some(blocked);
-        thread.state.store(State::Waiting as u8, Ordering::Relaxed);
-        thread.stopped.store(true, Ordering::Release);
+        // It was queued, so it stands on no stack. What is promised to it, if anything, is what was just taken.
+        let (wait, action) = evict(thread, blocked, Want::Context);
+        follow(wait, action);
     }
     Some(taken.context)
 }
 
+/// A thread has no place in a queue any more, and stands on no stack.
+fn evict(thread: &'static Thread, blocked: Blocked<Seat>, want: Want) -> (Guard<'static, Wait>, Action) {
+    let mut wait = thread.wait.lock();
+    wait.parked = Some(blocked);
+    let action = thread.must(&mut wait, Event::Evict(want));
+    (wait, action)
+}
+
 /// A thread was taken off its CPU, and stands on its stack no more: it waits until somebody decides what becomes of it.
 #[cold]
-pub(super) fn stop(thread: &'static Thread, evicted: Evicted<()>) {
-    let Evicted { thread: mut blocked, reason } = evicted;
+pub(super) fn stop(thread: &'static Thread, evicted: Evicted<Seat>) {
+    let Evicted { thread: blocked, reason } = evicted;
+    let want = match reason {
+        EvictionReason::TimeoutFault => Want::Verdict,
+        EvictionReason::ContextLost => Want::Context,
+    };
+    let (wait, action) = evict(thread, blocked, want);
+    follow(wait, action);
+    match action {
+        Action::Park if want == Want::Verdict => context::methods::fault(thread),
+        Action::Deliver => context::deliver(thread),
+        _ => {}
+    }
+}
+
+/// A thread that is stopped has nothing to fetch any more: it does what it was bound to do then.
+pub fn find_nothing(thread: &'static Thread) {
     let mut wait = thread.wait.lock();
-    if thread.marks.load(Ordering::Acquire) & mark::ENDS != 0 {
-        // Its context was taken from it while it ran, so that it can end: see `context::strip`.
-        free(&mut blocked);
-    }
-    wait.parked = Some(blocked);
-    thread.state.store(State::Waiting as u8, Ordering::Relaxed);
-    thread.stopped.store(true, Ordering::Release);
-    let is_wanted = core::mem::take(&mut wait.woken);
-    drop(wait);
-    match reason {
-        EvictionReason::TimeoutFault => context::methods::fault(thread),
-        EvictionReason::ContextLost => {}
-    }
-    // It is to end, or got a context, while nobody could wake it.
-    let is_bound =
-        reason == EvictionReason::ContextLost && (thread.marks.load(Ordering::Acquire) & mark::SUMMONS != 0);
-    if is_wanted || is_bound {
-        context::unstop(thread);
+    // Refused if it goes on already.
+    if let Ok(action) = thread.turn(&mut wait, Event::Fetch) {
+        follow(wait, action);
     }
 }
 
 /// A thread that waits may run without a context from now on.
-pub fn free(parked: &mut Blocked<()>) {
+pub(super) fn free(parked: &mut Blocked<Seat>) {
     if parked.is_context_only() {
         tracing::depends(percpu::this(), parked.id(), false, time::now_ns());
         parked.set_context_only(false);
@@ -91,13 +97,14 @@ pub enum NotBound {
     Elsewhere(Box<Context>),
 }
 
-/// A thread that is queued somewhere goes on with `time`, where that was promised. Linear in the threads that wait, as listings are.
+/// A thread that is queued somewhere goes on with `time`, where that was promised.
 pub fn bind_queued(
     thread: &'static Thread,
+    who: &ThreadRef,
     time: Box<Context>,
     context_only: Option<bool>,
 ) -> Result<(), NotBound> {
-    let Some(mut runnable) = pluck(thread) else { return Err(NotBound::NotQueued(time)) };
+    let Some(mut runnable) = pluck(thread, who) else { return Err(NotBound::NotQueued(time)) };
     let (me, now) = (percpu::this(), time::now_ns());
     let bound = runnable.bind(time);
     if bound.is_ok() {
@@ -114,25 +121,16 @@ pub fn bind_queued(
     bound.map(|before| debug_assert!(before.is_none(), "it had one already")).map_err(NotBound::Elsewhere)
 }
 
-/// Takes a thread out of the queue that it waits in, wherever that is.
-fn pluck(thread: &'static Thread) -> Option<Runnable<()>> {
-    let id = ThreadId(u64::from(thread.tid()));
-    let last = thread.cpu.load(Ordering::Relaxed) as usize;
-    let others = percpu::all().filter(|cpu| cpu.id != last);
-    percpu::get(last).into_iter().chain(others).find_map(|cpu| {
-        let mut queue = cpu.sched.queue.lock();
-        let mut found = None;
-        queue.for_each_queued(|ticket, _, ()| {
-            if ticket.thread == id {
-                found = Some(ticket);
-            }
-        });
-        let ticket = found?;
-        let now = time::now_ns();
-        let runnable = queue.remove(&ticket, now)?;
-        tracing::plucked(cpu, id, now);
-        Some(runnable)
-    })
+/// Takes a thread out of the queue that it waits in, wherever that is. Nobody, if it is in none, or moves from one to another meanwhile.
+fn pluck(thread: &'static Thread, who: &ThreadRef) -> Option<Runnable<Seat>> {
+    let cpu = percpu::get(thread.ticket().cpu.index())?;
+    let mut queue = cpu.sched.queue.lock();
+    // Who is queued under this lock does not end meanwhile: if it is the one that is meant, it stays so.
+    let ticket = Some(thread.ticket()).filter(|_| thread.is(who))?;
+    let now = time::now_ns();
+    let runnable = queue.remove(&ticket, now)?;
+    tracing::plucked(cpu, ticket.thread, now);
+    Some(runnable)
 }
 
 /// What the context of `thread` has left, if the thread runs or is queued on CPU number `cpu`.
@@ -140,22 +138,7 @@ pub fn context_info(cpu: usize, thread: &Thread) -> Option<ContextInfo> {
     let target = percpu::get(cpu)?;
     let mut queue = target.sched.queue.lock();
     charge(target, &mut queue);
-    queue.context_info(ThreadId(u64::from(thread.tid())))
-}
-
-/// Changes what was promised, on its CPU; with `false` nothing has changed.
-pub fn readmit(cpu: usize, time: Box<Context>, spec: Spec) -> (Box<Context>, bool) {
-    let Some(home) = percpu::get(cpu) else { return (time, false) };
-    let mut queue = home.sched.queue.lock();
-    let now = time::now_ns();
-    let (time, done) = match queue.readmit(time, spec, now) {
-        Ok(time) => (time, true),
-        Err((_, time)) => (time, false),
-    };
-    if done {
-        tracing::promised(home, &time, Promise::Readmit, now);
-    }
-    (time, done)
+    queue.context_info(&thread.ticket())
 }
 
 /// Sends a guest home.
@@ -165,8 +148,9 @@ pub fn send_home(time: Box<Context>) -> Box<Context> {
     }
     let Some(host) = percpu::get(time.home().index()) else { return time };
     let mut queue = host.sched.queue.lock();
-    tracing::promised(host, &time, Promise::Unhost, time::now_ns());
-    queue.unhost(time)
+    let now = time::now_ns();
+    tracing::promised(host, &time, Promise::Unhost, now);
+    queue.unhost(time, now)
 }
 
 /// Does what the core asked for on this CPU.
@@ -197,12 +181,15 @@ pub fn yield_to(target: &ThreadRef) -> bool {
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     let mut queue = me.sched.queue.lock();
-    let Ok(decision) = queue.yield_to(ThreadId(u64::from(target.tid)), now) else {
+    let Some(ticket) = thread::get(target.tid).filter(|thread| thread.is(target)).map(Thread::ticket) else {
+        return false;
+    };
+    let Ok(decision) = queue.yield_to(&ticket, now) else {
         // Whether it has budget is known after a charge only.
         tracing::note(me, Kind::Charge, now);
         return false;
     };
-    tracing::decided(me, Some(thread), Why::YieldTo(ThreadId(u64::from(target.tid))), &decision, now);
+    tracing::decided(me, Some(thread), Why::YieldTo(ticket.thread), &decision, now);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
     true
@@ -230,6 +217,11 @@ pub fn bind_current(
         drop(queue);
         apply(me, me, effect, now);
         return Ok(());
+    }
+    // Not after it was taken off its CPU: it would be queued with the box in its hands, and whoever looks for that waits, in the kernel, on the CPU where
+    // it is queued.
+    if !may_run_on(thread::current(), time.home()) {
+        return Err(time);
     }
     let mut time = Some(time);
     let bound = replant(

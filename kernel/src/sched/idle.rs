@@ -1,9 +1,10 @@
 //! What a CPU does with nothing to do.
 
 use super::moves::steal;
-use super::{IDLE, enqueue_on, leave};
+use super::{IDLE, end_silence, enqueue_on, leave};
 use crate::arch::cpu;
 use crate::arch::percpu::{self, PerCpu};
+use crate::thread::Seat;
 use crate::time;
 use crate::tracing::{self, Why};
 use ::sched::Runnable;
@@ -28,6 +29,8 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
             if decision.run.is_some() {
                 me.sched.mark_dispatch(true);
                 unmark_idle(me);
+                // As in `run_woken`.
+                end_silence();
                 leave(me, queue, decision, now);
                 continue;
             }
@@ -36,23 +39,28 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
         // The mark first: whoever queued for a busy neighbour before it was seen is found by the look at the neighbours that follows. Who
         // queues for this CPU interrupts it.
         if !me.sched.idle.swap(true, Ordering::Relaxed) {
+            // A mask, of fixed size (K-30).
             IDLE.insert(me.id);
         }
         if steal(me) {
             continue;
         }
-        time::arm(me, until_ns, time::now_ns());
+        if until_ns != u64::MAX {
+            time::arm(me, until_ns, time::now_ns());
+        }
         crate::process::note_idle(me.id);
+        end_silence();
         cpu::wait_for_interrupt();
     }
 }
 
 /// Runs the thread that has woken this idle CPU, or queues it if that is not alone.
 #[inline(always)]
-fn run_woken(me: &'static PerCpu, next: Runnable<()>) {
-    let now = time::now_ns();
+fn run_woken(me: &'static PerCpu, next: Runnable<Seat>) {
     let mut queue = me.sched.queue.lock();
-    if queue.runs_at_once(&next) {
+    // Since the end of the interrupt that woke it, this CPU has worked for nobody else: the time is the thread's.
+    let now = queue.at_ns();
+    if tracing::on() && queue.runs_at_once(&next) {
         tracing::arrives(me, &next, now);
     }
     match queue.run_at_once(next, now) {
@@ -61,6 +69,8 @@ fn run_woken(me: &'static PerCpu, next: Runnable<()>) {
             me.counters.queue_depth_max.raise(1);
             me.sched.mark_dispatch(true);
             unmark_idle(me);
+            // It has waited: the way back to user mode is short, or it says how long it is (`silence::begins`).
+            end_silence();
             leave(me, queue, decision, now);
         }
         Err(next) => {

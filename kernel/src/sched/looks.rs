@@ -3,10 +3,10 @@
 use super::Queue;
 use crate::arch::cpu;
 use crate::arch::percpu::{self, PerCpu};
-use crate::thread;
+use crate::thread::{self, Thread};
 use crate::time;
 use crate::tracing;
-use ::sched::{CpuTime, Snapshot, ThreadId};
+use ::sched::{CpuTime, Snapshot};
 use core::sync::atomic::Ordering;
 use trace::Kind;
 
@@ -22,10 +22,9 @@ pub fn snapshot(tid: u32) -> Option<Snapshot> {
             return Some(parked.snapshot());
         }
         drop(wait);
-        // Where it ran last; then everywhere, because it may wait where it has never run.
-        let last = thread.cpu.load(Ordering::Relaxed) as usize;
-        let others = percpu::all().filter(|cpu| cpu.id != last);
-        let found = percpu::get(last).into_iter().chain(others).find_map(|cpu| snapshot_on(cpu, tid));
+        // Where it was queued last; or where it runs, because one that wakes an idle CPU is queued nowhere.
+        let places = [thread.ticket().cpu.index(), thread.cpu.load(Ordering::Relaxed) as usize];
+        let found = places.into_iter().find_map(|cpu| snapshot_on(percpu::get(cpu)?, thread));
         if found.is_some() {
             return found;
         }
@@ -34,21 +33,15 @@ pub fn snapshot(tid: u32) -> Option<Snapshot> {
     None
 }
 
-fn snapshot_on(cpu: &PerCpu, tid: u32) -> Option<Snapshot> {
-    let id = ThreadId(u64::from(tid));
+fn snapshot_on(cpu: &PerCpu, thread: &Thread) -> Option<Snapshot> {
     let mut queue = cpu.sched.queue.lock();
     // What it has run or waited since its last event counts.
     charge(cpu, &mut queue);
-    if queue.current() == Some(id) {
+    let ticket = thread.ticket();
+    if queue.current() == Some(ticket.thread) {
         return queue.current_snapshot();
     }
-    let mut found = None;
-    queue.for_each_queued(|ticket, snapshot, ()| {
-        if ticket.thread == id {
-            found = Some(snapshot);
-        }
-    });
-    found
+    queue.queued_snapshot(&ticket)
 }
 
 /// What the scheduler counts of the thread that runs here, up to now.
@@ -79,7 +72,9 @@ pub fn migrations(cpu: &PerCpu) -> u64 {
     cpu.sched.queue.lock().migrations()
 }
 
-/// S-12: every nanosecond of a CPU went to a thread, to idle or to interrupts.
+/// S-12: every nanosecond of a CPU went to a thread, to idle or to interrupts; and threads pay for no more of those than there was (S-16).
 pub(super) fn assert_time(queue: &Queue) {
-    assert_eq!(queue.time().total_ns(), queue.wall_ns(), "S-12: a CPU's time does not add up");
+    let time = queue.time();
+    assert_eq!(time.total_ns(), queue.wall_ns(), "S-12: a CPU's time does not add up");
+    assert!(time.interrupt_owned_ns <= time.interrupt_ns, "S-16: threads pay for interrupts that were none");
 }

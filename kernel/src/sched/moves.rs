@@ -35,24 +35,15 @@ pub(super) fn steal(me: &'static PerCpu) -> bool {
     stolen
 }
 
-/// Runs `with` under the locks of two CPUs, taken in ascending number.
+/// Runs `with` under the locks of two CPUs.
 fn with_both(
     me: &'static PerCpu,
     other: &'static PerCpu,
     with: impl FnOnce(&mut Queue, &mut Queue, u64) -> MoveOutcome,
 ) -> MoveOutcome {
-    let now;
-    if me.id < other.id {
-        let mut mine = me.sched.queue.lock();
-        let mut theirs = other.sched.queue.lock();
-        now = time::now_ns();
-        with(&mut mine, &mut theirs, now)
-    } else {
-        let mut theirs = other.sched.queue.lock();
-        let mut mine = me.sched.queue.lock();
-        now = time::now_ns();
-        with(&mut mine, &mut theirs, now)
-    }
+    let (mut mine, mut theirs) = me.sched.queue.lock_both(&other.sched.queue, (me.id, other.id));
+    let now = time::now_ns();
+    with(&mut mine, &mut theirs, now)
 }
 
 /// A CPU that is ahead takes a thread from one that is behind.

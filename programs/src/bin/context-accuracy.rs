@@ -1,5 +1,6 @@
 //! A context is a guarantee and a cap: threads beside hogs of the largest weight get their budget, to the percent, and not more (S-11); time
-//! adds up on every CPU (S-12).
+//! adds up on every CPU (S-12). What a thread got is what the kernel charged it, and it is what the thread itself counted: turns of a loop of which
+//! it knows how long one takes.
 #![no_std]
 #![no_main]
 
@@ -7,14 +8,15 @@ extern crate alloc;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::hint::black_box;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use programs::contexts::{burn, new_context};
-use programs::ensure;
+use programs::contexts::new_context;
 use programs::fair::{Hogs, Kind};
 use programs::kit::MS;
 use programs::proof::{Outcome, prove, step};
-use programs::ticks::Scale;
+use programs::ticks::{self, Scale};
+use programs::{ensure, workload};
 use rt::{Fallback, Spec, args, println, thread, time};
 
 rt::main!(run);
@@ -34,6 +36,10 @@ fn run() -> i64 {
 fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let cpus = rt::boot_info().cpus;
+    // A turn that nobody disturbs, before there is anybody. Where several CPUs' instructions are counted as one clock, it has no length.
+    let is_counted = cpus == 1 && ticks::is_counted();
+    let turn_ticks = (0..100).map(|_| one_turn(0)).min().unwrap_or(1);
+    let turns: Arc<Vec<AtomicU64>> = Arc::new((0..cpus).map(|_| AtomicU64::new(0)).collect());
     // One on every CPU, so that each has its guarantee and its cap.
     let mut threads = Vec::new();
     let mut contexts = Vec::new();
@@ -41,10 +47,13 @@ fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome 
     crowd.go()?;
     for cpu in 0..cpus {
         let context = new_context(&Spec::new(budget_ms * MS, 100 * MS).cpus([cpu]))?;
-        let over = Arc::clone(&over);
+        let (over, turns) = (Arc::clone(&over), Arc::clone(&turns));
         let runs = thread::Builder::new().spawn(move || {
+            let mine = &turns[cpu as usize];
             while !over.load(Ordering::Relaxed) {
-                burn(MS / 4, scale);
+                one_turn(mine.fetch_add(1, Ordering::Relaxed));
+                // Without a pause the emulator that counts instructions lets no other CPU run.
+                core::hint::spin_loop();
             }
         })?;
         let handle = runs.handle().ok_or_else(|| programs::proof::Failure::new("no handle"))?;
@@ -57,9 +66,10 @@ fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome 
     let consumed = |contexts: &[rt::SchedulingContext]| -> Outcome<Vec<u64>> {
         contexts.iter().map(|context| Ok(context.consumed()?.ok()?.total_ns)).collect()
     };
-    let (start, before) = (time::now_ns()?, consumed(&contexts)?);
+    let counted = || -> Vec<u64> { turns.iter().map(|turns| turns.load(Ordering::Relaxed)).collect() };
+    let (start, before, turns_before) = (time::now_ns()?, consumed(&contexts)?, counted());
     time::sleep(window_ns)?;
-    let (end, after) = (time::now_ns()?, consumed(&contexts)?);
+    let (end, after, turns_after) = (time::now_ns()?, consumed(&contexts)?, counted());
     let overruns: Outcome<Vec<u64>> =
         contexts.iter().map(|context| Ok(context.info()?.ok()?.overrun_max_ns)).collect();
     let overrun = overruns?.into_iter().max().unwrap_or(0);
@@ -76,10 +86,25 @@ fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome 
             "{share_ppm} ppm of a CPU, promised were {wanted_ppm}"
         );
         worst = worst.max(error);
+        // Switches are in what is charged, and not in what it counts.
+        let own_ns = scale.to_ns((turns_after[cpu] - turns_before[cpu]) * turn_ticks);
+        let own_ppm = own_ns * 1_000_000 / (end - start);
+        println!("    cpu {cpu}: {own_ppm} ppm by its own count");
+        ensure!(
+            !is_counted || own_ppm.abs_diff(wanted_ppm) * 100 <= 3 * wanted_ppm,
+            "{own_ppm} ppm of a CPU by the thread's own count, promised were {wanted_ppm}"
+        );
     }
     for thread in threads {
         thread.join()?;
     }
     crowd.stop()?;
     Ok(())
+}
+
+/// A turn of the loop: the ticks that it took.
+fn one_turn(seed: u64) -> u64 {
+    let before = ticks::now();
+    black_box(workload::spin(1_000, seed));
+    ticks::now() - before
 }

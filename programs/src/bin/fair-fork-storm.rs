@@ -22,7 +22,7 @@ rt::main!(run);
 
 /// Threads of the storm; a process may have 1,024.
 const STORM: usize = 1_000;
-/// CPU time of each: two slices and a half, so that whoever let new threads go first until they end would be seen.
+/// CPU time of each: eight slices, so that nearly all are there at once, and whoever let new threads go first until they end would be seen.
 const RUN_NS: u64 = 25 * MS;
 
 fn run() -> i64 {
@@ -32,10 +32,10 @@ fn run() -> i64 {
         step("a thousand new threads beside a hog (F-15)", || storm(scale))?;
         step("threads that make the next and end (F-15)", || chain(scale))?;
         step("short threads of a light maker (F-10, F-15)", || {
-            light_maker("light-maker", Kind::PLAIN, Kind::class(LatencyClass::Interactive), 4_800_000, scale)
+            light_maker("light-maker", Kind::PLAIN, Kind::class(LatencyClass::Interactive), 1_440_000, scale)
         })?;
         step("the same, beside a batch hog", || {
-            light_maker("light-maker-batch", Kind::class(LatencyClass::Batch), Kind::PLAIN, 9 * MS, scale)
+            light_maker("light-maker-batch", Kind::class(LatencyClass::Batch), Kind::PLAIN, 2_700_000, scale)
         })
     })
 }
@@ -103,7 +103,7 @@ static OVER: AtomicU32 = AtomicU32::new(0);
 /// One link: computes, makes the next, ends.
 fn link(scale: Scale) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
-        fair::compute(3 * MS, scale);
+        fair::compute(2 * MS, scale);
         let over = match LEFT.fetch_sub(1, Ordering::AcqRel) {
             1 => 1,
             // Nobody joins it; its stack is used again by later ones.
@@ -155,7 +155,7 @@ fn chain(scale: Scale) -> Outcome {
 /// A maker that hardly runs itself starts a thread, joins it, and starts the next, beside one hog. None of them owes anything when it begins, and each
 /// ends before it has caught up with the hog's slice: the hog gets its half only if the clock remembers what the ended ones took.
 fn light_maker(scenario: &str, hog: Kind, short: Kind, run_ns: u64, scale: Scale) -> Outcome {
-    const THREADS: u64 = 150;
+    const THREADS: u64 = 500;
     let hogs = Hogs::start(&[hog], scale)?;
     hogs.go()?;
     time::sleep(100 * MS).doing("sleep")?;

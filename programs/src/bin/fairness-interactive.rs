@@ -53,9 +53,10 @@ fn sleepers(scale: Scale) -> Outcome {
         let (sooner, later) = (interactive.late.percentile(of), batch.late.percentile(of));
         ensure!(sooner < later, "{what}: interactive {sooner} ns, batch {later} ns");
     }
-    let asked = (WINDOW_NS / (RUN_NS + SLEEP_NS + 5 * QUANTUM_NS)) as usize;
+    // It asks for so many, and waits for nearly none.
+    let asked = (WINDOW_NS / (RUN_NS + SLEEP_NS)) as usize;
     ensure!(
-        interactive.late.len() > 2 * asked,
+        interactive.late.len() * 10 >= asked * 9,
         "the interactive one slept {} times only",
         interactive.late.len()
     );

@@ -63,7 +63,7 @@ fn change(scale: Scale) -> Outcome {
         "just after the change: {early:?}"
     );
     let ratio = fair::ppm(after.runtime_ns[1], after.runtime_ns[0]);
-    // The time until it obeyed still counts as 1:1: at most three slices of two hundred.
+    // The time until it obeyed still counts as 1:1: at most three slices of six hundred.
     fair::within("after, ratio (ppm)", ratio, 3_000_000, TOLERANCE_PERCENT + 2)?;
     let changes = &ran[1];
     ensure!(changes.last.weight == NEW_WEIGHT, "the weight is {}", changes.last.weight);

@@ -169,6 +169,9 @@ impl<'a> Init<'a> {
         let made = caps::any::<SchedulingContext>()?.create(&spec).and_then(|outcome| {
             if outcome.result == OperationResult::ResourceExhausted {
                 println!("init: the CPU that has most left can promise {} ppm", outcome.value.free_ppm);
+                if let Some(why) = &outcome.value.witness {
+                    println!("init: {why}");
+                }
             }
             outcome.context()
         });

@@ -712,7 +712,7 @@ fn missing_rights() -> Outcome {
     refused("a caller passes itself on", endpoint.call_giving(1, &[], &mut [], give), denied)?;
     let granting = Endpoint::of(endpoint.cap().copy(rights::CALL | rights::GRANT, 0)?);
     refused("more rights than one has", granting.cap().copy(rights::CALL | rights::RECV, 0), denied)?;
-    refused("rights that do not exist", endpoint.cap().copy(1 << 10, 0), TransportError::BadFlags)?;
+    refused("rights that do not exist", endpoint.cap().copy(1 << 15, 0), TransportError::BadFlags)?;
     let spawned = kit::again(&["taker"], &[("served", caller.cap(), rights::CALL, 0)]);
     ensure!(spawned.is_err(), "a capability without GRANT was given to a child");
     let spawned = kit::again(&["taker"], &[("served", granting.cap(), rights::RECV, 0)]);

@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow::Continue;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use programs::ensure;
 use programs::machine::{Before, MS, command, nap, warm_up};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::random::Random;
 use programs::victim::Watch;
+use programs::{ensure, kit};
 use rt::abi::rights;
 use rt::clients::Child;
 use rt::{Client, Endpoint, ExitReason, Factory, ProcessSpawner, args, caps, println, thread, time, vm};
@@ -29,8 +29,6 @@ const WARM_UP: u64 = 6;
 const TOGETHER: u64 = 4;
 /// Longest life of a process.
 const LIFE_NS: u64 = 30 * MS;
-/// How long a round may take.
-const PATIENCE_NS: u64 = 20_000 * MS;
 
 fn run() -> i64 {
     match args::args().next() {
@@ -125,7 +123,7 @@ impl Storm {
         }
         for (child, _) in &children {
             let mut end = child.handle.wait_start().doing("wait")?;
-            let exit = end.wait_timeout(PATIENCE_NS);
+            let exit = kit::patiently(|ns| end.wait_timeout(ns));
             ensure!(exit.is_some(), "pid {} does not end: {:?}", child.pid, child.handle.info());
             let exit = exit.unwrap_or(Err(rt::Error::BadReply)).doing("wait")?;
             self.by_itself += u64::from(exit.reason != ExitReason::Killed);

@@ -34,6 +34,7 @@ fn holds(name: &str) -> bool {
     let run = || {
         let test = mcs::tests().find(|(its, _)| *its == name);
         let (_, test) = test.ok_or_else(|| Failure::new("there is no such test"))?;
+        programs::contexts::all_back()?;
         test(&Stage::set()?)
     };
     match run() {

@@ -268,11 +268,14 @@ fn counters() -> Outcome {
         "queue_locks_by_wakes",
         "queue_locks_by_steals",
         "queue_locks_by_balance",
+        "interrupts_off_max",
     ];
     for name in names {
         println!("    {name:24} {}", kit::counter(name)?);
     }
-    for name in ["ticks", "switches", "wakes_stayed", "queue_depth_max", "exits_checked"] {
+    for name in
+        ["ticks", "switches", "wakes_stayed", "queue_depth_max", "exits_checked", "interrupts_off_max"]
+    {
         ensure!(kit::counter(name)? > 0, "{name} is 0");
     }
     for name in ["shared_locks_in_dispatch", "wakes_failed"] {

@@ -6,9 +6,11 @@
 
 extern crate alloc;
 
-use programs::contexts::{self, burn, context, lives, loans, new_context, watch};
+use programs::contexts::{
+    self, bands, burn, context, lives, loans, misses, new_context, queues, rooms, watch,
+};
 use programs::kit::{MS, raised};
-use programs::proof::{Doing, Outcome, prove, step};
+use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::ticks::{self, Scale};
 use programs::{ensure, markers};
 use rt::abi::{Exception, Overrun};
@@ -20,16 +22,19 @@ use rt::{
 rt::main!(run);
 
 /// What must have been printed; each is derived from values that were asserted.
-const MARKERS: [&str; 34] = [
+const MARKERS: [&str; 37] = [
     "context_identity",
     "context_revoke",
     "context_release",
     "context_refusals",
+    "context_bands",
     "dispatch_effect",
     "throttled_window_ns",
     "replenished",
     "notification_coalescing",
-    "deadline_notification",
+    "notification_ends",
+    "throttled_state",
+    "calls_by_urgency",
     "revoke_notification",
     "stale_notification",
     "endpoint_donated_notification",
@@ -61,12 +66,19 @@ fn run() -> i64 {
     if rt::args::args().any(|arg| arg == "template") {
         return prove("scheduling-context child", lives::in_template);
     }
+    if rt::args::args().next() == Some("band") {
+        return prove("scheduling-context band", || {
+            bands::reaches(rt::args::number(1, 0).doing("the band is no number")? as u8)
+        });
+    }
     prove("scheduling-context", || {
         let scale = Scale::measure()?;
         step("identities, generations, refusals (S-01, S-02)", identities)?;
         step("a budget is enforced and comes back (S-03)", || budget(scale))?;
         step("what happens at the end of a budget (S-05)", || watch::overruns(scale))?;
         step("who is told (S-08)", || watch::notifications(scale))?;
+        step("once (S-08)", || watch::after_a_drain(scale))?;
+        step("throttled, not waiting (S-15)", || misses::throttled(scale))?;
         step("a loan is charged and returned (S-06)", || loans::plain(scale))?;
         step("whatever the answer is (S-06)", || loans::other_answers(scale))?;
         step("the lender waits (S-06)", || loans::lender_waits(scale))?;
@@ -77,11 +89,15 @@ fn run() -> i64 {
         step("loans nest, up to a depth and not in circles (S-07)", || loans::nested(scale))?;
         step("no circles (S-07)", || loans::circle(scale))?;
         step("a server elsewhere is met on a CPU of both (S-07)", || loans::hosted(scale))?;
+        step("calls wait by band, deadline, arrival (S-15)", queues::by_urgency)?;
         step("other threads are bound (S-02)", || lives::bind_others(scale))?;
         step("a change keeps what was used (S-02)", || lives::reconfigure(scale))?;
         step("giving way (S-02)", || lives::yield_to(scale))?;
         step("masks (S-04)", || lives::masks(scale))?;
         step("templates (S-02)", lives::template)?;
+        step("bands are given, not taken (S-17)", bands::given)?;
+        step("refused contexts use nothing up (K-29)", rooms::refused)?;
+        step("faults that nobody hears cost nothing (K-30)", rooms::unheard)?;
         contexts::all_printed(&MARKERS)
     })
 }
@@ -155,7 +171,55 @@ fn refusals() -> Outcome {
         greedy.result == R::ResourceExhausted && greedy.value.free_ppm > 0,
         "95 % is the most: {greedy:?}"
     );
+    refusals_have_witnesses(&any)?;
     markers!("context_refusals=ok");
+    Ok(())
+}
+
+/// S-14: whoever is refused is told why, so that it can be reckoned again.
+fn refusals_have_witnesses(any: &SchedulingContext) -> Outcome {
+    use rt::AdmissionReason::{Demand, NoHome, Utilisation};
+    let one_of_several = if rt::boot_info().cpus > 1 { NoHome } else { Utilisation };
+    let greedy = any.create(&Spec::new(96 * MS, 100 * MS))?.value;
+    let why = greedy.witness.ok_or_else(|| Failure::new("a refusal without a witness"))?;
+    ensure!(
+        why.reason == one_of_several
+            && why.demand_ns > why.supply_ns
+            && (949_000..=951_000).contains(&why.supply_ns)
+            // What is asked for, and what others have.
+            && (960_000..=961_000).contains(&(why.demand_ns + why.free_ppm - why.supply_ns))
+            && why.free_ppm == greedy.free_ppm
+            && why.largest == 0,
+        "96 %: {why}"
+    );
+    // Within 50 ms, 30 are due to each of two, beside what others have.
+    let tight = Spec::new(30 * MS, 100 * MS).deadline(50 * MS).cpus([0]);
+    let first = any.create(&tight)?;
+    ensure!(first.value.witness.is_none(), "a witness of nothing: {first:?}");
+    let id = first.value.id;
+    let first = first.context()?;
+    let second = any.create(&tight)?;
+    ensure!(second.result == R::ResourceExhausted, "60 ms in 50: {second:?}");
+    let why = second.value.witness.ok_or_else(|| Failure::new("a refusal without a witness"))?;
+    ensure!(
+        (why.reason, why.cpu, why.band, why.supply_ns) == (Demand, 0, 0, why.stretch_ns)
+            && (50 * MS..1000 * MS).contains(&why.stretch_ns)
+            && (why.stretch_ns + 1..why.stretch_ns + 60 * MS).contains(&why.demand_ns)
+            && [0, id].contains(&why.largest)
+            && why.until_ns == 0,
+        "60 ms in 50: {why}"
+    );
+    // A change is refused with one, too, and nothing else has changed.
+    let changed = first.reconfigure(&Spec::new(99 * MS, 100 * MS).cpus([0]))?;
+    let why = changed.value.witness.ok_or_else(|| Failure::new("a refused change without a witness"))?;
+    ensure!(
+        changed.result == R::ResourceExhausted && why.reason == Utilisation && why.demand_ns > why.supply_ns,
+        "99 %: {changed:?}"
+    );
+    ensure!(first.info()?.ok()?.spec.budget_ns == 30 * MS, "a refusal changed it");
+    let changed = first.reconfigure(&Spec::new(20 * MS, 100 * MS).deadline(50 * MS).cpus([0]))?;
+    ensure!(changed.value.witness.is_none(), "a witness of nothing: {changed:?}");
+    changed.ok()?;
     Ok(())
 }
 
@@ -188,6 +252,8 @@ fn budget(scale: Scale) -> Outcome {
     let news = own.drain()?.ok()?;
     let dry = news.get(NotificationKind::BudgetDepleted);
     ensure!(dry.is_some_and(|cell| cell.coalesced >= 2 && !cell.is_donated), "not noted: {news:?}");
+    let me = (rt::boot_info().pid, rt::thread::id());
+    ensure!(dry.is_some_and(|cell| (cell.holder_pid, cell.holder_tid) == me), "not {me:?}: {news:?}");
     ensure!(own.drain()?.ok()?.is_empty(), "drained twice");
     markers!("notification_coalescing=ok");
     own.unbind()?.ok()?;

@@ -13,11 +13,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::random::Random;
-use programs::{ensure, kit, ticks, workload};
+use programs::{ensure, fair, kit, ticks, workload};
 use rt::abi::LatencyClass;
 use rt::sync::{Condvar, Mutex};
 use rt::thread::{Builder, JoinHandle};
-use rt::{Factory, SchedulingPolicy, caps, println, time};
+use rt::{Factory, ParkSpace, SchedulingPolicy, ThreadControl, ThreadInfo, ThreadState, caps, println, time};
 
 rt::main!(run);
 
@@ -65,7 +65,7 @@ fn run() -> i64 {
         for (name, shape) in SHAPES {
             step(name, || compare(name, shape, cpus))?;
         }
-        Ok(())
+        step("every steal is counted, once (F-08)", || steals(cpus))
     })
 }
 
@@ -114,6 +114,82 @@ fn moves() -> Outcome<u64> {
 
 fn idle_ns() -> Outcome<u64> {
     Ok(kit::system()?.cpus().doing("CPUs")?.iter().map(|cpu| cpu.idle_ns).sum())
+}
+
+/// Jobs whose moves are counted, how often they are started, and turns of the longest.
+const JOBS: u64 = 32;
+const ROUNDS: u64 = 4;
+const JOB_TURNS: u64 = 300_000;
+
+/// What jobs and who looks at them share.
+#[derive(Default)]
+struct Jobs {
+    done: AtomicU64,
+    blocks: AtomicU64,
+    end: AtomicU32,
+}
+
+/// Jobs of very different length that only compute: each change of CPU was a steal or a move by balancing, or came with a wake-up if somebody had to wait
+/// in between after all. Who looks is bound to its CPU, so nobody else is moved.
+fn steals(cpus: usize) -> Outcome {
+    caps::any::<ThreadControl>()?.set_affinity(&[1]).doing("stay on CPU 0")?;
+    let mut all = [0; 4];
+    for round in 0..ROUNDS {
+        let counts = jobs_that_compute(round)?;
+        all.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let [migrations, blocks, stolen, balanced] = all;
+    println!(
+        "    jobs changed CPU {migrations} times: {stolen} steals, {balanced} moves by balancing; they waited {blocks} times"
+    );
+    ensure!(
+        (migrations.saturating_sub(blocks)..=migrations).contains(&(stolen + balanced)),
+        "{stolen} steals and {balanced} moves by balancing are not {migrations} changes of CPU"
+    );
+    let (counter, by_cpu) = (kit::counter("steals")?, moves()?);
+    ensure!(
+        by_cpu >= counter && by_cpu - counter <= 1,
+        "the counter has {counter} steals, the CPUs {by_cpu}"
+    );
+    ensure!((stolen > 0) == (cpus > 1), "{stolen} steals on {cpus} CPUs");
+    Ok(())
+}
+
+/// Starts jobs; how often they changed CPU until all had computed and how often they had to wait for something, and what the kernel counted meanwhile: steals,
+/// and moves by balancing.
+fn jobs_that_compute(round: u64) -> Outcome<[u64; 4]> {
+    let counted = || Ok::<_, Failure>([moves()?, kit::counter("balance_moves")?]);
+    let before = counted()?;
+    let mut random = Random::new(8 + round);
+    let shared = Arc::new(Jobs::default());
+    let mut threads = Vec::new();
+    for _ in 0..JOBS {
+        let (turns, shared) = (random.below(JOB_TURNS), Arc::clone(&shared));
+        let run = move || -> Outcome {
+            compute(turns);
+            let share = caps::any::<SchedulingPolicy>()?.snapshot().doing("snapshot")?;
+            shared.blocks.fetch_add(share.voluntary_blocks, Ordering::AcqRel);
+            shared.done.fetch_add(1, Ordering::AcqRel);
+            fair::wait_for(&shared.end)
+        };
+        threads.push(Builder::new().stack_bytes(STACK_BYTES).spawn(run).doing("start a job")?);
+    }
+    let mine = rt::boot_info().pid;
+    let mut migrations = 0;
+    // Once all wait for the end nobody moves.
+    kit::wait_until("all jobs wait for the end", || {
+        let threads = kit::system()?.threads().doing("threads")?;
+        let is_waiting = |thread: &&ThreadInfo| thread.pid == mine && thread.state == ThreadState::Blocked;
+        migrations = threads.iter().filter(is_waiting).map(|thread| thread.migrations).sum();
+        let waiting = threads.iter().filter(is_waiting).count() as u64;
+        Ok(shared.done.load(Ordering::Acquire) == JOBS && waiting == JOBS)
+    })?;
+    let after = counted()?;
+    shared.end.store(1, Ordering::Release);
+    caps::any::<ParkSpace>()?.unpark(&shared.end, u32::MAX).doing("unpark the jobs")?;
+    threads.into_iter().try_for_each(|job| job.join().doing("join a job")?)?;
+    let blocks = shared.blocks.load(Ordering::Acquire);
+    Ok([migrations, blocks, after[0] - before[0], after[1] - before[1]])
 }
 
 /// Computes, with a breath for other CPUs of an emulated machine now and then.

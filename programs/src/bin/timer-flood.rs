@@ -13,6 +13,7 @@ use programs::kit::{self, MS, Usage, refused};
 use programs::proof::{Doing, Outcome, prove, step};
 use programs::random::Random;
 use rt::abi::TransportError;
+use rt::sync::Semaphore;
 use rt::thread::{self, Builder, JoinHandle};
 use rt::{ExitReason, Pending, Timer, caps, println, time};
 
@@ -111,11 +112,12 @@ impl Keepers {
             left -= mine;
             threads.push(Builder::new().spawn(move || keep(&theirs, mine)).doing("spawn")?);
         }
-        let end = time::now_ns()? + kit::PATIENCE_MS * MS;
+        let (mut patience, nobody) = (kit::Patience::default(), Semaphore::new(0));
         while (tried() as usize) < LIMIT + 10 {
-            ensure!(time::now_ns()? < end, "only {} sleeps were tried", tried());
+            ensure!(patience.is_left(), "only {} sleeps were tried", tried());
             ensure!(!threads.iter().any(JoinHandle::is_finished), "a thread that keeps sleeps has ended");
-            thread::yield_now();
+            // A sleep would be one of those that are counted.
+            let _ = nobody.acquire_timeout(MS);
         }
         let (kept, over) = (state.kept.load(Ordering::Acquire), state.refused.load(Ordering::Acquire));
         ensure!((kept as usize, over) == (LIMIT, 10), "{kept} sleeps were accepted, {over} refused");

@@ -11,9 +11,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use programs::ensure;
 use programs::machine::{Before, MS, command};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
+use programs::{ensure, kit};
 use rt::abi::rights;
 use rt::thread::JoinHandle;
 use rt::{
@@ -420,10 +420,10 @@ const SECRET: u64 = 0x005e_c2e7;
 const SHARE_ROUNDS: u64 = 4;
 
 fn wait_for(control: u64, word: u64, value: u64) -> Outcome {
-    let end = time::now_ns().doing("now")? + 20_000 * MS;
+    let mut patience = kit::Patience::default();
     while read(control + word) < value {
-        ensure!(time::now_ns().doing("now")? < end, "the other process does not come to {value}");
-        time::sleep(MS / 5).doing("sleep")?;
+        ensure!(patience.is_left(), "the other process does not come to {value}");
+        time::sleep(MS).doing("sleep")?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use abi::{Exception, TransportError};
 use rt::{Answer, Endpoint, Error, Factory, Fallback, SchedulingContext, Spec, caps, time};
 
-use super::{Lend, burn, new_context};
+use super::{Lend, all_back, burn, new_context};
 use crate::kit::{MS, raised, refused};
 use crate::proof::{Doing, Outcome};
 use crate::ticks::Scale;
@@ -266,9 +266,13 @@ pub fn hosted(scale: Scale) -> Outcome {
         burn(WORK_NS, scale);
         Answer::Words([super::cpu_now().map_or(u64::MAX, u64::from), 0])
     })?;
+    // What others used before they went is back by then (S-13), and the second CPU has promised something: the first one has most left.
+    all_back()?;
+    let ballast = new_context(&Spec::new(20 * MS, 200 * MS).cpus([1]))?;
     let everywhere = new_context(&Spec::new(40 * MS, 200 * MS).cpus([0, 1]))?;
     everywhere.bind(Fallback::BestEffort)?.ok()?;
     ensure!(everywhere.info()?.ok()?.home == 0, "the home is not the first CPU");
+    ballast.revoke()?.ok()?;
     let before = remaining_ns(&everywhere)?;
     let answer = lend.endpoint.call(1, [0; 2])?;
     ensure!(answer[0] == 1, "the server ran on CPU {}", answer[0]);
@@ -279,7 +283,8 @@ pub fn hosted(scale: Scale) -> Outcome {
     at_home.bind(Fallback::BestEffort)?.ok()?;
     refused("a server elsewhere", lend.endpoint.call(1, [0; 2]), TransportError::NoCommonCpu)?;
     at_home.unbind()?.ok()?;
-    // What was reserved for the guest, a fifth, is free again; a tenth is another context of the manifest.
+    // What was reserved for the guest, a fifth, is free again when what it used is back; a tenth is another context of the manifest.
+    all_back()?;
     let rest = new_context(&Spec::new(84 * MS, 100 * MS).cpus([1]));
     ensure!(rest.is_ok(), "the host keeps what the guest has left: {:?}", rest.err());
     markers!("endpoint_hosted=ok endpoint_hosted_after={after} endpoint_no_common_cpu=ok");

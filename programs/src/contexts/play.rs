@@ -71,10 +71,15 @@ impl Log {
         }
     }
 
-    fn names<'a>(&self, script: &'a Script) -> Outcome<Vec<&'a str>> {
+    /// Those that began before `end`: whoever lost the CPU while it wrote itself down, and had it again after the end, is written after it.
+    fn names<'a>(&self, script: &'a Script, end: u64) -> Outcome<Vec<&'a str>> {
         let runs = self.runs.iter().map(|run| usize::from(run.load(Ordering::Relaxed)));
-        let names: Vec<&str> =
-            runs.take_while(|run| *run > 0).map(|run| script.roles[run - 1].name).collect();
+        let in_time = self.since.iter().map(|since| since.load(Ordering::Relaxed) <= end);
+        let names: Vec<&str> = runs
+            .zip(in_time)
+            .take_while(|(run, in_time)| *run > 0 && *in_time)
+            .map(|(run, _)| script.roles[run - 1].name)
+            .collect();
         ensure!(names.len() < RUNS, "more than {} runs", RUNS - 1);
         Ok(names)
     }
@@ -232,8 +237,8 @@ impl Cast {
         self.contexts[at].as_ref().ok_or_else(|| Failure::new("an event for a thread without a context"))
     }
 
-    /// Everything that happens to the threads, at its time, until the end.
-    fn conduct(&self) -> Outcome<u64> {
+    /// Everything that happens to the threads, at its time, until the end. The begin and the end, by the CPU's clock.
+    fn conduct(&self) -> Outcome<(u64, u64)> {
         // Until its own budget is back.
         time::sleep(2 * CONDUCTOR.period_ns)?;
         let (timer, space) = (time::timer()?, caps::any::<ParkSpace>()?);
@@ -258,11 +263,12 @@ impl Cast {
             }
         }
         until(self.stage.script.for_ns)?;
+        let end_ticks = ticks::now();
         self.stage.over.store(true, Ordering::Relaxed);
         let took_ns = timer.now_ns()? - begin;
         let for_ns = self.stage.script.for_ns;
         ensure!(took_ns < for_ns + MS / 10, "it was over after {took_ns} ns instead of {for_ns}");
-        Ok(begin_ticks)
+        Ok((begin_ticks, end_ticks))
     }
 
     /// Ends everybody: those who call first, so that all their calls are answered.
@@ -286,16 +292,17 @@ impl Cast {
 pub fn play(script: Script, scale: Scale) -> Outcome {
     ensure!(script.cpus as usize <= CPUS, "{} is for {} CPUs", script.name, script.cpus);
     proof::step(script.name, || {
+        super::all_back()?;
         // On the last CPU: those of the scenario prefer the first.
         let own = new_context(&CONDUCTOR.cpus([script.cpus - 1]))?;
         own.bind(Fallback::BestEffort)?.ok()?;
         let cast = Cast::gather(script.clone(), scale)?;
-        let begin = cast.conduct()?;
+        let (begin, end) = cast.conduct()?;
         own.unbind()?.ok()?;
         let stage = Arc::clone(&cast.stage);
         cast.dismiss()?;
         for (cpu, log) in stage.logs.iter().enumerate().take(script.cpus as usize) {
-            let names = log.names(&script)?;
+            let names = log.names(&script, end)?;
             ensure!(!names.is_empty(), "nobody ran on CPU {cpu}");
             log.show(&names, scale, begin);
             let mut line = alloc::format!("order {} {cpu}", script.name);

@@ -1,10 +1,11 @@
 //! Steps of the proof `scheduling-context` about what happens at the end of a budget, and who is told (S-05, S-08).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use rt::{
-    Answer, Factory, Fallback, NotificationKind as Kind, OperationResult as R, Spec, Timeout, caps, time,
+    Answer, Factory, Fallback, NotificationKind as Kind, OperationResult as R, SchedulingContext, Spec,
+    Timeout, caps, time,
 };
 
 use super::{Lend, burn, copy, new_context};
@@ -67,31 +68,15 @@ fn faults(scale: Scale) -> Outcome {
     Ok(())
 }
 
-/// A deadline that passes while others run, a revocation, a stale observer, a loan that runs dry.
+/// A revocation, a stale observer, a loan that runs dry. Who is told of deadlines that pass: the proof `deadline-misses`.
 pub fn notifications(scale: Scale) -> Outcome {
-    // A higher band keeps the lower one from its deadline, on the same CPU.
-    let urgent = new_context(&Spec::new(30 * MS, 100 * MS).criticality(7).cpus([0]))?;
+    let urgent = caps::any::<SchedulingContext>()?;
     let late = new_context(&Spec::new(2 * MS, 70 * MS).deadline(5 * MS).cpus([0]))?;
-    let (mine, is_done) = (copy(&late)?, Arc::new(AtomicBool::new(false)));
-    let done = Arc::clone(&is_done);
-    let lower = rt::thread::spawn(move || -> Outcome {
-        mine.bind(Fallback::BestEffort)?.ok()?;
-        while !done.load(Ordering::Relaxed) {
-            burn(MS / 4, scale);
-        }
-        mine.unbind()?.ok()?;
-        Ok(())
-    });
-    urgent.bind(Fallback::BestEffort)?.ok()?;
-    wait_until("a deadline passes", || {
-        burn(20 * MS, scale);
-        let news = late.drain()?.ok()?;
-        Ok(news.get(Kind::DeadlineOrTimeout).is_some_and(|cell| cell.coalesced > 0))
-    })?;
-    is_done.store(true, Ordering::Relaxed);
-    urgent.unbind()?.ok()?;
-    lower.join()??;
-    markers!("deadline_notification=ok");
+    let refused = urgent.create(&Spec::new(30 * MS, 100 * MS).criticality(7).cpus([0]))?;
+    ensure!(
+        refused.result == R::ResourceExhausted,
+        "a band that keeps a lower one from its deadline was admitted"
+    );
     // Revoked: told to the one, stale for the other.
     let other = copy(&late)?;
     late.drain()?.ok()?;
@@ -119,13 +104,20 @@ fn donated(scale: Scale) -> Outcome {
     let seen = copy(&own)?;
     let heard = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&heard);
+    let server = lend.tid;
     // Sleeps until something happens, on nobody's budget.
     let observer = rt::thread::spawn(move || -> Outcome {
         seen.wait_notification()?;
         told.store(time::now_ns()?, Ordering::Relaxed);
         let news = seen.drain()?.ok()?;
         let dry = news.get(Kind::BudgetDepleted).copied();
-        ensure!(dry.is_some_and(|cell| cell.is_donated && cell.holder_tid != 0), "not on loan: {news:?}");
+        ensure!(dry.is_some_and(|cell| cell.is_donated), "not on loan: {news:?}");
+        // Whoever ran on it, and not whose it is.
+        let me = rt::boot_info().pid;
+        ensure!(
+            dry.is_some_and(|cell| (cell.holder_pid, cell.holder_tid) == (me, server)),
+            "not {server}: {news:?}"
+        );
         Ok(())
     });
     time::sleep(5 * MS)?;
@@ -143,4 +135,38 @@ fn donated(scale: Scale) -> Outcome {
     );
     markers!("endpoint_donated_notification=ok observer_woken_after_ns={}", at - start);
     lend.stop()
+}
+
+/// An observer hears of each thing once: after it has drained, it sleeps until something new happens.
+pub fn after_a_drain(scale: Scale) -> Outcome {
+    let own = new_context(&Spec::new(2 * MS, 20 * MS))?;
+    let seen = copy(&own)?;
+    let heard = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&heard);
+    let observer = rt::thread::spawn(move || -> Outcome {
+        loop {
+            seen.wait_notification()?;
+            told.fetch_add(1, Ordering::AcqRel);
+            let news = seen.drain()?;
+            if news.result == R::StaleGeneration {
+                return Ok(());
+            }
+            ensure!(news.value.get(Kind::BudgetDepleted).is_some(), "woken for nothing: {news:?}");
+        }
+    });
+    let heard = || heard.load(Ordering::Acquire);
+    for round in 1..=3 {
+        own.bind(Fallback::BestEffort)?.ok()?;
+        burn(3 * MS, scale);
+        own.unbind()?.ok()?;
+        wait_until("a budget runs dry", || Ok(heard() >= round))?;
+        let before = heard();
+        ensure!(before <= 2 * round, "heard {before} times of {round} budgets");
+        time::sleep(30 * MS)?;
+        ensure!(heard() == before, "heard {} times more, and nothing has happened", heard() - before);
+    }
+    own.revoke()?.ok()?;
+    observer.join()??;
+    markers!("notification_ends=ok");
+    Ok(())
 }

@@ -61,7 +61,8 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "run",
         usage: "[options] program [arguments] [&]",
         summary: "run a program; with & in the background",
-        more: "The program gets every capability of this shell but `power` and `session`.\n\
+        more: "The program gets every capability of this shell but `power`, and a session\n\
+               of its own instead of the shell's.\n\
                The shell waits for its end, and Ctrl-C kills it; with & the shell goes on.\n\
                --weight W  its share: from 1 to 1024; without it 64\n\
                --class C   interactive (short turns, soon), normal, batch (long turns,\n\
@@ -72,6 +73,8 @@ pub(super) const COMMANDS: &[Command] = &[
                \x20             waits for more) or demote (it goes on like others); without it\n\
                \x20             throttle\n\
                --name N    calls the process N\n\
+               --own       in the shell's own session: it may use the memory that is kept for\n\
+               \x20           the shell; without it the program and what it starts are guests\n\
                --input     lets the program read the console, Ctrl-C included; without it\n\
                \x20           it can only write there",
         run: Shell::run,
@@ -95,9 +98,9 @@ pub(super) const COMMANDS: &[Command] = &[
     Command {
         name: "kill",
         usage: "pid | %job",
-        summary: "end a program of `jobs`",
-        more: "A process is ended through its handle. This shell holds those of the programs\n\
-               that it started, and no others.",
+        summary: "end a program, or what one left behind",
+        more: "A process belongs to the session in which it was started, also when its parent is\n\
+               gone. Whoever holds the session can end it; this shell holds its own.",
         run: Shell::kill,
     },
     Command {

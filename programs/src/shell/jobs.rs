@@ -4,10 +4,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use rt::abi::{CapSetEntry, Interface, WEIGHT_DEFAULT, WEIGHT_MAX, WEIGHT_MIN, rights};
+use rt::abi::{Interface, WEIGHT_DEFAULT, WEIGHT_MAX, WEIGHT_MIN, rights};
 use rt::{
-    Cap, Child, Command, Exit, LatencyClass, Overrun, Pending, ProcessSpawner, SchedulingContext,
-    SchedulingPolicy, Spec, SystemInfo, caps, println,
+    Child, Client, Command, Exit, Factory, LatencyClass, Overrun, Pending, ProcessSpawner, SchedulingContext,
+    SchedulingPolicy, Spec, SystemInfo, UserSession, caps, println,
 };
 
 use super::commands::none;
@@ -92,6 +92,8 @@ struct Request<'a> {
     /// Budget and period in ns.
     budget: Option<(u64, u64)>,
     overrun: Option<Overrun>,
+    /// In the shell's own session.
+    is_own: bool,
 }
 
 /// What a weight or a class is good for, said with what is wrong.
@@ -146,6 +148,7 @@ impl Request<'_> {
             has_share: false,
             budget: None,
             overrun: None,
+            is_own: false,
         };
         let mut rest = words.as_slice();
         loop {
@@ -156,6 +159,10 @@ impl Request<'_> {
                 }
                 ["--name", wanted, rest @ ..] => {
                     asked.name = wanted;
+                    rest
+                }
+                ["--own", rest @ ..] => {
+                    asked.is_own = true;
                     rest
                 }
                 ["--weight", wanted, rest @ ..] => {
@@ -209,17 +216,25 @@ impl Request<'_> {
     }
 }
 
-/// Grants what a program gets: all but the power switch and the session, and the console for reading only with `has_input`.
-fn grant(mut command: Command<'_>, has_input: bool) -> Command<'_> {
-    let is_console = |entry: &CapSetEntry| entry.interface == Interface::Console as u16;
-    if !has_input {
-        for entry in caps::granted().iter().filter(|entry| is_console(entry)) {
-            let console = Cap::borrowed(entry.cap);
-            command = command.grant(caps::name_of(entry), &console, entry.rights & !rights::RECV, 0);
-        }
+/// Grants what a program gets: all but the power switch and the session, the console for reading only with `has_input`, and the right to
+/// create contexts in no band but the lowest (S-17).
+fn grant(command: Command<'_>, has_input: bool) -> Command<'_> {
+    const POWER: u16 = Interface::Power as u16;
+    const SESSION: u16 = Interface::UserSession as u16;
+    const CONSOLE: u16 = Interface::Console as u16;
+    command.grant_each(|entry| match entry.interface {
+        POWER | SESSION => None,
+        CONSOLE if !has_input => Some(entry.rights & !rights::RECV),
+        _ => Some(entry.rights & !rights::BANDS),
+    })
+}
+
+/// A session of guests for one program, so that what it and its children use is bounded. None, if this shell can make none: then its own.
+fn guests(program: &str) -> Result<Option<UserSession>, Failure> {
+    match caps::any::<Factory>() {
+        Ok(factory) => Ok(Some(factory.guest_session(program)?)),
+        Err(_) => Ok(None),
     }
-    let kept = [Interface::Power as u16, Interface::UserSession as u16];
-    command.grant_all(|entry| kept.contains(&entry.interface) || !has_input && is_console(entry))
 }
 
 impl Shell {
@@ -260,6 +275,10 @@ impl Shell {
                 ));
             };
             command = command.template(spec, &context);
+        }
+        let session = if request.is_own { None } else { guests(request.program)? };
+        if let Some(session) = &session {
+            command = command.grant("session", session.cap(), rights::CALL | rights::GRANT, 0);
         }
         let child = grant(command, request.has_input).spawn(&spawner)?;
         let end = child.handle.wait_start().doing("it runs, but cannot be waited for")?;
@@ -329,13 +348,19 @@ impl Shell {
         ensure!(!is_job, "there is no job {number}; `jobs` lists them");
         let pid = number;
         ensure!(pid != rt::boot_info().pid, "that is this shell; `logout` ends it");
+        // One that a program of this shell left behind belongs to the session.
+        if let Ok(session) = caps::any::<UserSession>()
+            && session.processes()?.iter().any(|process| process.pid == pid)
+        {
+            return Ok(session.kill(pid)?);
+        }
         let processes = caps::any::<SystemInfo>()?.processes()?;
         let Some(process) = processes.iter().find(|process| process.pid == pid) else {
             return Err(Failure::new(format_args!("there is no process {pid}; `ps` lists them")));
         };
         Err(Failure::new(format_args!(
-            "pid {pid} ({}) was not started here; only who holds its handle can end it,\n\
-             and `jobs` lists those that this shell holds",
+            "pid {pid} ({}) is not of this session; only who holds its handle or its\n\
+             session can end it, and `jobs` lists those that this shell holds",
             process.name
         )))
     }

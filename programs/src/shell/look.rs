@@ -52,6 +52,7 @@ pub(super) fn state_name(state: ThreadState) -> &'static str {
         ThreadState::Running => "running",
         ThreadState::Blocked => "waits",
         ThreadState::Exited => "exited",
+        ThreadState::Throttled => "throttled",
     }
 }
 
@@ -77,7 +78,9 @@ fn processes() -> Outcome {
         "{:>5} {:>6} {:24} {:8} {:>4} {:>9} {:>8} {:>4} {:>3}",
         "PID", "PARENT", "NAME", "STATE", "THR", "CPU-s", "KiB", "CAPS", "SES"
     );
-    for process in system.processes()? {
+    let processes = system.processes()?;
+    let is_there = |pid: u32| pid == 0 || processes.iter().any(|process| process.pid == pid);
+    for process in &processes {
         let state = match process.state {
             ProcessState::Starting => "starting",
             ProcessState::Running => "running",
@@ -85,9 +88,10 @@ fn processes() -> Outcome {
             ProcessState::Exited => "exited",
         };
         println!(
-            "{:5} {:6} {:24} {state:8} {:4} {:9} {:8} {:4} {:3}",
+            "{:5} {:>6} {:24} {state:8} {:4} {:9} {:8} {:4} {:3}",
             process.pid,
-            process.parent,
+            // Whose parent is gone belongs to its session alone.
+            if is_there(process.parent) { alloc::format!("{}", process.parent) } else { "-".into() },
             process.name,
             process.threads,
             Seconds(process.runtime_ns),
@@ -105,23 +109,23 @@ fn threads() -> Outcome {
     let processes = system.processes()?;
     let contexts = system.contexts()?;
     println!(
-        "{:>4} {:>4} {:12} {:7} {:>3} {:>4} {:11} {:>7} {:>7} {:>6} {:>4}",
-        "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS/BDGT", "CPU-s", "WAIT-s", "SWITCH", "MOVE"
+        "{:>4} {:>4} {:10} {:9} {:>3} {:>4} {:11} {:>7} {:>6} {:>6} {:>5}",
+        "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS/BDGT", "CPU-s", "WAIT-s", "THRT-s", "SWTCH"
     );
     for thread in system.threads()? {
         println!(
-            "{:4} {:4} {:12} {:7} {:3} {:4} {:11} {:7} {:7} {:6} {:4}",
+            "{:4} {:4} {:10} {:9} {:3} {:4} {:11} {:7} {:6} {:6} {:5}",
             thread.pid,
             thread.tid,
-            cut(name_of(&processes, thread.pid), 12),
+            cut(name_of(&processes, thread.pid), 10),
             state_name(thread.state),
             thread.cpu,
             thread.weight,
             share_name(&contexts, &thread),
             Seconds(thread.runtime_ns),
             Seconds(thread.runnable_ns),
-            thread.switches,
-            thread.migrations
+            Seconds(thread.throttled_ns),
+            thread.switches
         );
     }
     Ok(())
@@ -230,20 +234,21 @@ pub(super) fn caps(_: &mut Shell, arguments: &[String]) -> Outcome {
 pub(super) fn cpus(_: &mut Shell, arguments: &[String]) -> Outcome {
     none(arguments)?;
     println!(
-        "{:>3} {:>4} {:7} {:>6} {:>6} {:>6} {:>10} {:>7} {:>6}",
-        "CPU", "APIC", "STATE", "BUSY%", "IDLE%", "INTR%", "SWITCHES", "STEALS", "QUEUED"
+        "{:>3} {:>4} {:7} {:>6} {:>6} {:>6} {:>7} {:>10} {:>7} {:>6}",
+        "CPU", "APIC", "STATE", "BUSY%", "IDLE%", "INTR%", "NOBODY%", "SWITCHES", "STEALS", "QUEUED"
     );
     for cpu in system()?.cpus()? {
         let whole = cpu.busy_ns + cpu.idle_ns + cpu.interrupt_ns;
         let share = |part| Percent(permille(part, whole));
         println!(
-            "{:3} {:4} {:7} {:6} {:6} {:6} {:10} {:7} {:6}",
+            "{:3} {:4} {:7} {:6} {:6} {:6} {:7} {:10} {:7} {:6}",
             cpu.id,
             cpu.apic_id,
             if cpu.is_online { "online" } else { "offline" },
             share(cpu.busy_ns),
             share(cpu.idle_ns),
             share(cpu.interrupt_ns),
+            share(cpu.interrupt_ns - cpu.interrupt_owned_ns),
             cpu.switches,
             cpu.steals,
             cpu.queued

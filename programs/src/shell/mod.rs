@@ -181,7 +181,7 @@ fn candidates(left: &str, programs: &[String]) -> Vec<String> {
 fn is_program_next(words: &[&str]) -> bool {
     match words {
         [] => true,
-        ["--input", rest @ ..]
+        ["--input" | "--own", rest @ ..]
         | ["--name" | "--weight" | "--class" | "--budget" | "--overrun", _, rest @ ..] => {
             is_program_next(rest)
         }

@@ -171,20 +171,22 @@ fn draw_threads(before: &Sample, now: &Sample, took_ns: u64, lines: &mut Vec<Str
             let old = old.get(&key(thread));
             let ran_ns = thread.runtime_ns.saturating_sub(old.map_or(0, |old| old.runtime_ns));
             let waited_ns = thread.runnable_ns.saturating_sub(old.map_or(0, |old| old.runnable_ns));
+            let throttled_ns = thread.throttled_ns.saturating_sub(old.map_or(0, |old| old.throttled_ns));
             let switches = thread.switches.saturating_sub(old.map_or(0, |old| old.switches));
             // Threads are asked one after the other, a little after the clock.
             let share = |part_ns: u64| permille(part_ns.min(took_ns), took_ns);
-            (share(ran_ns), share(waited_ns), switches, thread)
+            ([ran_ns, waited_ns, throttled_ns].map(share), switches, thread)
         })
         .collect();
-    rows.sort_by_key(|(share, _, switches, thread)| (u64::MAX - share, u64::MAX - switches, key(thread)));
+    rows.sort_by_key(|([ran, ..], switches, thread)| (u64::MAX - ran, u64::MAX - switches, key(thread)));
     lines.push(format(format_args!(
-        "{:>4} {:>4} {:10} {:7} {:>3} {:>4} {:11} {:>5} {:>5} {:>7} {:>5} {:>3}",
-        "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS/BDGT", "%CPU", "%WAIT", "CPU-s", "SWTCH", "MOV"
+        "{:>4} {:>4} {:10} {:9} {:>3} {:>4} {:11} {:>5} {:>5} {:>5} {:>5} {:>3}",
+        "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS/BDGT", "%CPU", "%WAIT", "%THRT", "SWTCH", "MOV"
     )));
-    for (share, waited, switches, thread) in rows.iter().take(LINES) {
+    for (shares, switches, thread) in rows.iter().take(LINES) {
+        let [ran, waited, throttled] = shares.map(Percent);
         lines.push(format(format_args!(
-            "{:4} {:4} {:10} {:7} {:3} {:4} {:11} {:5} {:5} {:7} {switches:5} {:3}",
+            "{:4} {:4} {:10} {:9} {:3} {:4} {:11} {ran:5} {waited:5} {throttled:5} {switches:5} {:3}",
             thread.pid,
             thread.tid,
             cut(name_of(&now.processes, thread.pid), 10),
@@ -192,9 +194,6 @@ fn draw_threads(before: &Sample, now: &Sample, took_ns: u64, lines: &mut Vec<Str
             thread.cpu,
             thread.weight,
             share_name(&now.contexts, thread),
-            Percent(*share),
-            Percent(*waited),
-            Seconds(thread.runtime_ns),
             thread.migrations
         )));
     }

@@ -18,11 +18,11 @@ use core::fmt;
 use abi::{CapId, Cqe, Op, Sqe, TransportError};
 use capnp::traits::{FromPointerBuilder, HasStructSize, Owned};
 use schema::messages_capnp::{
-    DispatchEffect, NotificationKind, OperationResult, context_listing, notification,
-    scheduling_context_bind_params, scheduling_context_consumed_results, scheduling_context_create_params,
-    scheduling_context_create_results, scheduling_context_info, scheduling_context_info_results,
-    scheduling_context_notifications_results, scheduling_context_reconfigure_params,
-    scheduling_context_result,
+    AdmissionReason, DispatchEffect, NotificationKind, OperationResult, admission_witness, context_listing,
+    notification, scheduling_context_bind_params, scheduling_context_consumed_results,
+    scheduling_context_create_params, scheduling_context_create_results, scheduling_context_info,
+    scheduling_context_info_results, scheduling_context_notifications_results,
+    scheduling_context_reconfigure_params, scheduling_context_reconfigure_results, scheduling_context_result,
 };
 use schema::methods::scheduling_context as methods;
 
@@ -73,7 +73,83 @@ pub struct Created {
     pub generation: u64,
     /// What the CPU that has most left can still promise, if the result is `resourceExhausted`.
     pub free_ppm: u64,
+    /// Why there is none, if the result is `resourceExhausted`.
+    pub witness: Option<Witness>,
     context: Option<SchedulingContext>,
+}
+
+/// What became of a `reconfigure`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reconfigured {
+    /// Whether somebody's running depends on it.
+    pub effect: DispatchEffect,
+    /// Why it is as it was, if the result is `resourceExhausted`.
+    pub witness: Option<Witness>,
+}
+
+/// Why a CPU cannot keep a promise (S-14): within a stretch of `stretch_ns`, `demand_ns` are due in `band`, and `supply_ns` can be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Witness {
+    /// In a word.
+    pub reason: AdmissionReason,
+    /// Which CPU.
+    pub cpu: u32,
+    /// Somebody of this band would be late,
+    pub band: u8,
+    /// within a stretch of this length,
+    pub stretch_ns: u64,
+    /// in which this much is due
+    pub demand_ns: u64,
+    /// and this much can be had.
+    pub supply_ns: u64,
+    /// The context that contributes most; 0: the one that was asked for.
+    pub largest: u64,
+    /// What is left of the CPU.
+    pub free_ppm: u64,
+    /// When there is room, if it need only wait for what others used before they left; on the timer's clock.
+    pub until_ns: u64,
+}
+
+impl Witness {
+    /// `None` if nobody was refused.
+    fn of(witness: admission_witness::Reader<'_>) -> Option<Option<Witness>> {
+        let reason = witness.get_reason().ok()?;
+        Some((reason != AdmissionReason::None).then(|| Witness {
+            reason,
+            cpu: witness.get_cpu(),
+            band: witness.get_band(),
+            stretch_ns: witness.get_stretch_ns(),
+            demand_ns: witness.get_demand_ns(),
+            supply_ns: witness.get_supply_ns(),
+            largest: witness.get_largest_context_id(),
+            free_ppm: witness.get_free_ppm(),
+            until_ns: witness.get_until_ns(),
+        }))
+    }
+}
+
+impl fmt::Display for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Witness { cpu, band, stretch_ns, demand_ns, supply_ns, largest, free_ppm, .. } = self;
+        let why = match self.reason {
+            AdmissionReason::Utilisation => "all promises together would be too much",
+            AdmissionReason::Demand => "somebody in its band would be late",
+            AdmissionReason::LowerBandLate => "somebody in a lower band would be late",
+            AdmissionReason::NoHome => "no CPU of several takes it",
+            AdmissionReason::AnalysisLimit => "the test would take too long",
+            AdmissionReason::BusyLeaving => "others have left, and what they used is not back",
+            AdmissionReason::None => "it fits",
+        };
+        write!(
+            f,
+            "{why}: of {stretch_ns} ns on CPU {cpu}, {demand_ns} would be due in band {band} and {supply_ns} can be had; "
+        )?;
+        match largest {
+            0 => write!(f, "what is asked for takes most")?,
+            id => write!(f, "context {id} takes most")?,
+        }
+        write!(f, "; {free_ppm} ppm are free")
+    }
 }
 
 impl Outcome<Created> {
@@ -354,8 +430,8 @@ impl SchedulingContext {
         unbind / unbind_start() -> Outcome<DispatchEffect> = UNBIND, Params::NONE, effect;
 
         /// Other numbers for the same context. What was used stays used.
-        reconfigure / reconfigure_start(spec: &Spec) -> Outcome<DispatchEffect>
-            = RECONFIGURE, Params::reconfigure(spec)?, effect;
+        reconfigure / reconfigure_start(spec: &Spec) -> Outcome<Reconfigured>
+            = RECONFIGURE, Params::reconfigure(spec)?, reconfigured;
 
         /// Takes the time back, wherever it is. This capability sees `revoked` from now on, all others `staleGeneration`.
         revoke / revoke_start() -> Outcome<DispatchEffect> = REVOKE, Params::NONE, effect;
@@ -405,6 +481,14 @@ fn effect(answer: Results<'_>) -> Result<Outcome<DispatchEffect>> {
     })
 }
 
+fn reconfigured(answer: Results<'_>) -> Result<Outcome<Reconfigured>> {
+    read::<_, scheduling_context_reconfigure_results::Owned>(answer.bytes, |answer| {
+        let effect = answer.get_dispatch_effect().ok()?;
+        let witness = Witness::of(answer.get_witness().ok()?)?;
+        Some(Outcome { result: answer.get_result().ok()?, value: Reconfigured { effect, witness } })
+    })
+}
+
 fn info(answer: Results<'_>) -> Result<Outcome<ContextInfo>> {
     read::<_, scheduling_context_info_results::Owned>(answer.bytes, |answer| {
         Some(Outcome { result: answer.get_result().ok()?, value: ContextInfo::of(answer.get_info().ok()?)? })
@@ -421,6 +505,7 @@ fn created(answer: Results<'_>) -> Result<Outcome<Created>> {
                 id: answer.get_context_id(),
                 generation: answer.get_generation(),
                 free_ppm: answer.get_free_ppm(),
+                witness: Witness::of(answer.get_witness().ok()?)?,
                 context,
             },
         })

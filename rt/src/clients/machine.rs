@@ -5,11 +5,12 @@ use alloc_crate::vec::Vec;
 
 use schema::messages_capnp::{
     boot_manifest_read_params, boot_manifest_read_results, factory_create_memory_object_params,
-    factory_create_session_params, power_off_params, user_session_info_results, user_session_logout_results,
+    factory_create_session_params, power_off_params, user_session_info_results, user_session_kill_params,
+    user_session_logout_results, user_session_quotas_results,
 };
 
 use super::call::{RESULTS_BYTES, call, invoke, invoke_with, read};
-use super::{Endpoint, MemoryObject, Outcome};
+use super::{Endpoint, MemoryObject, Outcome, ProcessInfo};
 use crate::error::{Error, Result};
 use crate::tls;
 
@@ -39,11 +40,33 @@ impl Factory {
         Ok(MemoryObject(results.cap()?))
     }
 
-    /// A new session for `name`.
+    /// A new session for `name`, inside this process's own.
     pub fn session(&self, name: &str) -> Result<UserSession> {
-        let (mut params, mut room) = ([0; 128], [0; RESULTS_BYTES]);
-        let more = schema::words::text(name.len());
-        let fill = |mut params: factory_create_session_params::Builder<'_>| params.set_name(name);
+        self.make_session(name, false, &[])
+    }
+
+    /// The same for guests, who get nothing of the memory that is kept for operators.
+    pub fn guest_session(&self, name: &str) -> Result<UserSession> {
+        self.make_session(name, true, &[])
+    }
+
+    /// The same with at most so much of each quota, in the order in which [`UserSession::quotas`] lists them; 0: what a session gets by itself,
+    /// which is also the most.
+    pub fn limited_session(&self, name: &str, limits: &[u64]) -> Result<UserSession> {
+        self.make_session(name, true, limits)
+    }
+
+    fn make_session(&self, name: &str, is_guest: bool, limits: &[u64]) -> Result<UserSession> {
+        let (mut params, mut room) = ([0; 256], [0; RESULTS_BYTES]);
+        let more = schema::words::text(name.len()) + limits.len();
+        let fill = |mut params: factory_create_session_params::Builder<'_>| {
+            params.set_name(name);
+            params.set_guest(is_guest);
+            if !limits.is_empty() {
+                let mut list = params.init_limits(limits.len() as u32);
+                limits.iter().zip(0..).for_each(|(limit, at)| list.set(at, *limit));
+            }
+        };
         let len = schema::encode::<factory_create_session_params::Owned>(&mut params, more, fill)
             .map_err(|_| abi::TransportError::TooLong)?;
         let results = call(&tls::current().client, self.0.id(), 2, &params[..len], &mut room)?;
@@ -107,6 +130,17 @@ pub struct Logout {
     pub donation_inflight_skipped: u32,
 }
 
+/// One of a session's quotas.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Quota {
+    /// Of what.
+    pub name: String,
+    /// What is used.
+    pub used: u64,
+    /// What may be.
+    pub limit: u64,
+}
+
 impl UserSession {
     /// Who it is.
     pub fn info(&self) -> Result<SessionInfo> {
@@ -130,5 +164,32 @@ impl UserSession {
             Some(Outcome { result: results.get_result().ok()?, value })
         })?;
         outcome.ok()
+    }
+
+    /// Its processes and those of sessions inside it, whoever started them.
+    pub fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        super::system::processes(self.0.id(), 2)
+    }
+
+    /// Ends one of them.
+    pub fn kill(&self, pid: u32) -> Result<()> {
+        let mut room = [0; RESULTS_BYTES];
+        let fill = |mut params: user_session_kill_params::Builder<'_>| params.set_pid(pid);
+        invoke_with::<user_session_kill_params::Owned>(self.0.id(), 3, &mut room, fill)?;
+        Ok(())
+    }
+
+    /// What it and those inside it use together, and what they may.
+    pub fn quotas(&self) -> Result<Vec<Quota>> {
+        let mut room = [0; 512];
+        let results = invoke(self.0.id(), 4, &mut room)?;
+        read::<_, user_session_quotas_results::Owned>(results.bytes, |results| {
+            let mut list = Vec::new();
+            for quota in results.get_quotas().ok()? {
+                let name = quota.get_name().ok()?.to_str().ok()?.into();
+                list.push(Quota { name, used: quota.get_used(), limit: quota.get_limit() });
+            }
+            Some(list)
+        })
     }
 }

@@ -129,18 +129,17 @@ impl<'a> Command<'a> {
 
     /// Grants everything that this process was born with, under the same names and with the same rights, except what `is_left_out` says
     /// and the handle to the process itself: each has its own.
-    pub fn grant_all(mut self, is_left_out: impl Fn(&abi::CapSetEntry) -> bool) -> Command<'a> {
-        for entry in crate::caps::granted().iter().filter(|entry| !is_left_out(entry)) {
-            if crate::caps::name_of(entry) == "self" {
-                continue;
-            }
+    pub fn grant_all(self, is_left_out: impl Fn(&abi::CapSetEntry) -> bool) -> Command<'a> {
+        self.grant_each(|entry| (!is_left_out(entry)).then_some(entry.rights))
+    }
+
+    /// As [`Command::grant_all`], each with the rights that `rights` says, or not at all.
+    pub fn grant_each(mut self, rights: impl Fn(&abi::CapSetEntry) -> Option<u16>) -> Command<'a> {
+        for entry in crate::caps::granted() {
+            let name = crate::caps::name_of(entry);
+            let Some(rights) = rights(entry).filter(|_| name != "self") else { continue };
             let cap = if is_own(entry.interface) { CapId::new(entry.interface, 0) } else { entry.cap };
-            self.grants.push(Grant {
-                name: crate::caps::name_of(entry),
-                cap,
-                rights: entry.rights,
-                badge: 0,
-            });
+            self.grants.push(Grant { name, cap, rights, badge: 0 });
         }
         self
     }

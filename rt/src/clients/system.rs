@@ -6,11 +6,12 @@ use alloc_crate::vec::Vec;
 use capnp::traits::Owned;
 use schema::messages_capnp::{
     ThreadState, list_params, system_info_contexts_results, system_info_counters_results,
-    system_info_cpus_results, system_info_info_params, system_info_info_results,
-    system_info_processes_results, system_info_threads_results,
+    system_info_cpus_results, system_info_fail_allocation_params, system_info_fail_allocation_results,
+    system_info_info_params, system_info_info_results, system_info_processes_results,
+    system_info_threads_results,
 };
 
-use super::call::{invoke_with, read};
+use super::call::{RESULTS_BYTES, invoke_with, read};
 use super::{ContextListing, ProcessInfo};
 use crate::error::{Error, Result};
 
@@ -82,6 +83,8 @@ pub struct ThreadInfo {
     pub migrations: u64,
     /// How long it waited for a CPU.
     pub runnable_ns: u64,
+    /// How long it waited for a refill of its budget.
+    pub throttled_ns: u64,
 }
 
 /// A CPU as it is now.
@@ -97,6 +100,8 @@ pub struct CpuInfo {
     pub busy_ns: u64,
     /// Time in interrupts.
     pub interrupt_ns: u64,
+    /// Of that, what served threads, who pay for it; the rest is nobody's.
+    pub interrupt_owned_ns: u64,
     /// Switches between threads.
     pub switches: u64,
     /// Threads that it took from others.
@@ -154,17 +159,13 @@ impl SystemInfo {
 
     /// Every process.
     pub fn processes(&self) -> Result<Vec<ProcessInfo>> {
-        self.list::<_, system_info_processes_results::Owned>(1, |results, list| {
-            for info in results.get_processes().ok()? {
-                list.push(ProcessInfo::of(info)?);
-            }
-            Some(results.get_more())
-        })
+        processes(self.0.id(), 1)
     }
 
     /// Every thread.
     pub fn threads(&self) -> Result<Vec<ThreadInfo>> {
-        self.list::<_, system_info_threads_results::Owned>(2, |results, list| {
+        let next = |list: &[ThreadInfo]| list.last().map_or(0, |last| last.tid + 1);
+        list_from::<_, system_info_threads_results::Owned>(self.0.id(), 2, next, |results, list| {
             for info in results.get_threads().ok()? {
                 list.push(ThreadInfo {
                     pid: info.get_pid(),
@@ -181,6 +182,7 @@ impl SystemInfo {
                     preemptions: info.get_preemptions(),
                     migrations: info.get_migrations(),
                     runnable_ns: info.get_runnable_ns(),
+                    throttled_ns: info.get_throttled_ns(),
                 });
             }
             Some(results.get_more())
@@ -197,6 +199,7 @@ impl SystemInfo {
                     idle_ns: info.get_idle_ns(),
                     busy_ns: info.get_busy_ns(),
                     interrupt_ns: info.get_interrupt_ns(),
+                    interrupt_owned_ns: info.get_interrupt_owned_ns(),
                     switches: info.get_switches(),
                     steals: info.get_steals(),
                     queued: info.get_queued(),
@@ -228,26 +231,59 @@ impl SystemInfo {
         })
     }
 
+    /// For tests of the kernel: the `after`th allocation that it makes for this process from now on fails, none if that is 0. Says how many
+    /// there were since this was asked last, and whether one failed.
+    pub fn fail_allocation(&self, after: u64) -> Result<(u64, bool)> {
+        let mut room = [0; RESULTS_BYTES];
+        let fill = |mut params: system_info_fail_allocation_params::Builder<'_>| params.set_after(after);
+        let results =
+            invoke_with::<system_info_fail_allocation_params::Owned>(self.0.id(), 6, &mut room, fill)?;
+        read::<_, system_info_fail_allocation_results::Owned>(results.bytes, |results| {
+            Some((results.get_seen(), results.get_failed()))
+        })
+    }
+
     /// Reads a list piece by piece; `add` adds one piece and says whether there is more.
     fn list<T, R: Owned>(
         &self,
         method: u32,
-        mut add: impl FnMut(R::Reader<'_>, &mut Vec<T>) -> Option<bool>,
+        add: impl FnMut(R::Reader<'_>, &mut Vec<T>) -> Option<bool>,
     ) -> Result<Vec<T>> {
-        let mut list = Vec::new();
-        let mut room = alloc_crate::vec![0; abi::MAX_MESSAGE_BYTES];
-        loop {
-            let start = list.len();
-            let results = invoke_with::<list_params::Owned>(self.0.id(), method, &mut room, |mut params| {
-                params.set_start(start as u32);
-            })?;
-            let has_more = read::<_, R>(results.bytes, |results| add(results, &mut list))?;
-            if !has_more {
-                return Ok(list);
-            }
-            if list.len() == start {
-                return Err(Error::BadReply);
-            }
+        list_from::<T, R>(self.0.id(), method, |list| list.len() as u32, add)
+    }
+}
+
+/// Reads a list by capability `cap`, piece by piece; `next` says where to go on after what was read, `add` adds a piece and says whether there is
+/// more.
+pub(super) fn list_from<T, R: Owned>(
+    cap: abi::CapId,
+    method: u32,
+    next: impl Fn(&[T]) -> u32,
+    mut add: impl FnMut(R::Reader<'_>, &mut Vec<T>) -> Option<bool>,
+) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    let mut room = alloc_crate::vec![0; abi::MAX_MESSAGE_BYTES];
+    loop {
+        let (start, count) = (next(&list), list.len());
+        let results =
+            invoke_with::<list_params::Owned>(cap, method, &mut room, |mut params| params.set_start(start))?;
+        let has_more = read::<_, R>(results.bytes, |results| add(results, &mut list))?;
+        if !has_more {
+            return Ok(list);
+        }
+        if list.len() == count {
+            return Err(Error::BadReply);
         }
     }
+}
+
+/// Processes, as method `method` of `cap` lists them.
+pub(super) fn processes(cap: abi::CapId, method: u32) -> Result<Vec<ProcessInfo>> {
+    let next = |list: &[ProcessInfo]| list.last().map_or(0, |last| last.pid + 1);
+    list_from::<_, system_info_processes_results::Owned>(cap, method, next, |results, list| {
+        for info in results.get_processes().ok()? {
+            list.push(ProcessInfo::of(info)?);
+        }
+        Some(results.get_more())
+    })
 }

@@ -442,8 +442,25 @@ pub(crate) fn virtual_slice(weight: u16, class: LatencyClass) -> f64 {
 /// F-04, restated: the slice of a class.
 pub(crate) fn slice(class: LatencyClass) -> f64 {
     match class {
-        LatencyClass::Interactive => 5e6,
-        LatencyClass::Normal | LatencyClass::IpcServer => 10e6,
-        LatencyClass::Batch => 40e6,
+        LatencyClass::Interactive => 1.5e6,
+        LatencyClass::Normal | LatencyClass::IpcServer => 3e6,
+        LatencyClass::Batch => 12e6,
+    }
+}
+
+/// Makes `spec` fit beside `others` on one CPU: first as small as need be, then in the highest band.
+pub(crate) fn made_to_fit(mut spec: Spec, others: &[Spec]) -> Spec {
+    let wanted_ns = spec.budget_ns;
+    loop {
+        let demands = others.iter().chain([&spec]).zip(1..);
+        let mut demands: Vec<_> = demands.map(|(spec, id)| Overheads::NONE.demand(id, spec)).collect();
+        if judge_all(&mut demands, 0, CpuId::FIRST).is_ok() {
+            return spec;
+        }
+        spec.budget_ns /= 2;
+        if spec.budget_ns < MIN_BUDGET_NS {
+            assert_ne!(spec.criticality, MAX_CRITICALITY, "nothing fits");
+            (spec.budget_ns, spec.criticality) = (wanted_ns, MAX_CRITICALITY);
+        }
     }
 }

@@ -426,7 +426,7 @@ impl World {
         }
         let context = self.contexts.swap_remove(context as usize % self.contexts.len());
         let (id, at_home) = (context.identity().id, !context.is_hosted() && context.home().index() == cpu);
-        match self.cpus[cpu].retire(context) {
+        match self.cpus[cpu].retire(context, self.now) {
             Ok(_) => {
                 assert!(at_home);
                 self.promises.remove(&id);
@@ -512,7 +512,8 @@ impl World {
         let mut waits = false;
         self.cpus[cpu].for_each_queued_context(|ticket, _| waits |= ticket.thread == thread);
         has |= waits;
-        let taken = self.cpus[cpu].take_context(thread, self.now);
+        let ticket = self.cpus[cpu].find(thread);
+        let taken = self.cpus[cpu].take_context(&ticket, self.now);
         assert_eq!(taken.is_some(), has, "S-09: found if and only if it is here: {thread}");
         let Some(Taken { context, effect, stopped }) = taken else { return };
         self.contexts.push(context);
@@ -528,7 +529,8 @@ impl World {
     fn yield_to(&mut self, cpu: usize, thread: u64) {
         let thread = ThreadId(thread % self.next_id.max(1));
         let before = self.cpus[cpu].current();
-        if let Ok(decision) = self.cpus[cpu].yield_to(thread, self.now) {
+        let ticket = self.cpus[cpu].find(thread);
+        if let Ok(decision) = self.cpus[cpu].yield_to(&ticket, self.now) {
             assert_ne!(decision.run, before, "somebody else was ready");
             assert!(decision.switched && self.cpus[cpu].current_is_guaranteed());
             self.carry_out(cpu, decision);
@@ -565,7 +567,7 @@ impl World {
         }
         let context = self.contexts.swap_remove(context as usize % self.contexts.len());
         let before = context.info(self.now);
-        match self.cpus[cpu].host(context) {
+        match self.cpus[cpu].host(context, self.now) {
             Ok(context) => {
                 assert_eq!((context.home().index(), context.origin()), (cpu, before.origin));
                 assert_eq!(self.guests.insert(before.identity.id, cpu), None);
@@ -584,7 +586,7 @@ impl World {
         }
         let context = self.contexts.swap_remove(context as usize % self.contexts.len());
         let id = context.identity().id;
-        let context = self.cpus[cpu].unhost(context);
+        let context = self.cpus[cpu].unhost(context, self.now);
         if self.guests.get(&id) == Some(&cpu) {
             assert!(!context.is_hosted());
             self.guests.remove(&id);

@@ -54,6 +54,8 @@ pub(super) struct Checker {
     has_contexts: bool,
     /// What injected faults may have added to any wait.
     allowed_delay_ns: u64,
+    /// Time passes as the core was told: then every promise is kept to the nanosecond.
+    is_exact: bool,
     /// Last seen clock of each CPU.
     clocks: Vec<i64>,
     starved: Option<Broken>,
@@ -72,6 +74,7 @@ impl Checker {
             largest_slice: 0,
             has_contexts: false,
             allowed_delay_ns: 0,
+            is_exact: false,
             clocks: Vec::new(),
             starved: None,
         }
@@ -111,6 +114,12 @@ impl Checker {
 
     pub(super) fn allow_delay(&mut self, delay_ns: u64) {
         self.allowed_delay_ns += delay_ns;
+        self.is_exact = false;
+    }
+
+    /// From here on promises are checked, until something happens that no promise is made about.
+    pub(super) fn hold_to_promises(&mut self, is_exact: bool) {
+        self.is_exact = is_exact;
     }
 
     /// The longest that a thread like this may wait for a CPU.
@@ -165,6 +174,7 @@ impl Engine<'_> {
         match self.checker.level {
             CheckLevel::EveryStep => {
                 self.core_check(touched)?;
+                self.check_promises(touched)?;
                 // A full census costs as much as there are threads; with many, it is taken now and then.
                 let every = (self.threads.len() as u64 / 32).max(1);
                 if !self.checker.steps.is_multiple_of(every) {
@@ -176,6 +186,35 @@ impl Engine<'_> {
             CheckLevel::Every(every) if self.checker.steps.is_multiple_of(every.max(1)) => self.check_all(),
             CheckLevel::Every(_) => Ok(()),
         }
+    }
+
+    /// What a neighbour is owed (S-13, S-14): whoever is ready on a budget has had it by its deadline, whatever others did.
+    fn check_promises(&self, cpu: usize) -> Result<(), SimError> {
+        if !self.checker.is_exact {
+            return Ok(());
+        }
+        let core = &self.cpus[cpu].core;
+        let mut late = None;
+        // Whoever runs has had more than was charged.
+        let mut see = |thread: u64, context: &sched::Context, runs_since_ns: u64| {
+            let head = context.ledger().refills()[0];
+            let due_ns = head.time_ns + context.spec().relative_deadline_ns;
+            let missing_ns = head.amount_ns.saturating_sub(due_ns.saturating_sub(runs_since_ns));
+            if missing_ns > 0 && self.now > due_ns {
+                late = late.take().or(Some(format!(
+                    "S-13: thread {thread} was promised {} ns by {due_ns} ns on cpu{cpu}, and {missing_ns} are missing",
+                    context.spec().budget_ns,
+                )));
+            }
+        };
+        core.for_each_queued_context(|ticket, context| {
+            if ticket.queue == sched::QueueKind::Guaranteed {
+                see(ticket.thread.0, context, sched::FOREVER);
+            }
+        });
+        let running = core.current().zip(core.current_context()).filter(|_| core.current_is_guaranteed());
+        running.iter().for_each(|(thread, context)| see(thread.0, context, core.wall_ns()));
+        late.map_or(Ok(()), |what| Err(self.broken(what)))
     }
 
     /// At the end: whoever still waits has not waited too long either.

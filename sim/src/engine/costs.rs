@@ -23,6 +23,8 @@ pub struct Costs {
     pub cold_cache_ns: u64,
     /// The same to another memory node.
     pub cold_node_ns: u64,
+    /// The interrupt of a timer that a thread has set: that thread pays for it (S-16).
+    pub timer_ns: u64,
 }
 
 const DEFAULTS: &str = include_str!("../../costs.txt");
@@ -59,7 +61,11 @@ impl Costs {
         cold_core_ns: 0,
         cold_cache_ns: 0,
         cold_node_ns: 0,
+        timer_ns: 0,
     };
+
+    /// Nothing but timers that threads set: for timelines of who pays for them.
+    pub const TIMERS: Costs = Costs { timer_ns: 10_000, ..Costs::NONE };
 
     /// The numbers of `sim/costs.txt`.
     ///
@@ -112,7 +118,7 @@ impl Costs {
         }
     }
 
-    const NAMES: [&'static str; 8] = [
+    const NAMES: [&'static str; 9] = [
         "switch_ns",
         "address_space_ns",
         "ipi_ns",
@@ -121,6 +127,7 @@ impl Costs {
         "cold_core_ns",
         "cold_cache_ns",
         "cold_node_ns",
+        "timer_ns",
     ];
 
     fn field(&mut self, name: &str) -> Option<&mut u64> {
@@ -133,6 +140,7 @@ impl Costs {
             "cold_core_ns" => &mut self.cold_core_ns,
             "cold_cache_ns" => &mut self.cold_cache_ns,
             "cold_node_ns" => &mut self.cold_node_ns,
+            "timer_ns" => &mut self.timer_ns,
             _ => return None,
         })
     }

@@ -53,7 +53,9 @@ impl Engine<'_> {
         owner.set_allowed(allowed).expect("the parser refuses empty CPU lists");
         let mut holds = None;
         if let Some(wish) = &definition.context {
-            match self.admit(definition, &allowed) {
+            // Children of even definitions follow each other as the threads of a template do; those of odd ones have nothing to do with each other.
+            let lineage = if parent.is_some() && spec.is_multiple_of(2) { spec as u64 + 1 } else { 0 };
+            match self.admit(definition, &allowed, lineage) {
                 Ok(context) => {
                     let id = context.identity().id;
                     holds = Some(id);
@@ -84,6 +86,8 @@ impl Engine<'_> {
             answered: None,
             holds,
             last_ran: None,
+            is_due: false,
+            owed_ns: 0,
             queued_at: None,
         });
         self.live += 1;
@@ -94,7 +98,12 @@ impl Engine<'_> {
     }
 
     /// Asks the allowed CPUs for a context: the wished one first, then the emptiest.
-    fn admit(&mut self, definition: &ThreadSpec, allowed: &CpuMask) -> Result<Box<Context>, AdmissionError> {
+    fn admit(
+        &mut self,
+        definition: &ThreadSpec,
+        allowed: &CpuMask,
+        lineage: u64,
+    ) -> Result<Box<Context>, AdmissionError> {
         let wish = definition.context.as_ref().expect("only called for threads with a context");
         let spec = spec_of(wish, *allowed);
         let identity = ContextId { id: self.next_context, generation: 0 };
@@ -103,7 +112,7 @@ impl Engine<'_> {
         homes
             .sort_by_key(|cpu| (definition.home != Some(*cpu as u32), self.cpus[*cpu].core.reserved(), *cpu));
         let mut refusal = None;
-        let mut proposal = Proposal::new(identity, spec);
+        let mut proposal = Proposal::new(identity, spec).of_line(lineage);
         for cpu in homes {
             match self.cpus[cpu].core.admit(proposal, self.now) {
                 Ok(context) => {
@@ -322,8 +331,30 @@ impl Engine<'_> {
         }
     }
 
+    /// The timer of a sleeping thread interrupts the CPU where it was set, if that takes time; the thread is woken at its end, and owes it (S-16).
+    /// Says which CPU that is. `None`: it takes no time, or is over.
+    pub(super) fn timer_interrupt(&mut self, thread: u32) -> Option<usize> {
+        let cost_ns = self.options.costs.timer_ns;
+        let state = &mut self.threads[thread as usize];
+        let sleeps = matches!(state.parked, Some((_, Wait::Sleep)));
+        if cost_ns == 0 || !sleeps || std::mem::take(&mut state.is_due) {
+            return None;
+        }
+        let cpu = state.last_ran?.index();
+        (state.is_due, state.owed_ns) = (true, state.owed_ns + cost_ns);
+        self.sync(cpu);
+        self.overhead(cpu, cost_ns);
+        self.cpus[cpu].core.note_service(cost_ns, 0, self.now);
+        self.arm(cpu);
+        Some(cpu)
+    }
+
     /// Asks the core whether it is time for somebody else.
     pub(super) fn look(&mut self, cpu: usize) {
+        while let Some(missed) = self.cpus[cpu].core.next_missed(self.now) {
+            self.counters.misses += 1;
+            self.record(self.now, cpu, Kind::Fault { thread: missed.thread.0 as u32 });
+        }
         match self.cpus[cpu].core.timer(self.now) {
             Effect::Dispatch => self.dispatch(cpu),
             Effect::Keep => self.arm(cpu),

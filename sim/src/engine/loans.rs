@@ -140,7 +140,7 @@ impl Engine<'_> {
         let mut hosts: Vec<usize> = both.iter().map(CpuId::index).collect();
         hosts.sort_by_key(|cpu| (self.cpus[*cpu].core.reserved(), *cpu));
         for host in hosts {
-            match self.cpus[host].core.host(context) {
+            match self.cpus[host].core.host(context, self.now) {
                 Ok(guest) => return Ok(guest),
                 Err((_, back)) => context = back,
             }
@@ -247,7 +247,8 @@ impl Engine<'_> {
             thread.queued_at = Some((self.now, self.overhead_ns));
         }
         self.sync(cpu);
-        let taken = self.cpus[cpu].core.take_context(sched::ThreadId(holder.into()), self.now);
+        let ticket = self.cpus[cpu].core.find(sched::ThreadId(holder.into()));
+        let taken = self.cpus[cpu].core.take_context(&ticket, self.now);
         let Taken { context, effect, stopped } = taken.expect("the record says who has the box");
         assert!(stopped.is_none(), "nobody here runs on contexts only");
         self.react(cpu, effect, false);
@@ -257,7 +258,7 @@ impl Engine<'_> {
     /// A guest goes home.
     fn send_home(&mut self, context: Box<Context>) -> Box<Context> {
         let at = context.home().index();
-        self.cpus[at].core.unhost(context)
+        self.cpus[at].core.unhost(context, self.now)
     }
 
     /// The loan at `at` ends, and those above it: the lender, who waits, has its context back.
@@ -269,7 +270,7 @@ impl Engine<'_> {
         }
         if self.options.plant == Some(super::Plant::FreshLoan) && !context.is_hosted() {
             let home = &mut self.cpus[context.home().index()].core;
-            let proposal = home.retire(context).expect("it is at home");
+            let proposal = home.retire(context, self.now).expect("it is at home");
             context = home.admit(proposal, self.now).expect("there was room for it");
         }
         let lender = self.records[&id].loans[at].lender;

@@ -42,6 +42,8 @@ pub struct Options {
     pub faults: Faults,
     /// A bug in the engine itself, to show that the checks find it.
     pub plant: Option<Plant>,
+    /// A context that is refused at the start is done without, and counted; otherwise the run is refused.
+    pub lenient: bool,
 }
 
 /// Bugs that tests plant to see them caught.
@@ -57,6 +59,8 @@ pub enum Plant {
     KeptLoan,
     /// A loan that comes back is full again.
     FreshLoan,
+    /// What a context used is forgotten when it goes: the next one has it again.
+    ForgottenUse,
 }
 
 impl Options {
@@ -65,9 +69,17 @@ impl Options {
     pub fn of(scenario: &Scenario) -> Options {
         let costs = match scenario.costs {
             crate::scenario::CostsName::None => Costs::NONE,
+            crate::scenario::CostsName::Timers => Costs::TIMERS,
             crate::scenario::CostsName::Default => Costs::defaults(),
         };
-        Options { costs, record: true, check: CheckLevel::EveryStep, faults: Faults::default(), plant: None }
+        Options {
+            costs,
+            record: true,
+            check: CheckLevel::EveryStep,
+            faults: Faults::default(),
+            plant: None,
+            lenient: false,
+        }
     }
 }
 
@@ -151,6 +163,8 @@ pub struct Counters {
     pub forgiven_ns: u64,
     /// Budgets that ran dry.
     pub depletions: u64,
+    /// Deadlines that passed before their budget was served.
+    pub misses: u64,
     /// Timers that were made to fail or come late.
     pub injected: u64,
     /// Contexts that a fork could not get, and new parameters that did not fit.
@@ -262,6 +276,10 @@ pub(crate) struct Thread {
     /// The context that it has, its own or on loan.
     holds: Option<u64>,
     last_ran: Option<CpuId>,
+    /// Its timer's interrupt is under way.
+    is_due: bool,
+    /// What interrupts did on its behalf, and it has not paid for.
+    owed_ns: u64,
     /// Since when it waits for a CPU, and how much overhead there had been by then.
     queued_at: Option<(u64, u64)>,
 }
@@ -442,6 +460,9 @@ impl<'a> Engine<'a> {
             overhead_ns: 0,
             options,
         };
+        let Faults { lost_tick, late_timer, late_ipi, busy_lock: _ } = engine.options.faults;
+        let is_punctual = engine.options.costs == Costs::NONE && lost_tick + late_timer + late_ipi == 0;
+        engine.checker.hold_to_promises(is_punctual);
         engine.set_up()?;
         Ok(engine)
     }
@@ -449,7 +470,7 @@ impl<'a> Engine<'a> {
     fn set_up(&mut self) -> Result<(), SimError> {
         for (spec, thread) in self.scenario.threads.iter().enumerate() {
             for instance in 0..thread.count {
-                let index = self.create(spec, instance, None, true)?;
+                let index = self.create(spec, instance, None, !self.options.lenient)?;
                 self.push(thread.start_ns, Event::Wake { thread: index, version: 0 });
             }
         }
@@ -556,6 +577,10 @@ impl<'a> Engine<'a> {
             Event::Wake { thread, version } => {
                 if self.threads[thread as usize].wake_version != version {
                     return Ok(None);
+                }
+                if let Some(cpu) = self.timer_interrupt(thread) {
+                    self.push(self.now + self.options.costs.timer_ns, event);
+                    return Ok(Some(cpu));
                 }
                 let cpu = self.wake(thread, None, false);
                 Ok(cpu)

@@ -132,6 +132,10 @@ impl Engine<'_> {
 
     /// The running thread waits; answers the version that a wake-up must name.
     pub(super) fn park(&mut self, cpu: usize, index: u32, wait: Wait) -> u32 {
+        match std::mem::take(&mut self.threads[index as usize].owed_ns) {
+            0 => {}
+            owed_ns => self.cpus[cpu].core.pay(owed_ns, self.now),
+        }
         let blocked = self.cpus[cpu].core.block(self.now).expect("the thread that makes steps is running");
         let thread = &mut self.threads[index as usize];
         thread.parked = Some((blocked, wait));
@@ -299,6 +303,12 @@ impl Engine<'_> {
             return;
         }
         let home = context.home().index();
-        self.cpus[home].core.retire(context).expect("a context goes back to the CPU that admitted it");
+        self.cpus[home]
+            .core
+            .retire(context, self.now)
+            .expect("a context goes back to the CPU that admitted it");
+        if self.options.plant == Some(super::Plant::ForgottenUse) {
+            self.cpus[home].core.forget_leaving();
+        }
     }
 }

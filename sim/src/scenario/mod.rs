@@ -81,6 +81,8 @@ words! {
         Default = "default",
         /// Nothing: for timelines derived by hand.
         None = "none",
+        /// Nothing but the interrupts of timers that threads set, 10 us each.
+        Timers = "timers",
     }
 }
 

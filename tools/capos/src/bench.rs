@@ -49,6 +49,14 @@ const BESIDE: [(&str, &str, u64); 3] = [
     ("revoke-among-500", "revoke-among-10", 105),
 ];
 
+/// Making a context beside so many others (S-14), and the most that it may take. The rows are bounds, so they fail the run.
+const ADMISSIONS: [(&str, u64); 4] = [
+    ("admission-at-1", 20_000),
+    ("admission-at-8", 60_000),
+    ("admission-at-64", 200_000),
+    ("admission-at-128", 500_000),
+];
+
 /// How much a row may grow over the history before `--check` fails, in percent. The counts are exact; this leaves room for compilers.
 const GROWTH_PERCENT_MAX: u64 = 10;
 /// The kernel's past.
@@ -70,7 +78,7 @@ pub enum Then {
 /// # Errors
 /// When the guest does not build or run, a row is missing, or (with [`Then::Check`]) one has grown.
 pub fn run(project: &Project, cpu: &str, then: Then) -> Result<(), Problem> {
-    let variant = Variant { bench: true, feature: None };
+    let variant = Variant { bench: true, ..Variant::default() };
     let (kernel, image) = package::prepare(project, &variant, &project.manifest("bench"), true)?;
     let medium = Medium::Kernel { kernel, image };
     let mut figures = Vec::new();
@@ -115,6 +123,17 @@ pub fn run(project: &Project, cpu: &str, then: Then) -> Result<(), Problem> {
         show(&row, ours, past.iter().rev().find(|(known, _)| known == name).map(|(_, count)| *count));
         let ratio = theirs as f64 / ours as f64;
         let _ = writeln!(table, "{name}\t{ours}\t{other}\t{theirs}\tinstructions\tlower\t{ratio:.2}");
+    }
+    for (name, most) in ADMISSIONS {
+        let Some((_, ours)) = figures.iter().find(|(known, _)| known == name) else {
+            return Err(Problem(format!("the guest printed no row `{name}`; see target/logs/bench-1.log")));
+        };
+        let row = Row { name, linux: None, target: most };
+        show(&row, *ours, past.iter().rev().find(|(known, _)| known == name).map(|(_, count)| *count));
+        let _ = writeln!(table, "{name}\t{ours}\tbound\t{most}\tinstructions\tlower\t1.00");
+        if *ours > most {
+            return Err(Problem(format!("{name}: {ours} instructions, and {most} are the most (S-14)")));
+        }
     }
     write_file(&project.output("bench", "bench-kernel.tsv")?, table.as_bytes())?;
     match then {

@@ -1,5 +1,6 @@
 //! Builds what runs in the machine: the kernel and the programs, with the host's toolchain and flags of their own.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -7,7 +8,13 @@ use crate::Problem;
 use crate::place::{Project, cannot};
 
 /// Frame pointers for backtraces; no red zone, because interrupts come at any time.
-const RUSTFLAGS: &str = "-C force-frame-pointers=yes -C no-redzone=yes";
+const RUSTFLAGS: [&str; 2] = ["-Cforce-frame-pointers=yes", "-Cno-redzone=yes"];
+/// What separates them in `CARGO_ENCODED_RUSTFLAGS`, which takes paths with spaces too.
+const FLAG_END: &str = "\x1f";
+
+/// The cargo profile with assertions, and the one that is optimised as far as it goes, without them.
+pub(crate) const PROFILE: &str = "guest";
+pub(crate) const BENCH_PROFILE: &str = "guest-bench";
 
 /// What the names of planted bugs begin with, as features of the kernel.
 pub const PLANTED_PREFIX: &str = "planted-";
@@ -19,25 +26,38 @@ const MEASURED: &[u8] = b"measured_dispatches";
 /// Which build of the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variant {
-    /// Optimised as far as it goes, without debug assertions.
+    /// Kernel and programs optimised as far as it goes, without debug assertions.
     pub bench: bool,
+    /// The kernel so, and the programs, which judge it, with their assertions.
+    pub release: bool,
     /// A feature of the kernel: [`MEASURE`], or a planted bug for tests that must catch it.
     pub feature: Option<String>,
 }
 
 impl Variant {
-    /// The cargo profile.
-    #[must_use]
-    pub fn profile(&self) -> &'static str {
-        if self.bench { "guest-bench" } else { "guest" }
+    /// The cargo profile of the kernel.
+    fn kernel_profile(&self) -> &'static str {
+        if self.bench || self.release { BENCH_PROFILE } else { PROFILE }
+    }
+
+    /// The cargo profile of the programs.
+    fn program_profile(&self) -> &'static str {
+        if self.bench { BENCH_PROFILE } else { PROFILE }
     }
 
     /// What file names of this variant end with.
     #[must_use]
     pub fn suffix(&self) -> String {
-        let bench = if self.bench { "-bench" } else { "" };
-        let feature = self.feature.as_ref().map(|name| format!("-{name}"));
-        format!("{bench}{}", feature.unwrap_or_default())
+        let profile = match self {
+            Variant { bench: true, .. } => "-bench",
+            Variant { release: true, .. } => "-release",
+            _ => "",
+        };
+        format!("{profile}{}", self.feature_suffix())
+    }
+
+    fn feature_suffix(&self) -> String {
+        self.feature.as_ref().map(|name| format!("-{name}")).unwrap_or_default()
     }
 
     /// The same without a feature: programs have none.
@@ -53,16 +73,62 @@ impl Variant {
     /// A program that was built.
     #[must_use]
     pub fn program(&self, project: &Project, name: &str) -> PathBuf {
-        let clean = self.clean();
-        clean.target(project).join(clean.profile()).join(name)
+        self.clean().target(project).join(self.program_profile()).join(name)
     }
 
     /// The kernel that was built.
     #[must_use]
     pub fn kernel(&self, project: &Project) -> PathBuf {
-        let folder = self.target(project).join(self.profile());
-        folder.join(format!("kernel{}", self.suffix().trim_start_matches("-bench")))
+        let folder = self.target(project).join(self.kernel_profile());
+        folder.join(format!("kernel{}", self.feature_suffix()))
     }
+}
+
+/// The flags of the compiler. What is built is the same to the byte wherever the project, cargo's own folder and the toolchain are (K-24): each has a
+/// name of its own in panics and debug information.
+fn flags(places: &[(PathBuf, String)]) -> OsString {
+    let mut flags = OsString::from(RUSTFLAGS.join(FLAG_END));
+    for (path, name) in places {
+        flags.push(format!("{FLAG_END}--remap-path-prefix="));
+        flags.push(path);
+        flags.push(format!("={name}"));
+    }
+    flags
+}
+
+/// The places that the compiler knows by path, and the name that each has instead. The last that fits counts, so the longest is last.
+fn places(project: &Project, cargo_home: PathBuf) -> Vec<(PathBuf, String)> {
+    let mut places = vec![
+        (project.root.clone(), "/capos".to_owned()),
+        (project.target.clone(), "/capos/target".to_owned()),
+    ];
+    // Cargo names what is behind a link.
+    let registry = cargo_home.join("registry");
+    if let Ok(real) = registry.canonicalize().map(|real| (real != registry).then_some(real)) {
+        places.extend(real.map(|real| (real, "/cargo/registry".to_owned())));
+    }
+    places.push((cargo_home, "/cargo".to_owned()));
+    // Where the library's sources are installed the compiler names them there instead of as it was built.
+    if let (Some(sysroot), Some(version)) = (rustc(&["--print", "sysroot"]), rustc(&["-vV"])) {
+        let hash = version.lines().find_map(|line| line.strip_prefix("commit-hash: ")).unwrap_or("unknown");
+        let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust");
+        places.push((sources, format!("/rustc/{hash}")));
+    }
+    places.sort_by_key(|(path, _)| path.as_os_str().len());
+    places
+}
+
+/// Where cargo keeps the sources of foreign crates.
+pub(crate) fn cargo_home() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
+    std::env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
+}
+
+/// What the compiler says.
+fn rustc(arguments: &[&str]) -> Option<String> {
+    let program = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn cargo(project: &Project) -> Command {
@@ -71,19 +137,43 @@ fn cargo(project: &Project) -> Command {
     command
 }
 
-/// A cargo command for what runs in the machine, with its profile, its flags and its folder.
-fn guest_cargo(project: &Project, variant: &Variant, what: &str) -> Command {
-    let mut command = cargo(project);
-    command.args([what, "--locked", "--profile", variant.profile()]);
-    command.arg("--target-dir").arg(variant.target(project)).env("RUSTFLAGS", RUSTFLAGS);
-    // These would take the place of RUSTFLAGS, or of the linker that the kernel's build script speaks to.
-    for name in ["CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
-        command.env_remove(name);
-    }
-    command
+/// How cargo is called for what runs in the machine.
+pub(crate) struct Cargo<'a> {
+    /// What it builds.
+    pub(crate) project: &'a Project,
+    /// Where it keeps foreign crates, if not where it always does; everything must be there.
+    pub(crate) home: Option<&'a Path>,
+    /// Where the built things go.
+    pub(crate) target: &'a Path,
+    /// The profile.
+    pub(crate) profile: &'static str,
 }
 
-fn finish(mut command: Command, what: &str) -> Result<(), Problem> {
+impl<'a> Cargo<'a> {
+    fn new(project: &'a Project, target: &'a Path, profile: &'static str) -> Cargo<'a> {
+        Cargo { project, home: None, target, profile }
+    }
+
+    /// The command, with the flags.
+    pub(crate) fn command(&self, what: &str) -> Command {
+        let mut command = cargo(self.project);
+        command.args([what, "--locked", "--profile", self.profile]).arg("--target-dir").arg(self.target);
+        if let Some(home) = self.home {
+            command.arg("--offline").env("CARGO_HOME", home);
+        }
+        let home = self.home.map_or_else(cargo_home, Path::to_path_buf);
+        command.env("CARGO_ENCODED_RUSTFLAGS", flags(&places(self.project, home)));
+        // Its pieces would be cut differently from one build to the next.
+        command.env("CARGO_INCREMENTAL", "0");
+        // These would change the linker that the kernel's build script speaks to, or the folder.
+        for name in ["CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
+            command.env_remove(name);
+        }
+        command
+    }
+}
+
+pub(crate) fn finish(mut command: Command, what: &str) -> Result<(), Problem> {
     let status = command.status();
     let status = status.map_err(|error| Problem(format!("cannot run cargo: {error}; install Rust")))?;
     if status.success() { Ok(()) } else { Err(Problem(format!("{what}; mend what cargo says above"))) }
@@ -94,16 +184,26 @@ fn finish(mut command: Command, what: &str) -> Result<(), Problem> {
 /// # Errors
 /// When cargo fails; it has said why.
 pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
-    let mut command = guest_cargo(project, &variant.clean(), "build");
-    command.args(["-p", "kernel", "-p", "programs"]);
+    let plain = variant.clean().target(project);
+    let profiles = (variant.kernel_profile(), variant.program_profile());
+    let mut command = Cargo::new(project, &plain, profiles.1).command("build");
+    command.args(["-p", "programs"]);
+    if profiles.0 == profiles.1 {
+        command.args(["-p", "kernel"]);
+    }
     finish(command, "the guest does not build")?;
+    if profiles.0 != profiles.1 {
+        let mut command = Cargo::new(project, &plain, profiles.0).command("build");
+        command.args(["-p", "kernel"]);
+        finish(command, "the kernel does not build")?;
+    }
     let Some(name) = &variant.feature else { return Ok(()) };
-    let mut command = guest_cargo(project, variant, "build");
+    let target = variant.target(project);
+    let mut command = Cargo::new(project, &target, profiles.0).command("build");
     command.args(["-p", "kernel", "--features"]).arg(format!("kernel/{name}"));
     finish(command, &format!("the kernel with the feature `{name}` does not build"))?;
     // The next feature's kernel will be in the same place.
-    let (from, to) =
-        (variant.target(project).join(variant.profile()).join("kernel"), variant.kernel(project));
+    let (from, to) = (target.join(profiles.0).join("kernel"), variant.kernel(project));
     std::fs::copy(&from, &to).map_err(|error| cannot("copy", &from, &error))?;
     if name == MEASURE { costs_nothing(&variant.clean().kernel(project), &to) } else { Ok(()) }
 }
@@ -147,7 +247,8 @@ pub fn build_linux(project: &Project) -> Result<PathBuf, Problem> {
 /// # Errors
 /// When it finds something; it has said what.
 pub fn lint(project: &Project) -> Result<(), Problem> {
-    let mut command = guest_cargo(project, &Variant::default(), "clippy");
+    let target = Variant::default().target(project);
+    let mut command = Cargo::new(project, &target, PROFILE).command("clippy");
     command.args(["-p", "kernel", "-p", "rt", "-p", "programs", "--", "-D", "warnings"]);
     finish(command, "the guest is not clean")
 }
@@ -188,6 +289,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn k_24_the_longest_path_is_renamed_last_and_may_have_spaces() {
+        let project = Project { root: "/home/a b/capos".into(), target: "/t".into() };
+        let places = places(&project, "/home/a b/capos/.cargo".into());
+        let flags = flags(&places).into_string().unwrap();
+        let flags: Vec<&str> = flags.split(FLAG_END).collect();
+        let at = |flag: &str| flags.iter().position(|known| *known == flag).expect(flag);
+        assert_eq!((at(RUSTFLAGS[0]), at(RUSTFLAGS[1])), (0, 1));
+        let (root, home) = ("--remap-path-prefix=/home/a b/capos", "/.cargo=/cargo");
+        assert!(at(&format!("{root}=/capos")) < at(&format!("{root}{home}")));
+        assert!(at("--remap-path-prefix=/t=/capos/target") > 1);
+    }
+
+    #[test]
     fn binaries_are_found_in_metadata() {
         let metadata = br#"{"packages": [
             {"name": "kernel", "targets": [{"kind": ["bin"], "name": "kernel"}]},
@@ -204,10 +318,14 @@ mod tests {
         let project = Project { root: "/p".into(), target: "/p/target".into() };
         let plain = Variant::default();
         assert_eq!(plain.kernel(&project), PathBuf::from("/p/target/guest/guest/kernel"));
-        let odd = Variant { bench: true, feature: Some("planted-x".to_owned()) };
+        let odd = Variant { bench: true, release: false, feature: Some("planted-x".to_owned()) };
         let kernel = "/p/target/guest-planted/guest-bench/kernel-planted-x";
         assert_eq!(odd.kernel(&project), PathBuf::from(kernel));
         assert_eq!(odd.program(&project, "init"), PathBuf::from("/p/target/guest/guest-bench/init"));
         assert_eq!((plain.suffix().as_str(), odd.suffix().as_str()), ("", "-bench-planted-x"));
+        let release = Variant { release: true, ..Variant::default() };
+        assert_eq!(release.kernel(&project), PathBuf::from("/p/target/guest/guest-bench/kernel"));
+        assert_eq!(release.program(&project, "init"), PathBuf::from("/p/target/guest/guest/init"));
+        assert_eq!(release.suffix(), "-release", "its image has the symbols of its own kernel");
     }
 }

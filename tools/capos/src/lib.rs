@@ -7,12 +7,14 @@
 pub mod bench;
 pub mod capture;
 pub mod cpio;
+pub mod elsewhere;
 pub mod guest;
 pub mod iso;
 pub mod linux;
 pub mod manifest;
 pub mod options;
 pub mod package;
+pub mod patience;
 pub mod place;
 pub mod proof;
 pub mod qemu;

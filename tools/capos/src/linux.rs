@@ -32,8 +32,12 @@ const HISTORY: &str = "bench/linux-history.tsv";
 const LIMIT: Duration = Duration::from_secs(600);
 /// Boot options of every Linux: the log on the serial line only if something is wrong, and a panic ends the machine.
 const APPEND: &str = "console=ttyS0 quiet panic=-1";
-/// Under icount, too: other CPUs come up later, by the benchmark, since Linux waits for them without a pause, which stops them there.
-const APPEND_COUNTED: &str = "tsc=reliable maxcpus=1";
+/// Under icount, too.
+const APPEND_COUNTED: &str = "tsc=reliable";
+/// Linux before 6.12 under icount: other CPUs come up later, by the benchmark, since it waits for them without a pause, which stops them there. Later
+/// ones bring them up themselves, and break when one comes up later.
+const APPEND_ALONE: &str = "maxcpus=1";
+const BRINGS_CPUS_UP: (u32, u32) = (6, 12);
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -136,7 +140,7 @@ struct Ours {
 
 impl Ours {
     fn prepare(project: &Project) -> Result<Ours, Problem> {
-        let variant = Variant { bench: true, feature: None };
+        let variant = Variant { bench: true, ..Variant::default() };
         let prepare = |name: &str, build| {
             let (kernel, image) = package::prepare(project, &variant, &project.manifest(name), build)?;
             Ok::<_, Problem>(Medium::Kernel { kernel, image })
@@ -170,6 +174,8 @@ impl Ours {
 struct Linux {
     /// The name of the kernel.
     name: String,
+    /// Its first two numbers.
+    version: (u32, u32),
     medium: Medium,
 }
 
@@ -177,7 +183,8 @@ impl Linux {
     fn prepare(project: &Project) -> Result<Linux, Problem> {
         let kernel = find_kernel(project)?;
         let file = kernel.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let name = format!("Linux {}", file.trim_start_matches("vmlinuz-"));
+        let release = file.trim_start_matches("vmlinuz-");
+        let (name, version) = (format!("Linux {release}"), version_of(release));
         let init = package::strip(&guest::build_linux(project)?)?;
         let nothing = assemble_nothing(project)?;
         let archive = Archive::default()
@@ -189,7 +196,7 @@ impl Linux {
             .program("nothing", &nothing);
         let image = project.output("images", "linux.cpio")?;
         write_file(&image, &archive.finish())?;
-        Ok(Linux { name, medium: Medium::Kernel { kernel, image } })
+        Ok(Linux { name, version, medium: Medium::Kernel { kernel, image } })
     }
 
     /// Boots it for the groups of rows that are named (`bench/linux/src/main.rs`).
@@ -201,7 +208,8 @@ impl Linux {
         groups: &str,
     ) -> Result<String, Problem> {
         let counted = if machine.icount.is_some() { APPEND_COUNTED } else { "" };
-        let append = format!("{APPEND} {counted} {options} -- {groups}");
+        let alone = if machine.icount.is_some() && self.version < BRINGS_CPUS_UP { APPEND_ALONE } else { "" };
+        let append = format!("{APPEND} {counted} {alone} {options} -- {groups}");
         let log = format!("linux-{}-{}", groups.replace(' ', "-"), machine.cpus);
         boot(project, Machine { append, ..machine }, &self.medium, "linux-bench", &log)
     }
@@ -253,6 +261,15 @@ fn scale(project: &Project, ours: &Ours, theirs: &Linux, reps: u32) -> Result<Op
     Ok(Some(scaling))
 }
 
+/// The first two numbers of `6.12.9-1-cloud`; one that does not begin so counts as the newest.
+fn version_of(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(['.', '-', '+']).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+        _ => (u32::MAX, 0),
+    }
+}
+
 /// The newest of the unpacked kernels, or the one that the variable names.
 fn find_kernel(project: &Project) -> Result<PathBuf, Problem> {
     if let Some(path) = std::env::var_os(LINUX_VARIABLE) {
@@ -267,10 +284,13 @@ fn find_kernel(project: &Project) -> Result<PathBuf, Problem> {
     let is_kernel =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"));
     let entries = std::fs::read_dir(&folder).into_iter().flatten();
-    let mut kernels: Vec<PathBuf> =
+    let kernels: Vec<PathBuf> =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_kernel).collect();
-    kernels.sort();
-    kernels.pop().ok_or_else(|| {
+    let release = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (version_of(name.trim_start_matches("vmlinuz-")), name)
+    };
+    kernels.into_iter().max_by_key(release).ok_or_else(|| {
         Problem(format!(
             "no Linux kernel in {}; fetch one with `tools/setup.sh linux`, or name one by {LINUX_VARIABLE}=FILE",
             folder.display()
@@ -291,4 +311,17 @@ fn assemble_nothing(project: &Project) -> Result<Vec<u8>, Problem> {
         return Err(Problem(format!("cc cannot assemble {}: {said}", source.display())));
     }
     std::fs::read(&program).map_err(|error| cannot("read", &program, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers() {
+        assert_eq!(version_of("6.12.95+deb12-cloud-amd64"), (6, 12));
+        assert_eq!(version_of("6.1.0-48-cloud-amd64"), (6, 1));
+        assert!(version_of("6.9.1") < BRINGS_CPUS_UP && version_of("6.12") >= BRINGS_CPUS_UP);
+        assert!(version_of("bzImage") > BRINGS_CPUS_UP, "whoever names a kernel names a new one");
+    }
 }

@@ -13,7 +13,7 @@ use capos::qemu::{Guest, Machine, Medium, Outcome};
 use capos::script::{self, Script};
 use capos::suite::{self, Tally};
 use capos::terminal::{Farewell, converse};
-use capos::{Problem, iso, linux, options, package, twin};
+use capos::{Problem, elsewhere, iso, linux, options, package, twin};
 use clap::{Args, Parser, Subcommand};
 
 /// Memory of a machine, unless somebody says otherwise.
@@ -85,6 +85,8 @@ enum Action {
         #[command(flatten)]
         build: Build,
     },
+    /// Build kernel and a program at another path too: they must be the same, to the byte
+    PathTest,
     /// Make a disc with a proof on it, boot it by BIOS and by UEFI, and judge
     IsoTest(IsoTest),
     /// Count the instructions of the kernel's operations, beside Linux and its own past
@@ -145,6 +147,9 @@ struct Build {
     /// Optimised as far as it goes, without debug assertions
     #[arg(long)]
     bench: bool,
+    /// The kernel so, and the programs with their assertions
+    #[arg(long, conflicts_with = "bench")]
+    release: bool,
     /// With this bug planted in the kernel
     #[arg(long, value_name = "NAME")]
     planted: Option<String>,
@@ -157,7 +162,7 @@ impl Build {
     fn variant(&self) -> Variant {
         let planted = self.planted.as_ref().map(|name| format!("{}{name}", guest::PLANTED_PREFIX));
         let feature = planted.or_else(|| self.measure.then(|| guest::MEASURE.to_owned()));
-        Variant { bench: self.bench, feature }
+        Variant { bench: self.bench, release: self.release, feature }
     }
 }
 
@@ -179,6 +184,12 @@ struct MachineOptions {
     /// Further arguments of QEMU, as they are (`-s -S` waits for gdb)
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     qemu_args: String,
+    /// Words for the manifest's last process, which is a proof's own, instead of those of the manifest
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    args: String,
+    /// The version of a QEMU that tools/setup.sh has unpacked under target/ (default: the system's, or what CAPOS_QEMU names)
+    #[arg(long, value_name = "VERSION")]
+    qemu: Option<u32>,
     /// Save the kernel's scheduling trace: .pftrace (Perfetto), .json (Chrome); the dump is kept beside it (.dump)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -193,7 +204,7 @@ struct MachineOptions {
 }
 
 impl MachineOptions {
-    fn machine(&self, cpus: u32, capture: Option<&Capture>) -> Machine {
+    fn machine(&self, project: &Project, cpus: u32, capture: Option<&Capture>) -> Result<Machine, Problem> {
         let mem_mib = self.mem.unwrap_or(MEM_MIB);
         let (cpu, mut append) = (self.cpu.clone(), self.append.clone());
         let debug = capture.map(Capture::dump);
@@ -201,7 +212,12 @@ impl MachineOptions {
             append = capture::with_trace(&append);
         }
         let extra = self.qemu_args.split_whitespace().map(str::to_owned).collect();
-        Machine { cpus, mem_mib, icount: self.icount, cpu, append, debug, extra, ..Machine::default() }
+        let machine =
+            Machine { cpus, mem_mib, icount: self.icount, cpu, append, debug, extra, ..Machine::default() };
+        match self.qemu {
+            Some(version) => machine.on_qemu(project, version),
+            None => Ok(machine),
+        }
     }
 
     /// The trace that is asked for.
@@ -315,6 +331,7 @@ fn main() -> ExitCode {
         Action::TerminalTest { scripts, no_build } => {
             test_terminal(&project, scripts, !no_build).map(|tally| tell(&tally))
         }
+        Action::PathTest => elsewhere::test(&project).map(|tally| tell(&tally)),
         Action::IsoTest(test) => test_disc(&project, test).map(|tally| tell(&tally)),
         Action::Replay { dumps } => Ok(replay(dumps)),
         Action::Proof { name, boot } => {
@@ -412,7 +429,8 @@ fn name_of(manifest: &Path) -> String {
 /// Builds what the options ask for, and makes the image.
 fn prepare(project: &Project, options: &MachineOptions, manifest: &Path) -> Result<Medium, Problem> {
     let variant = options.build.variant();
-    let (kernel, image) = package::prepare(project, &variant, manifest, !options.no_build)?;
+    let args: Vec<String> = options.args.split_whitespace().map(str::to_owned).collect();
+    let (kernel, image) = package::prepare_with(project, &variant, manifest, &args, !options.no_build)?;
     Ok(Medium::Kernel { kernel, image })
 }
 
@@ -479,7 +497,7 @@ fn run(project: &Project, boot: &Boot) -> Result<ExitCode, Problem> {
     let manifest = project.manifest(&boot.manifest);
     let medium = prepare(project, &boot.options, &manifest)?;
     let log = log_of(project, &boot.options, &name_of(&manifest))?;
-    let machine = boot.options.machine(boot.cpus, capture.as_ref());
+    let machine = boot.options.machine(project, boot.cpus, capture.as_ref())?;
     let default = (!boot.interactive).then_some(boot.options.limit(SECONDS));
     let limit = boot.timeout.or(default).map(Duration::from_secs);
     if boot.interactive {
@@ -604,7 +622,7 @@ fn prove(project: &Project, name: &str, plan: &Plan) -> Result<(), Problem> {
             Some(capture) if numbers.len() > 1 => Some(capture.numbered(cpus)),
             capture => capture.clone(),
         };
-        let machine = options.machine(cpus, capture.as_ref());
+        let machine = options.machine(project, cpus, capture.as_ref())?;
         let (medium, log) = (medium.clone(), log.clone());
         let report = Run { machine, medium, limit, expects: Vec::new(), show, log: log.clone() }.watch()?;
         let saved = save(capture.as_ref());

@@ -112,6 +112,14 @@ impl CompileError {
 /// # Errors
 /// The first thing that is wrong, with its line.
 pub fn compile(file: &str, source: &str) -> Result<Vec<u8>, CompileError> {
+    compile_with(file, source, &[])
+}
+
+/// As [`compile`]; the last process, which is a proof's own, is told `args` instead of what the manifest says, if there are any.
+///
+/// # Errors
+/// The first thing that is wrong, with its line.
+pub fn compile_with(file: &str, source: &str, args: &[String]) -> Result<Vec<u8>, CompileError> {
     let lines = Lines::new(file, source);
     let root = DeTable::parse(source).map_err(|error| CompileError::Syntax {
         file: file.to_owned(),
@@ -120,6 +128,7 @@ pub fn compile(file: &str, source: &str) -> Result<Vec<u8>, CompileError> {
     })?;
     let mut compiler = Compiler { lines, out: Output::default() };
     let name = compiler.file(root.get_ref())?;
+    compiler.out.tell_last(args);
     let bytes = compiler.out.finish(&name, file);
     Manifest::parse(&bytes).map_err(CompileError::Sense)?;
     Ok(bytes)
@@ -167,6 +176,15 @@ impl Output {
         Text { at: at as u32, len: text.len() as u32 }
     }
 
+    /// The last process has these arguments instead of its own, if there are any.
+    fn tell_last(&mut self, args: &[String]) {
+        let line = self.processes.last().map_or(0, |process| process.line);
+        let words: Vec<RawText> = args.iter().map(|arg| RawText { line, text: self.text(arg) }).collect();
+        if let Some(last) = self.processes.last_mut().filter(|_| !words.is_empty()) {
+            last.args = append(&mut self.args, words);
+        }
+    }
+
     fn finish(mut self, name: &str, source: &str) -> Vec<u8> {
         let (name, source) = (self.text(name), self.text(source));
         let mut tables: [(usize, Vec<u8>); TABLES.len()] = Default::default();
@@ -212,7 +230,7 @@ const FILE_KEYS: &[&str] =
     &["name", "process", "memory", "pool", "pool_grant", "minter", "profile", "context"];
 const PROCESS_KEYS: &[&str] =
     &["name", "program", "args", "grants", "session", "critical", "after", "weight", "class", "profile"];
-const GRANT_KEYS: &[&str] = &["cap", "name", "rights", "badge"];
+const GRANT_KEYS: &[&str] = &["cap", "name", "rights", "badge", "band"];
 const MEMORY_KEYS: &[&str] = &["name", "bytes"];
 const POOL_KEYS: &[&str] =
     &["name", "cpus", "budget_ns", "period_ns", "max_leases", "max_leases_per_account"];
@@ -567,6 +585,8 @@ impl Compiler {
                 rights |= bit;
             }
         }
+        let band = self.number(&entry, "band", limits::CRITICALITY)?.unwrap_or(0);
+        rights |= abi::rights::up_to_band(band as u8);
         Ok(RawGrant {
             line,
             interface: interface as u32,

@@ -5,7 +5,8 @@ use trace::dump::EVENTS_MAX;
 use crate::Problem;
 
 /// What the kernel says that it knows, in `kernel/src/bootinfo.rs`.
-pub const KNOWN: &str = "pit nocalib panic maxcpus=n policy=wfq|eevdf trace=n";
+pub const KNOWN: &str =
+    "pit nocalib panic allocfail endlease overload maxcpus=n policy=wfq|eevdf turns=n trace=n";
 
 /// Checks that the kernel reads them to the end. QEMU writes longer ones over what it tells the kernel itself.
 ///
@@ -33,11 +34,17 @@ pub fn check(options: &str) -> Result<(), Problem> {
     }
 }
 
+/// How long the turns are, in us, that the kernel is told of (`turns=n`).
+pub fn turns_us(options: &str) -> Option<u64> {
+    options.split_ascii_whitespace().find_map(|word| word.strip_prefix("turns=")?.parse().ok())
+}
+
 fn is_known(word: &str) -> bool {
     match word.split_once('=') {
-        None => matches!(word, "pit" | "nocalib" | "panic"),
+        None => matches!(word, "pit" | "nocalib" | "panic" | "allocfail" | "endlease" | "overload"),
         Some(("maxcpus", number)) => number.parse::<usize>().is_ok(),
         Some(("policy", name)) => matches!(name, "wfq" | "eevdf"),
+        Some(("turns", us)) => us.parse().is_ok_and(|us| (1..=1000).contains(&us)),
         Some(("trace", number)) => number.parse().is_ok_and(|events| (1..=EVENTS_MAX).contains(&events)),
         Some(_) => false,
     }
@@ -49,14 +56,29 @@ mod tests {
 
     #[test]
     fn words_that_the_kernel_leaves_out_are_refused() {
-        for good in ["", "pit maxcpus=2", "policy=eevdf trace=1048576"] {
+        for good in ["", "pit maxcpus=2", "policy=eevdf trace=1048576", "turns=5"] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
-        for bad in ["policy=foo", "policy", "trace=0", "trace=1048577", "maxcpus=x", "pits", "pit polcy=wfq"]
-        {
+        for bad in [
+            "policy=foo",
+            "policy",
+            "turns",
+            "turns=0",
+            "turns=1001",
+            "trace=0",
+            "trace=1048577",
+            "maxcpus=x",
+            "pits",
+            "pit polcy=wfq",
+        ] {
             let problem = check(bad).unwrap_err().to_string();
             assert!(problem.contains("no boot option `"), "{bad}: {problem}");
         }
+    }
+
+    #[test]
+    fn k_26_turns_are_known_to_the_machine() {
+        assert_eq!(["", "turn=5", "pit turns=5"].map(turns_us), [None, None, Some(5)]);
     }
 
     #[test]

@@ -14,14 +14,14 @@ pub const MANIFEST: &str = "manifest";
 /// The symbols' name in the image.
 pub const SYMBOLS: &str = "kernel.sym";
 
-/// Compiles the manifest in `path`.
+/// Compiles the manifest in `path`; with `args`, if there are any, for its last process.
 ///
 /// # Errors
 /// When it cannot be read, or is bad.
-pub fn compile_manifest(path: &Path) -> Result<Vec<u8>, Problem> {
+pub fn compile_manifest(path: &Path, args: &[String]) -> Result<Vec<u8>, Problem> {
     let text = std::fs::read_to_string(path).map_err(|error| no_manifest(path, &error))?;
     let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(manifest::compile(&file, &text)?)
+    Ok(manifest::compile_with(&file, &text, args)?)
 }
 
 /// Why a manifest cannot be read; when there is none of that name, which there are.
@@ -44,7 +44,11 @@ fn no_manifest(path: &Path, error: &std::io::Error) -> Problem {
 /// # Errors
 /// When the manifest is bad, or names a program that does not exist.
 pub fn check(project: &Project, path: &Path) -> Result<(Vec<u8>, Vec<String>), Problem> {
-    let compiled = compile_manifest(path)?;
+    check_with(project, path, &[])
+}
+
+fn check_with(project: &Project, path: &Path, args: &[String]) -> Result<(Vec<u8>, Vec<String>), Problem> {
+    let compiled = compile_manifest(path, args)?;
     let names = guest::programs(project)?;
     let manifest = Manifest::parse(&compiled).map_err(|error| Problem(error.to_string()))?;
     manifest
@@ -58,7 +62,17 @@ pub fn check(project: &Project, path: &Path) -> Result<(Vec<u8>, Vec<String>), P
 /// # Errors
 /// When the manifest is bad, names a program that does not exist, or something is not built.
 pub fn make(project: &Project, variant: &Variant, path: &Path, output: &Path) -> Result<(), Problem> {
-    let (compiled, names) = check(project, path)?;
+    make_with(project, variant, path, &[], output)
+}
+
+fn make_with(
+    project: &Project,
+    variant: &Variant,
+    path: &Path,
+    args: &[String],
+    output: &Path,
+) -> Result<(), Problem> {
+    let (compiled, names) = check_with(project, path, args)?;
     let mut files = vec![(MANIFEST.to_owned(), compiled)];
     let kernel = variant.kernel(project);
     let kernel = std::fs::read(&kernel).map_err(|error| not_built(&cannot("read", &kernel, &error)))?;
@@ -86,14 +100,28 @@ pub fn prepare(
     path: &Path,
     build: bool,
 ) -> Result<(PathBuf, PathBuf), Problem> {
+    prepare_with(project, variant, path, &[], build)
+}
+
+/// As [`prepare`]; the manifest's last process is told `args` instead of what the manifest says, if there are any.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_with(
+    project: &Project,
+    variant: &Variant,
+    path: &Path,
+    args: &[String],
+    build: bool,
+) -> Result<(PathBuf, PathBuf), Problem> {
     // A bad manifest is said at once, not after the build.
-    check(project, path)?;
+    check_with(project, path, args)?;
     if build {
         guest::build(project, variant)?;
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let image = project.output("images", &format!("{name}{}.img", variant.suffix()))?;
-    make(project, variant, path, &image)?;
+    make_with(project, variant, path, args, &image)?;
     Ok((variant.kernel(project), image))
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Problem;
+use crate::patience::Patience;
 use crate::qemu::{Event, Guest, Machine, Medium, Outcome};
 
 /// How many lines of a failed run are shown again.
@@ -106,15 +107,21 @@ impl Run {
     /// When it cannot be started.
     pub fn watch(&self) -> Result<Report, Problem> {
         let start = Instant::now();
-        let mut deadline = self.limit.map(|limit| start + limit);
         let mut dump = Dump::new(self.machine.debug.as_deref());
         let mut guest = Guest::start(&self.machine, &self.medium, &self.log)?;
+        let patience = self.limit.map(|limit| Patience::new(limit, Duration::ZERO));
+        let mut deadline = self.limit.map(|limit| start + limit);
         let mut seen = Seen::new(&self.expects, &self.show);
         let mut lines = Lines::default();
         let outcome = loop {
             match guest.next(deadline) {
                 Event::Said(bytes) => lines.take(&bytes, |line| seen.line(line)),
                 Event::Ended(outcome) => break Some(outcome),
+                Event::TimeUp
+                    if patience.is_some_and(|limit| limit.end(guest.starved()) > Instant::now()) =>
+                {
+                    deadline = patience.map(|limit| limit.end(guest.starved()));
+                }
                 Event::TimeUp if dump.grows() => deadline = Some(Instant::now() + DUMP_LOOK),
                 Event::TimeUp | Event::Quit | Event::Signal(_) => break None,
             }

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use crate::Problem;
 use crate::options;
-use crate::place::{cannot, make_folder, write_file};
+use crate::patience;
+use crate::place::{Project, cannot, make_folder, write_file};
 
 /// Names another program than `qemu-system-x86_64`.
 pub const QEMU_VARIABLE: &str = "CAPOS_QEMU";
@@ -56,6 +57,34 @@ impl Default for Machine {
     }
 }
 
+impl Machine {
+    /// The same machine in the QEMU of this version that `tools/setup.sh` has unpacked.
+    ///
+    /// # Errors
+    /// When it has not: there is none to be had, or nobody has asked it to.
+    pub fn on_qemu(self, project: &Project, version: u32) -> Result<Machine, Problem> {
+        let qemu = unpacked(project, version)?;
+        // QEMU 10 stops with "Bad icount read" when a guest that is counted uses its x2APIC.
+        let cpu = if self.icount.is_some() { format!("{},-x2apic", self.cpu) } else { self.cpu };
+        Ok(Machine { qemu, cpu, ..self })
+    }
+}
+
+/// The QEMU of this version that `tools/setup.sh` has unpacked.
+///
+/// # Errors
+/// When it has not.
+pub fn unpacked(project: &Project, version: u32) -> Result<PathBuf, Problem> {
+    let qemu = project.target.join(format!("qemu-{version}/qemu-system-x86_64"));
+    if is_program(&qemu) {
+        return Ok(qemu);
+    }
+    Err(Problem(format!(
+        "there is no QEMU {version} in {}; tools/setup.sh qemu{version} fetches it where it is to be had",
+        project.target.display()
+    )))
+}
+
 /// What it boots from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -87,13 +116,23 @@ impl Machine {
                 words.push(format!("shift={shift},sleep=off").into());
             }
         }
-        words.extend(["-M", "q35", "-cpu"].map(OsString::from));
+        // A timer that ends turns, and CPUs that stay idle between those of the kernel (docs/testing.md).
+        let turns_us = options::turns_us(&self.append);
+        words.push("-M".into());
+        match turns_us {
+            None => words.push("q35".into()),
+            Some(us) => {
+                words.push("q35,pcspk-audiodev=turns".into());
+                words.extend(["-audiodev".into(), format!("none,id=turns,timer-period={us}").into()]);
+            }
+        }
+        words.push("-cpu".into());
         words.push(self.cpu.clone().into());
         words.extend([
             "-m".into(),
             self.mem_mib.to_string().into(),
             "-smp".into(),
-            self.cpus.to_string().into(),
+            if turns_us.is_some() { self.cpus * 2 } else { self.cpus }.to_string().into(),
         ]);
         match medium {
             Medium::Kernel { kernel, image } => {
@@ -287,6 +326,12 @@ impl Guest {
         self.keys.clone()
     }
 
+    /// How long it has waited for a CPU of the host so far.
+    #[must_use]
+    pub fn starved(&self) -> Duration {
+        patience::starved(self.child.id())
+    }
+
     /// What happens next, until `deadline`.
     pub fn next(&mut self, deadline: Option<Instant>) -> Event {
         loop {
@@ -398,9 +443,29 @@ mod tests {
         let line = words(&counted);
         assert!(line.starts_with("-accel tcg -icount shift=0,sleep=off -M q35"), "{line}");
         assert!(line.contains("-initrd I -append a b -display"), "{line}");
+        let turns = Machine { append: "turns=5".to_owned(), ..counted };
+        let line = words(&turns);
+        let sound =
+            "-M q35,pcspk-audiodev=turns -audiodev none,id=turns,timer-period=5 -cpu max -m 256 -smp 8";
+        assert!(line.contains(sound), "{line}");
         let traced = Machine { debug: Some("x,y.dump".into()), ..Machine::default() };
         let line = words(&traced);
         assert!(line.ends_with("iosize=0x04 -debugcon file:x,,y.dump"), "{line}");
+    }
+
+    #[test]
+    fn k_24_another_qemu_is_one_that_was_unpacked() {
+        let target = std::env::temp_dir().join(format!("capos-qemu-{}", std::process::id()));
+        let project = Project { root: ".".into(), target: target.clone() };
+        let absent = Machine::default().on_qemu(&project, 10).unwrap_err().to_string();
+        assert!(absent.contains("no QEMU 10") && absent.contains("tools/setup.sh qemu10"), "{absent}");
+        let qemu = target.join("qemu-10/qemu-system-x86_64");
+        write_file(&qemu, b"#!/bin/sh\n").unwrap();
+        let plain = Machine::default().on_qemu(&project, 10).unwrap();
+        assert_eq!((&plain.qemu, plain.cpu.as_str()), (&qemu, "max"));
+        let counted = Machine { icount: Some(0), ..Machine::default() }.on_qemu(&project, 10).unwrap();
+        assert_eq!(counted.cpu, "max,-x2apic");
+        std::fs::remove_dir_all(&target).unwrap();
     }
 
     #[test]

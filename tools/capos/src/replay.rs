@@ -219,7 +219,9 @@ pub fn replay(dump: &Dump) -> Result<Replayed, Difference> {
             let fault = Fault::Grammar { what: "more CPUs than the core has" };
             whole(fault, "there are more CPUs than the core has".to_owned())
         })?;
-        Ok(Core { queue: Cpu::new(number, policy, cpu.started_ns), leaving: None })
+        let mut queue = Cpu::new(number, policy, cpu.started_ns);
+        queue.set_overheads(sched::Overheads::KERNEL);
+        Ok(Core { queue, leaving: None })
     });
     let mut replayer = Replayer {
         cores: cores.collect::<Result<_, Difference>>()?,
@@ -334,7 +336,13 @@ impl Replayer {
                 *word |= u64::from(cpus) << (32 * (part % 2));
             }
             Kind::Debt { high, thread, low } => {
-                self.births.entry(thread).or_default().debt_ns = u64::from(high) << 32 | u64::from(low);
+                let debt_ns = u64::from(high) << 32 | u64::from(low);
+                let queue = &mut self.cores[at].queue;
+                if queue.current() == Some(id(thread)) {
+                    queue.pay(debt_ns, now);
+                } else {
+                    self.births.entry(thread).or_default().debt_ns = debt_ns;
+                }
             }
             Kind::Ipi { .. } | Kind::Place { .. } => {}
             other => self.context_event(at, other, now)?,
@@ -471,7 +479,7 @@ impl Replayer {
             }
             (Kind::Yield { .. }, _) => match leaving.behind {
                 Some(target) => {
-                    let decision = core.queue.yield_to(id(target), now);
+                    let decision = core.queue.yield_to(&core.queue.find(id(target)), now);
                     let refused = Fault::Refused { what: "yields to a thread that is not ready", thread };
                     ("a yield to another", decision.map_err(|_| refused)?)
                 }

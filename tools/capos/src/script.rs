@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::Problem;
+use crate::patience::Patience;
 use crate::qemu::{Event, Guest, Keys, Outcome};
 use crate::screen::Screen;
 
@@ -206,7 +207,8 @@ impl Talk<'_> {
 
     /// Listens until `done` finds what it looks for, the machine ends, or the time is over.
     fn listen<T>(&mut self, mut done: impl FnMut(&Talk<'_>) -> Option<T>) -> Option<T> {
-        let deadline = Instant::now() + self.limit;
+        let patience = Patience::new(self.limit, self.guest.starved());
+        let mut deadline = Instant::now() + self.limit;
         loop {
             let found = done(self);
             if found.is_some() || self.end.is_some() {
@@ -215,6 +217,9 @@ impl Talk<'_> {
             match self.guest.next(Some(deadline)) {
                 Event::Said(bytes) => self.screen.take(&bytes),
                 Event::Ended(outcome) => self.end = Some(outcome),
+                Event::TimeUp if patience.end(self.guest.starved()) > Instant::now() => {
+                    deadline = patience.end(self.guest.starved());
+                }
                 Event::TimeUp | Event::Quit | Event::Signal(_) => return None,
             }
         }

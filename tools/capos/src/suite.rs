@@ -12,7 +12,7 @@ use crate::guest::{self, MEASURE, PLANTED_PREFIX, Variant};
 use crate::package;
 use crate::place::{Project, cannot};
 use crate::proof::{Report, Run, Show, say};
-use crate::qemu::{Machine, Medium};
+use crate::qemu::{self, Machine, Medium};
 use crate::twin;
 
 /// Where the table is, from the project's root.
@@ -49,8 +49,10 @@ pub struct Row {
     pub options: String,
     /// Sockets, cores of each, threads of each core, if the machine is not flat.
     pub shape: Option<[u32; 3]>,
-    /// The kernel's feature: a planted bug, or that it measures itself.
-    pub feature: Option<String>,
+    /// The version of QEMU, if it is not the system's.
+    pub qemu: Option<u32>,
+    /// Which kernel: without assertions, with a planted bug, or one that measures itself.
+    pub variant: Variant,
     /// What must come of it.
     pub verdict: Verdict,
 }
@@ -58,7 +60,8 @@ pub struct Row {
 impl Row {
     /// Whether this is the proof as it is: no bug, no boot options.
     fn is_plain(&self) -> bool {
-        self.options.is_empty() && self.feature.is_none() && self.shape.is_none()
+        let is_usual = self.shape.is_none() && self.qemu.is_none();
+        self.options.is_empty() && self.variant.feature.is_none() && is_usual
     }
 }
 
@@ -84,14 +87,17 @@ fn parse_row(line: &str) -> Result<Row, String> {
     let [name, cpus, icount, mem, seconds, options] = columns;
     let cpus = cpus.split(',').map(|word| number(word, "a number of CPUs").filter_range(1..=255));
     let cpus = cpus.collect::<Result<Vec<u32>, _>>()?;
-    let (feature, verdict) = parse_verdict(rest)?;
+    let (variant, verdict) = parse_verdict(rest)?;
     let is_shape = |word: &&str| word.starts_with(SHAPE_PREFIX);
     let words = || options.split(',').filter(|word| *word != "-");
     let shape = words().find(is_shape).map(|word| parse_shape(word, &cpus)).transpose()?;
+    let qemu = words().find_map(|word| word.strip_prefix(QEMU_PREFIX));
+    let is_machines = |word: &&str| is_shape(word) || word.starts_with(QEMU_PREFIX);
     Ok(Row {
         name: name.to_owned(),
         cpus,
         shape,
+        qemu: qemu.map(|word| number(word, "a version of QEMU").filter_range(1..=99)).transpose()?,
         icount: match icount {
             "no" => None,
             "yes" => Some(0),
@@ -102,14 +108,16 @@ fn parse_row(line: &str) -> Result<Row, String> {
         },
         mem_mib: number(mem, "MiB of memory").filter_range(16..=65536)?,
         seconds: number(seconds, "seconds").filter_range(1..=3600)?.into(),
-        options: words().filter(|word| !is_shape(word)).collect::<Vec<_>>().join(" "),
-        feature,
+        options: words().filter(|word| !is_machines(word)).collect::<Vec<_>>().join(" "),
+        variant,
         verdict,
     })
 }
 
 /// A word among the boot options that is the machine's: `smp:2x4x2` has two sockets of four cores of two threads.
 const SHAPE_PREFIX: &str = "smp:";
+/// Another: `qemu:10` is a machine in the QEMU 10 that `tools/setup.sh` has unpacked. Where it could not, the run is skipped.
+const QEMU_PREFIX: &str = "qemu:";
 
 fn parse_shape(word: &str, cpus: &[u32]) -> Result<[u32; 3], String> {
     let numbers =
@@ -145,9 +153,16 @@ impl InRange for Result<u32, String> {
     }
 }
 
-fn parse_verdict(text: &str) -> Result<(Option<String>, Verdict), String> {
+/// The word of a kernel without assertions.
+const RELEASE: &str = "release";
+
+fn parse_verdict(text: &str) -> Result<(Variant, Verdict), String> {
     let known = "`ok`, `ok with TEXT`, `says TEXT`, `must fail with TEXT`, `planted-NAME must fail with TEXT`, \
-         `measure ok with TEXT`";
+         `measure ok with TEXT`, and `release` before any of them";
+    let (release, text) = match text.split_once(' ').filter(|(word, _)| *word == RELEASE) {
+        Some((_, rest)) => (true, rest.trim_start()),
+        None => (false, text),
+    };
     let is_feature = |word: &str| word == MEASURE || word.starts_with(PLANTED_PREFIX);
     let (feature, text) = match text.split_once(' ').filter(|(word, _)| is_feature(word)) {
         Some((name, rest)) => (Some(name.to_owned()), rest.trim_start()),
@@ -167,7 +182,7 @@ fn parse_verdict(text: &str) -> Result<(Option<String>, Verdict), String> {
     } else {
         return Err(format!("what must come of it is one of: {known}; not `{text}`"));
     };
-    Ok((feature, verdict))
+    Ok((Variant { release, feature, ..Variant::default() }, verdict))
 }
 
 /// Reads the project's table.
@@ -239,7 +254,13 @@ impl Case {
         if let Some([sockets, cores, threads]) = row.shape {
             title.push_str(&format!(", {sockets}x{cores}x{threads}"));
         }
-        if let Some(name) = &row.feature {
+        if let Some(version) = row.qemu {
+            title.push_str(&format!(", QEMU {version}"));
+        }
+        if row.variant.release {
+            title.push_str(&format!(", {RELEASE}"));
+        }
+        if let Some(name) = &row.variant.feature {
             title.push_str(&format!(", {name}"));
         }
         title
@@ -265,7 +286,13 @@ impl Case {
         if let Some(shape) = row.shape {
             command.push_str(&format!(" --qemu-args='{}'", smp(shape).join(" ")));
         }
-        match row.feature.as_ref().map(|name| name.strip_prefix(PLANTED_PREFIX)) {
+        if let Some(version) = row.qemu {
+            command.push_str(&format!(" --qemu {version}"));
+        }
+        if row.variant.release {
+            command.push_str(&format!(" --{RELEASE}"));
+        }
+        match row.variant.feature.as_ref().map(|name| name.strip_prefix(PLANTED_PREFIX)) {
             Some(Some(bug)) => command.push_str(&format!(" --planted {bug}")),
             Some(None) => command.push_str(" --measure"),
             None => {}
@@ -287,6 +314,10 @@ impl Case {
             debug: self.dump(project)?,
             extra: row.shape.map(smp).unwrap_or_default(),
             ..Machine::default()
+        };
+        let machine = match row.qemu {
+            Some(version) => machine.on_qemu(project, version)?,
+            None => machine,
         };
         let expects = match &row.verdict {
             Verdict::Holds(text) => text.iter().cloned().collect(),
@@ -370,12 +401,18 @@ fn prepare(project: &Project, rows: &[Row]) -> Result<Vec<Case>, Problem> {
     let mut built: Vec<Variant> = Vec::new();
     let mut cases = Vec::new();
     for row in rows {
-        let variant = Variant { feature: row.feature.clone(), ..Variant::default() };
-        if !built.contains(&variant) {
-            guest::build(project, &variant)?;
-            built.push(variant.clone());
+        if let Some(problem) = row.qemu.and_then(|version| qemu::unpacked(project, version).err()) {
+            for &cpus in &row.cpus {
+                let case = Case { row: row.clone(), cpus, medium: Err(problem.clone()) };
+                say(&format!("skip   {}: {problem}", case.title()));
+            }
+            continue;
         }
-        let made = package::prepare(project, &variant, &project.manifest(&row.name), false);
+        if !built.contains(&row.variant) {
+            guest::build(project, &row.variant)?;
+            built.push(row.variant.clone());
+        }
+        let made = package::prepare(project, &row.variant, &project.manifest(&row.name), false);
         let medium = made.map(|(kernel, image)| Medium::Kernel { kernel, image });
         let case = |cpus: &u32| Case { row: row.clone(), cpus: *cpus, medium: medium.clone() };
         cases.extend(row.cpus.iter().map(case));
@@ -443,7 +480,7 @@ mod tests {
         );
         assert_eq!((rows[1].icount, rows[1].options.as_str(), rows[1].mem_mib), (Some(0), "pit quiet", 128));
         assert_eq!(rows[1].verdict, Verdict::Holds(Some("events by Pit".to_owned())));
-        assert_eq!(rows[2].feature.as_deref(), Some("planted-no-ipi"));
+        assert_eq!(rows[2].variant.feature.as_deref(), Some("planted-no-ipi"));
         assert_eq!(rows[2].verdict, Verdict::Fails("stale byte".to_owned()));
         assert_eq!(rows[3].verdict, Verdict::Fails("start_bsp".to_owned()));
         assert_eq!(size_of(&rows, "smoke"), Some((256, 30)));
@@ -471,6 +508,31 @@ mod tests {
     }
 
     #[test]
+    fn k_24_a_row_may_be_of_another_qemu() {
+        let rows = parse("smoke 4 yes 256 30 pit,qemu:10 ok with x2apic").unwrap();
+        assert_eq!((rows[0].options.as_str(), rows[0].qemu), ("pit", Some(10)));
+        assert_eq!(size_of(&rows, "smoke"), None, "it is not the usual machine");
+        let case = Case { row: rows[0].clone(), cpus: 4, medium: Err(Problem::new("none")) };
+        assert_eq!(case.title(), "smoke on 4 CPUs, icount, pit, QEMU 10");
+        assert!(case.command().ends_with("--append 'pit' --qemu 10"), "{}", case.command());
+        let project = Project { root: ".".into(), target: "no-such-folder".into() };
+        assert_eq!(prepare(&project, &rows).unwrap().len(), 0, "skipped where there is none");
+    }
+
+    #[test]
+    fn a_row_may_be_of_the_kernel_without_assertions() {
+        let rows = parse(
+            "races 4 no 256 30 - release ok with x\nraces 4 no 256 30 - release planted-y must fail with z",
+        )
+        .unwrap();
+        assert_eq!(rows[0].variant, Variant { release: true, ..Variant::default() });
+        assert_eq!(rows[0].verdict, Verdict::Holds(Some("x".to_owned())));
+        let case = Case { row: rows[1].clone(), cpus: 4, medium: Err(Problem::new("none")) };
+        assert_eq!(case.title(), "races on 4 CPUs, release, planted-y");
+        assert!(case.command().ends_with("--mem 256 --release --planted y"), "{}", case.command());
+    }
+
+    #[test]
     fn the_projects_own_table_is_good() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let rows = parse(&std::fs::read_to_string(root.join(TABLE)).unwrap()).unwrap();
@@ -489,7 +551,9 @@ mod tests {
             ("smoke 4,8 no 256 30 smp:2x2x2 ok", "as many CPUs as the line says"),
             ("smoke 4 no 256 30 smp:2x0x2 ok", "0 is not from 1 to 255"),
             ("smoke 1 no 256 30 - okay", "not `okay`"),
+            ("smoke 1 no 256 30 qemu:x ok", "`x` is not a version of QEMU"),
             ("smoke 1 no 256 30 - planted-x ok", "a planted bug must fail"),
+            ("smoke 1 no 256 30 - release planted-x ok", "a planted bug must fail"),
         ] {
             let problem = parse(&format!("# one\n{line}\n")).unwrap_err().to_string();
             assert!(problem.contains(why) && problem.contains(":2: "), "{line}: {problem}");

@@ -1,7 +1,7 @@
 //! Manifests: what a good one says, each refusal with its line, and bytes that nobody compiled.
 
 use abi::{Interface, Overrun, rights};
-use capos::manifest::compile;
+use capos::manifest::{compile, compile_with};
 use image::format::{RawContext, RawCpus, RawGrant, RawProcess, Record, TABLES_AT, table};
 use image::{Class, ErrorKind, Manifest};
 use proptest::prelude::*;
@@ -91,7 +91,10 @@ fn s_01_a_good_manifest_has_contexts() {
     };
     let usual = rights::CALL | rights::GRANT | rights::WRITE;
     let any = of("tour", "scheduling_context");
-    assert_eq!((any.interface, any.object, any.rights), (Interface::SchedulingContext, "", usual));
+    assert_eq!(
+        (any.interface, any.object, any.rights),
+        (Interface::SchedulingContext, "", usual | rights::up_to_band(2))
+    );
     let named = of("store", "audio");
     assert_eq!((named.interface, named.object, named.rights), (Interface::SchedulingContext, "audio", usual));
     let sound = of("tour", "sound");
@@ -283,6 +286,60 @@ fn grants_are_checked() {
     );
 }
 
+/// S-17: a band comes from the manifest, and from no higher one than init's.
+#[test]
+fn bands_are_granted() {
+    let good = good();
+    let image = Manifest::parse(&good).unwrap();
+    let band = |process: &str| {
+        let process = image.processes().find(|known| known.name == process).unwrap();
+        let grant = process.grants().find(|grant| grant.name == "scheduling_context").unwrap();
+        grant.rights & rights::BANDS
+    };
+    assert_eq!((band("init"), band("tour")), (rights::up_to_band(7), rights::up_to_band(2)));
+    assert_eq!((0..=7).filter(|band| rights::allow_band(rights::up_to_band(2), *band)).max(), Some(2));
+    assert!(!rights::allow_band(rights::KNOWN, 8) && rights::allow_band(0, 0));
+
+    refuses_in_process(
+        "grants = [{ cap = \"park\", band = 1 }]",
+        "right \"band\" means nothing for \"park\"",
+    );
+    refuses_in_process("grants = [{ cap = \"scheduling_context\", band = 8 }]", "band = 8 is outside 0 to 7");
+    let with = |init: u8, context: u8, more: &str| {
+        let start = START.replace(
+            "\"console\",",
+            &format!("\"console\", {{ cap = \"scheduling_context\", band = {init} }},"),
+        );
+        let context = format!(
+            "[[context]]\nname = \"c\"\nbudget_ns = 20000\nperiod_ns = 1000000\ncriticality = {context}\n"
+        );
+        let process = format!("[[process]]\nname = \"x\"\nprogram = \"x\"\ngrants = [{more}]\n");
+        compile("bad.toml", &format!("{start}{process}{context}"))
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(
+        with(
+            3,
+            3,
+            "{ cap = \"scheduling_context\", band = 3 }, { cap = \"scheduling_context:c\", band = 3 }"
+        ),
+        Ok(())
+    );
+    let refused = |init, context, more, why: &str| {
+        let said = with(init, context, more).unwrap_err();
+        assert!(said.contains(why), "{said}");
+    };
+    refused(3, 3, "{ cap = \"scheduling_context\", band = 4 }", "needs a higher `band` to pass it on");
+    refused(3, 4, "\"scheduling_context:c\"", "needs a higher `band` to make what is granted here");
+    refused(
+        3,
+        2,
+        "{ cap = \"scheduling_context:c\", band = 3 }",
+        "has criticality 2 and creates up to that band",
+    );
+}
+
 #[test]
 fn init_holds_what_it_needs() {
     let without = |cap: &str, more: &str| {
@@ -408,9 +465,9 @@ fn s_01_contexts_are_checked() {
         "budget_ns = 1000001 is more time than period_ns = 1000000",
     );
     refuses(
-        &context.replace("20000", "950000"),
+        &context.replace("20000", "950001"),
         11,
-        "950000 ns within 1000000 ns is more than the 95 % of a CPU that can be promised",
+        "950001 ns within 1000000 ns is more than the 95 % of a CPU that can be promised",
     );
     refuses_in_context(
         "deadline_ns = 30000000",
@@ -543,8 +600,8 @@ fn the_kernel_checks_again_and_names_the_line() {
         said.contains("unknown capability \"interface 4\""),
         "a thread's handle cannot be granted: {said}"
     );
-    let (_, _, said) = at_boot(table::GRANTS, 0, |grant: &mut RawGrant| grant.rights = 0x100);
-    assert!(said.contains("unknown right \"bits 0x100\""), "{said}");
+    let (_, _, said) = at_boot(table::GRANTS, 0, |grant: &mut RawGrant| grant.rights = 0x8000);
+    assert!(said.contains("unknown right \"bits 0x8000\""), "{said}");
     let context = |change: fn(&mut RawContext)| at_boot(table::CONTEXT, 0, change);
     let (line, _, said) = context(|context| context.overrun = 3);
     assert!(line == 85 && said.contains("context \"audio\": unknown overrun \"number 3\""), "{said}");
@@ -593,6 +650,21 @@ fn read_all(manifest: &Manifest<'_>) -> usize {
         + manifest.minter_allow().count()
         + manifest.profiles().count()
         + manifest.contexts().map(|context| context.cpus.iter().count()).sum::<usize>()
+}
+
+#[test]
+fn a_proof_is_told_other_words() {
+    let source = "name = 'x'\n[[process]]\nname = 'init'\nprogram = 'init'\nargs = ['a']\n\
+                  grants = ['boot_manifest', 'process_spawner', 'console', 'power']\n\
+                  [[process]]\nname = 'x'\nprogram = 'x'\nargs = ['1', '2']\n";
+    let args_of = |words: &[&str]| -> Vec<Vec<String>> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let bytes = compile_with("x.toml", source, &words).unwrap();
+        let manifest = Manifest::parse(&bytes).unwrap();
+        manifest.processes().map(|process| process.args().map(str::to_owned).collect()).collect()
+    };
+    assert_eq!(args_of(&[]), [vec!["a"], vec!["1", "2"]]);
+    assert_eq!(args_of(&["10000"]), [vec!["a"], vec!["10000"]]);
 }
 
 proptest! {

@@ -27,7 +27,12 @@ struct Kernel {
 
 impl Kernel {
     fn new(cpus: usize, policy: PolicyKind, seed: u64) -> Kernel {
-        let cpus = (0..cpus).map(|cpu| Cpu::new(CpuId::new(cpu).unwrap(), policy, 100)).collect();
+        let cpu = |cpu| {
+            let mut cpu = Cpu::new(CpuId::new(cpu).unwrap(), policy, 100);
+            cpu.set_overheads(sched::Overheads::KERNEL);
+            cpu
+        };
+        let cpus = (0..cpus).map(cpu).collect();
         Kernel {
             cpus,
             blocked: Vec::new(),
@@ -128,6 +133,7 @@ impl Kernel {
         let mut bytes = [0; sched::MAX_CPUS / 8];
         spec.cpu_mask.to_bytes(&mut bytes);
         parts.extend(bytes.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().unwrap())));
+        parts.push(0);
         assert_eq!(parts.len(), usize::from(trace::SPEC_PARTS));
         for (part, value) in (0..).zip(parts) {
             self.record(cpu, Kind::Spec { part, context, value });
@@ -145,7 +151,7 @@ impl Kernel {
         match self.random(5) {
             0 if !old.is_hosted() => {
                 self.record(home, Kind::Retire { context });
-                assert!(self.cpus[home].retire(old).is_ok());
+                assert!(self.cpus[home].retire(old, now).is_ok());
                 return;
             }
             1 if !old.is_hosted() => {
@@ -161,9 +167,9 @@ impl Kernel {
             }
             2 if old.is_hosted() => {
                 self.record(home, Kind::Unhost { context });
-                old = self.cpus[home].unhost(old);
+                old = self.cpus[home].unhost(old, now);
             }
-            2 => match self.cpus[cpu].host(old) {
+            2 => match self.cpus[cpu].host(old, now) {
                 Ok(guest) => {
                     self.record(cpu, Kind::Host { context });
                     old = guest;
@@ -194,10 +200,11 @@ impl Kernel {
     fn take_context(&mut self, cpu: usize) {
         let (id, now) = (ThreadId(self.random(self.threads.max(1).into())), self.now);
         let thread = id.0 as u32;
+        let ticket = self.cpus[cpu].find(id);
         if let Some(taken) = self.blocked.iter_mut().find(|it| it.id() == id).and_then(Blocked::unbind) {
             self.contexts.push(taken);
             self.record(cpu, Kind::Unbind { thread });
-        } else if let Some(taken) = self.cpus[cpu].take_context(id, now) {
+        } else if let Some(taken) = self.cpus[cpu].take_context(&ticket, now) {
             self.contexts.push(taken.context);
             self.record(cpu, Kind::Unbind { thread });
             if let Some(stopped) = taken.stopped {
@@ -298,14 +305,14 @@ impl Kernel {
                 let mut ready = None;
                 self.cpus[cpu].for_each_queued(|ticket, _, ()| {
                     if ticket.queue == sched::QueueKind::Guaranteed {
-                        ready = Some(ticket.thread);
+                        ready = Some(ticket);
                     }
                 });
                 let decision = match ready.filter(|_| self.cpus[cpu].current_is_guaranteed()) {
-                    Some(target) => match self.cpus[cpu].yield_to(target, now) {
+                    Some(target) => match self.cpus[cpu].yield_to(&target, now) {
                         Ok(decision) => {
                             self.record(cpu, Kind::Yield { thread });
-                            self.record(cpu, Kind::Behind { thread: target.0 as u32 });
+                            self.record(cpu, Kind::Behind { thread: target.thread.0 as u32 });
                             decision
                         }
                         Err(_) => return self.record(cpu, Kind::Charge),

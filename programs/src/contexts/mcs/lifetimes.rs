@@ -8,7 +8,7 @@ use abi::{Exception, rights};
 use rt::{Answer, Client, Endpoint, Fallback, OperationResult as R, SchedulingContext, Spec, time};
 
 use super::{Hog, Player, Stage, Test, endpoint, quiet, wait_lent};
-use crate::contexts::{burn, copy, new_context};
+use crate::contexts::{all_back, burn, copy, new_context, new_context_soon};
 use crate::ensure;
 use crate::kit::{self, MS, raised};
 use crate::proof::{Doing, Outcome};
@@ -41,13 +41,13 @@ fn delete_context_stops(stage: &Stage) -> Outcome<String> {
     hog.wait_turn()?;
     // A context that is taken back before the thread, which runs, has fetched it.
     for round in 0..20 {
-        hog.player.bind(new_context(&stage.part(1))?, Fallback::Stop)?;
+        hog.player.bind(new_context_soon(&stage.part(1))?, Fallback::Stop)?;
         drop(hog.player.context.take());
         let before = hog.turns();
         time::sleep(MS)?;
         let after = hog.turns() - before;
         ensure!(after <= 1, "round {round}: {after} turns after its context was deleted at once");
-        hog.player.bind(new_context(&stage.part(1))?, Fallback::BestEffort)?;
+        hog.player.bind(new_context_soon(&stage.part(1))?, Fallback::BestEffort)?;
         hog.player.its()?.unbind()?.ok()?;
         time::sleep(MS / 4)?;
     }
@@ -83,6 +83,7 @@ fn delete_thread_on_context(stage: &Stage) -> Outcome<String> {
         let mut end = child.handle.wait_start().doing("wait")?;
         ensure!(end.wait_timeout(1_000 * MS).is_some(), "round {round}: killed, and it does not end");
         kit::wait_until("its context goes", || Ok(kit::system()?.contexts().doing("contexts")?.is_empty()))?;
+        all_back()?;
     }
     let all = new_context(&stage.spec(94 * MS, 100 * MS, 1))?;
     drop(all);
@@ -215,7 +216,8 @@ fn delete_while_depleting(stage: &Stage) -> Outcome<String> {
             }
         }
         let stopped = hog.turns();
-        time::sleep(MS / 4)?;
+        // And what it used is back, overdrafts and all.
+        time::sleep(MS)?;
         let moved = hog.turns() - stopped;
         ensure!(moved <= 1, "round {round}: {moved} turns without a context");
     }

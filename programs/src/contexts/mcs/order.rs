@@ -13,7 +13,7 @@ use rt::{
 };
 
 use super::{Hog, Marks, Player, Stage, Test, endpoint, quiet};
-use crate::contexts::{Lend, copy, cpu_now, new_context};
+use crate::contexts::{Lend, all_back, copy, cpu_now, new_context};
 use crate::ensure;
 use crate::fair;
 use crate::kit::{self, MS, raised};
@@ -63,7 +63,7 @@ fn reweigh_queued(stage: &Stage) -> Outcome<String> {
     for changes in [false, true] {
         let ran = Marks::new();
         let mut players = Vec::new();
-        for band in [1, 2] {
+        for band in [3, 2] {
             let ran = Arc::clone(&ran);
             players.push(Player::start(&stage.part(band), move || {
                 ran.mark(band.into());
@@ -73,12 +73,12 @@ fn reweigh_queued(stage: &Stage) -> Outcome<String> {
         stage.conduct(|| {
             players.iter().try_for_each(Player::go)?;
             if changes {
-                players[0].its()?.reconfigure(&stage.part(3))?.ok()?;
+                players[0].its()?.reconfigure(&stage.part(1))?.ok()?;
             }
             Ok(())
         })?;
         players.into_iter().try_for_each(Player::join)?;
-        let wanted = if changes { [1, 2] } else { [2, 1] };
+        let wanted = if changes { [2, 3] } else { [3, 2] };
         ensure!(ran.list() == wanted, "with a change: {changes}, they ran in the order {:?}", ran.list());
     }
     weights(stage)
@@ -288,6 +288,7 @@ fn yield_to(stage: &Stage) -> Outcome<String> {
 fn preempt_wake(stage: &Stage) -> Outcome<String> {
     let mut late = [0, 0];
     for (at, bands) in [(0, [1, 5]), (1, [5, 1])] {
+        all_back()?;
         let (scale, times) = (stage.scale, Arc::new([const { AtomicU64::new(0) }; 3]));
         let (theirs, its) = (Arc::clone(&times), Arc::clone(&times));
         let runs = Player::start(&stage.spec(20 * MS, 100 * MS, bands[0]), move || {

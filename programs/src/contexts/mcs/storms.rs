@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rt::{Answer, Fallback, OperationResult as R, Spec, time};
 
 use super::{Hog, Player, Stage, Test};
-use crate::contexts::{Lend, burn, new_context};
+use crate::contexts::{Lend, burn, new_context_soon};
 use crate::ensure;
 use crate::kit::{self, MS, Usage};
 use crate::proof::{Doing, Outcome};
@@ -46,7 +46,8 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
                     old.unbind()?.ok()?;
                 }
                 let budget = 100_000 + random.below(MS);
-                hog.player.bind(new_context(&Spec::new(budget, 10 * MS).cpus([cpu]))?, Fallback::Stop)?;
+                hog.player
+                    .bind(new_context_soon(&Spec::new(budget, 10 * MS).cpus([cpu]))?, Fallback::Stop)?;
                 moves += 1;
             }
             4..6 => {
@@ -60,7 +61,7 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
                 stops += 1;
             }
             6 => {
-                let context = new_context(&Spec::new(MS, 10 * MS))?;
+                let context = new_context_soon(&Spec::new(MS, 10 * MS))?;
                 if let Some(old) = hog.player.context.take() {
                     old.unbind()?.ok()?;
                 }
@@ -77,7 +78,7 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
         if let Some(old) = hog.player.context.take() {
             old.unbind()?.ok()?;
         }
-        hog.player.bind(new_context(&Spec::new(MS, 10 * MS))?, Fallback::BestEffort)?;
+        hog.player.bind(new_context_soon(&Spec::new(MS, 10 * MS))?, Fallback::BestEffort)?;
         hog.stop()?;
     }
     ensure!(kit::system()?.contexts().doing("contexts")?.is_empty(), "contexts are left");

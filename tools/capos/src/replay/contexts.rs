@@ -30,7 +30,8 @@ fn why(error: AdmissionError) -> &'static str {
     match error {
         AdmissionError::Invalid(_) => "a specification that no CPU takes",
         AdmissionError::WrongCpu(_) => "promised by a CPU outside its mask",
-        AdmissionError::Overcommitted { .. } => "more is promised than there is",
+        AdmissionError::Refused(_) => "more is promised than there is, or somebody would be late",
+        AdmissionError::Stale => "it was judged before something else was promised",
         AdmissionError::TooMany => "more contexts than a CPU takes",
         AdmissionError::Elsewhere(_) => "it is at another CPU",
     }
@@ -64,9 +65,11 @@ impl Contexts {
         self.idle.insert(name(&context), context);
     }
 
-    fn spec(&mut self, context: u32) -> Result<Spec, Fault> {
+    /// The specification, and the line.
+    fn spec(&mut self, context: u32) -> Result<(Spec, u32), Fault> {
         let parts = self.specs.remove(&context);
-        spec_of(&parts.ok_or(Fault::Grammar { what: "a promise without a specification" })?)
+        let parts = parts.ok_or(Fault::Grammar { what: "a promise without a specification" })?;
+        Ok((spec_of(&parts)?, parts[usize::from(SPEC_PARTS) - 1]))
     }
 
     /// What the thread gets when it is queued.
@@ -93,21 +96,22 @@ impl Replayer {
             }
             Kind::Admit { context } => {
                 let identity = ContextId { id: context.into(), generation: 0 };
-                let proposal = Proposal::new(identity, contexts.spec(context)?);
+                let (spec, lineage) = contexts.spec(context)?;
+                let proposal = Proposal::new(identity, spec).of_line(lineage.into());
                 let admitted = queue.admit(proposal, now);
                 contexts.keep(admitted.map_err(|no| refused(context, why(no.why)))?);
             }
             Kind::Readmit { context } => {
-                let (old, spec) = (contexts.take(context)?, contexts.spec(context)?);
+                let (old, (spec, _)) = (contexts.take(context)?, contexts.spec(context)?);
                 let new = queue.readmit(old, spec, now);
                 contexts.keep(new.map_err(|(no, _)| refused(context, why(no)))?);
             }
             Kind::Retire { context } => {
-                let retired = queue.retire(contexts.take(context)?);
+                let retired = queue.retire(contexts.take(context)?, now);
                 retired.map_err(|_| refused(context, "given back to another CPU than promised it"))?;
             }
             Kind::Host { context } => {
-                let hosted = queue.host(contexts.take(context)?);
+                let hosted = queue.host(contexts.take(context)?, now);
                 contexts.keep(hosted.map_err(|(no, _)| refused(context, why(no)))?);
             }
             Kind::Unhost { context } => {
@@ -115,7 +119,7 @@ impl Replayer {
                 if !guest.is_hosted() || guest.home() != queue.id() {
                     return Err(refused(context, "it is no guest here"));
                 }
-                contexts.keep(queue.unhost(guest));
+                contexts.keep(queue.unhost(guest, now));
             }
             Kind::Bind { thread, context } => self.bind(at, thread, context, now)?,
             Kind::Unbind { thread } => self.unbind(at, thread, now)?,
@@ -159,7 +163,8 @@ impl Replayer {
         let taken = if let Some(blocked) = self.blocked.get_mut(&thread) {
             blocked.unbind().ok_or(nothing)?
         } else {
-            let taken = self.cores[at].queue.take_context(id(thread), now).ok_or(nothing)?;
+            let ticket = self.cores[at].queue.find(id(thread));
+            let taken = self.cores[at].queue.take_context(&ticket, now).ok_or(nothing)?;
             self.blocked.extend(taken.stopped.map(|stopped| (thread, stopped)));
             taken.context
         };

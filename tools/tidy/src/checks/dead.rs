@@ -135,6 +135,30 @@ pub(crate) fn scenarios(tree: &Tree) -> Vec<Problem> {
     problems
 }
 
+/// Every bug that can be planted into the kernel is in its sources, and something runs the kernel that has it.
+pub(crate) fn planted_bugs(tree: &Tree) -> Vec<Problem> {
+    const MANIFEST: &str = "kernel/Cargo.toml";
+    let mut problems = Vec::new();
+    for (at, line) in tree.text(MANIFEST).unwrap_or("").lines().enumerate() {
+        let Some(name) = line.split(" =").next().filter(|name| name.starts_with("planted-")) else {
+            continue;
+        };
+        let quoted = format!("\"{name}\"");
+        let is_written =
+            tree.texts_of("rs").any(|(file, text)| file.starts_with("kernel/src/") && text.contains(&quoted));
+        let is_run = tree.texts().any(|(file, text)| file.starts_with("tools/") && text.contains(name));
+        if !is_written || !is_run {
+            let what = if is_written { "no test runs" } else { "no source has" };
+            problems.push(Problem::new(
+                MANIFEST,
+                at + 1,
+                format!("{what} `{name}`, add it again or take it out"),
+            ));
+        }
+    }
+    problems
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::assert_catches;
@@ -190,5 +214,15 @@ mod tests {
         assert_catches(scenarios, &good, &[("sim/scenarios/a.scn", "")], at, "no golden");
         let at = "sim/scenarios/a.golden:1";
         assert_catches(scenarios, &good, &[("sim/scenarios/a.golden", "")], at, "without its scenario");
+    }
+
+    #[test]
+    fn planted_bugs_are_there_and_run() {
+        let manifest = ("kernel/Cargo.toml", "[features]\nplanted-x = []\n");
+        let suite = ("tools/capos/suite.txt", "smoke 1 - planted-x must fail\n");
+        let source = ("kernel/src/a.rs", "if cfg!(feature = \"planted-x\") {}\n");
+        let good = [manifest, suite, source];
+        assert_catches(planted_bugs, &good, &[manifest, suite], "kernel/Cargo.toml:2", "no source has");
+        assert_catches(planted_bugs, &good, &[manifest, source], "kernel/Cargo.toml:2", "no test runs");
     }
 }

@@ -1,5 +1,6 @@
 //! The checks, one file a subject; `CHECKS` in the crate root is the list.
 
+pub(crate) mod allocations;
 pub(crate) mod dead;
 pub(crate) mod dependencies;
 pub(crate) mod docs;

@@ -1,0 +1,154 @@
+//! Giving a task up: what happens to one that cannot go on and cannot be unwound.
+//!
+//! A task that ran over its stack, or allocated beyond its reserve, stops between any two instructions: half of what it
+//! was changing is done. Nobody may see that. So it is leaked for ever, frames and heap and locks, and with it everybody
+//! who lent it something: its *family*.
+//!
+//! ```text
+//!   task that called `run`
+//!    '- nursery                         returns, with the typed error of the root
+//!        '- root: spawned as owned      ends when all of its family stand still
+//!            |- nursery, doomed         nobody passes its end
+//!            |   |- culprit             abandoned where it was
+//!            |   |- borrower            abandoned at its next check or wait
+//!            |   '- owned               cancelled, and ends in order
+//!            '- nursery ...
+//! ```
+//!
+//! Invariants:
+//! 1. A family reaches up to the nearest task that was spawned as owned, which borrows from nobody. If there is none, the
+//!    process ends, with a message that names the task and the remedy.
+//! 2. Every nursery between the culprit and the root is doomed before the culprit leaves the first of them, and a doomed
+//!    nursery lets nobody pass: neither its end nor a join of the culprit returns to who could look at what was lent.
+//! 3. A member that stands still is *buried*: on another stack it dooms the nurseries that it has open, waits until their
+//!    children have left, and leaves its own. So the root's parent goes on when all of them stand still.
+//! 4. Stacks, tasks and their runtime's memory stay as long as the process does: other threads may refer to them.
+
+use crate::nursery::Nursery;
+use crate::runtime::Shared;
+use crate::task::{Task, TaskRef, flag};
+use crate::waiter::wake_task;
+use crate::worker::Worker;
+use std::fmt::{self, Write};
+use std::sync::atomic::Ordering;
+
+/// Why a task cannot go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Stack,
+    Memory,
+    /// It ran over the last of its stack inside a library, or inside the runtime: what is half done there is everybody's.
+    InsideLibrary,
+    /// There is no stack to bury it on.
+    NoStack,
+}
+
+fn nursery_of(task: &Task) -> Option<&Nursery> {
+    // SAFETY: a task's nursery is there until the task has left it; the pointer was written before it first ran.
+    unsafe { task.nursery.get().as_ref() }
+}
+
+/// Does the task belong to a family that is given up? On its own fiber, or while it cannot end.
+pub(crate) fn is_doomed(task: TaskRef) -> bool {
+    let flags = task.flags.load(Ordering::Acquire);
+    let lent = flags & flag::OWNED == 0;
+    flags & flag::DOOMED != 0 || (lent && nursery_of(&task).is_some_and(Nursery::is_doomed))
+}
+
+/// Gives up the family of `culprit`, which was abandoned (invariants 1 and 2). On the thread's own stack.
+pub(crate) fn give_up(culprit: TaskRef, cause: Cause, here: &Worker) {
+    let parent = |member: &TaskRef| nursery_of(member).and_then(Nursery::opener);
+    let mut root = culprit;
+    while !root.has(flag::OWNED) {
+        match parent(&root) {
+            Some(above) => root = above,
+            None => abort(culprit, cause),
+        }
+    }
+    let mark = flag::DOOMED | if cause == Cause::Memory { flag::BY_MEMORY } else { 0 };
+    let mut member = culprit;
+    loop {
+        member.set(mark);
+        if member != culprit {
+            wake_task(member, Some(here));
+        }
+        if member == root {
+            return;
+        }
+        if let Some(nursery) = nursery_of(&member) {
+            nursery.doom(Some(here));
+        }
+        match parent(&member) {
+            Some(above) => member = above,
+            None => return,
+        }
+    }
+}
+
+impl Shared {
+    /// A task was abandoned on its stack. It gets another one, on which it waits for its own children (invariant 3).
+    pub(crate) fn bury(&self, task: TaskRef, here: &Worker) {
+        self.stay_for_ever();
+        // SAFETY: the task is ours and will not go on. Its handle is a number: to forget it leaks the slot (invariant 4).
+        let stack = unsafe { (*task.stack.get()).take() }.expect("an abandoned task has a stack");
+        self.stacks.retire(stack);
+        // It may have been abandoned while it was quiet.
+        task.quiet.set(0);
+        task.set(flag::BURIED);
+        here.push(task);
+    }
+}
+
+/// A fixed text, made without the allocator, which may be in the middle of something.
+struct Text {
+    bytes: [u8; 1024],
+    length: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.len() - self.length;
+        let taken = text.len().min(room);
+        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.length += taken;
+        Ok(())
+    }
+}
+
+/// Ends the process (invariant 1). It takes no lock and no memory: the task may hold what it would wait for. Also called
+/// in a signal handler.
+#[cold]
+pub(crate) fn abort(task: TaskRef, cause: Cause) -> ! {
+    let mut text = Text { bytes: [0; 1024], length: 0 };
+    let id = task.id.load(Ordering::Relaxed);
+    let _ = write!(text, "janus: abort: task #{id}");
+    if let Some(name) = task.name(id) {
+        let _ = write!(text, " \"{name}\"");
+    }
+    if let Some(at) = Task::location(&task.spawned_at) {
+        let _ = write!(text, ", spawned at {at},");
+    }
+    let _ = text.write_str(match cause {
+        Cause::Stack => {
+            " overflowed its stack while it borrowed from its parents, up to the one that called Runtime::run.\n\
+             janus: What it was changing must not be seen. Give it more stack (Spawn::stack), call Cx::check or \
+             Cx::ensure_stack where it recurses, or spawn it or a parent with Spawn::owned, so that it can fail alone.\n"
+        }
+        Cause::Memory => {
+            " allocated beyond its memory budget and its reserve while it borrowed from its parents, up to the one that \
+             called Runtime::run.\n\
+             janus: What it was changing must not be seen. Ask Cx::can_allocate before large allocations, raise \
+             Config::memory_reserve, or spawn it or a parent with Spawn::owned, so that it can fail alone.\n"
+        }
+        Cause::InsideLibrary => {
+            " overflowed its stack, and the reserve behind it, inside a library.\n\
+             janus: What the library was changing is everybody's. Give the task more stack (Spawn::stack).\n"
+        }
+        Cause::NoStack => " was given up, and there is no memory for a stack to wait for its children on.\n",
+    });
+    // SAFETY: the text is ours; 2 is standard error, and if it is closed nobody reads it.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length);
+        libc::abort()
+    }
+}

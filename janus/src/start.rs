@@ -1,0 +1,18 @@
+//! What `#[janus::main]` expands to. Not for use by hand: the attribute is what spells out the promise.
+
+use crate::config::Config;
+use crate::cx::Cx;
+use crate::runtime::Runtime;
+
+/// The code of a program whose first task failed, as after a panic of `main`.
+const FAILED: i32 = 101;
+
+/// Runs `main` on a runtime of this configuration, and ends the program if that fails.
+pub fn main<T: Send + 'static>(config: Config, main: fn(&Cx) -> T) -> T {
+    // SAFETY: whoever wrote the attribute has promised it.
+    let ended = unsafe { Runtime::new(config) }.and_then(|runtime| runtime.run_owned(main));
+    ended.unwrap_or_else(|error| {
+        eprintln!("janus: {error}");
+        std::process::exit(FAILED)
+    })
+}

@@ -1,0 +1,564 @@
+//! A thread's life (K-31): made, running, waiting, stopped, ending, ended, and the record used again.
+//!
+//! ```text
+//!  63         32  31  30      12 11         8 7    6       5       4 3     0
+//! | generation | live |    0    |  errands   | 0 | verdict | woken | ends | stage |
+//! ```
+//! All is one word, so that whoever looks sees one moment of it. It changes by [`Life::after`] alone, and in the kernel under the thread's
+//! *wait* lock alone, under which the thread itself (the scheduler's entity) lies while it is in no queue and on no CPU. So nothing can come
+//! between a look at the word and what is done about it: between "is it still this thread, and may it have a context" and the binding, or
+//! between "is it to end" and its being stopped for want of one.
+//!
+//! `models/src/lives.rs` drives this very file from several CPUs, and visits every interleaving.
+
+use crate::generation::SlotGeneration;
+
+/// Where a thread is in its life, and with it where the scheduler's entity of it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Stage {
+    /// The record has no thread.
+    Free = 0,
+    /// It has one that was never run: the entity is in the hands of who made it.
+    Made = 1,
+    /// It runs, or is queued to, or on its way there.
+    Running = 2,
+    /// It waits to be woken: the entity lies under the *wait* lock, as in all that follow.
+    Waiting = 3,
+    /// It was taken off its CPU to be placed anew, and is as soon as it stands on its stack no more.
+    Aside = 4,
+    /// It could run, but for a context or for somebody's verdict.
+    Stopped = 5,
+    /// It never runs again.
+    Ended = 6,
+}
+
+/// Why a thread is stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Want {
+    /// It runs on contexts only, and has none.
+    Context,
+    /// Its budget is spent, and its handler was asked.
+    Verdict,
+}
+
+/// What happens in a life. `runnable`: it could be queued as it is; it has a context, or needs none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// The record gets a new thread.
+    Reuse,
+    /// That is queued for the first time.
+    Start,
+    /// It wants to wait.
+    Block,
+    /// It is taken off its CPU to be placed anew.
+    SetAside,
+    /// It is off its stack: it is placed.
+    Requeue {
+        /// See above.
+        runnable: bool,
+    },
+    /// Somebody wakes it.
+    Wake {
+        /// See above.
+        runnable: bool,
+    },
+    /// The dispatcher took it off its CPU, or another CPU out of a queue, for want of something. The entity is at hand.
+    Evict(Want),
+    /// Somebody wants to bind it or to lend to it.
+    Bind,
+    /// A context is in its hands, or about to be: what it was summoned to before is void.
+    Endow,
+    /// The context lies in its record, promised: the thread is to fetch it before it returns to user mode. If the promise is taken back before
+    /// that, it stops without (`Some(true)`), goes on without (`Some(false)`), or does what it did before.
+    Summon(Option<bool>),
+    /// It does; or somebody found for it, while it was stopped, that there is nothing to fetch.
+    Fetch,
+    /// A loan, or the return of one, is handed to it: it runs at once, on that.
+    Take,
+    /// Its context is lent: it does not return to user mode.
+    Lend,
+    /// It is not, any more.
+    Return,
+    /// The handler has answered.
+    Verdict,
+    /// It is to end: somebody kills its process.
+    Kill,
+    /// It ends, by itself or because it was told to. Comes before its last look for contexts.
+    Exit,
+    /// From here on nobody finds it; under its ring's lock, too.
+    Close,
+    /// It leaves its stack for ever.
+    End,
+    /// What it had is free.
+    Reap,
+}
+
+/// What the kernel does about it, under the same lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// Nothing more.
+    Nothing,
+    /// Puts the entity down to wait.
+    Park,
+    /// Queues the entity.
+    Run,
+    /// Queues the entity, which needs no context from now on: it is to end, or was bound so.
+    Free,
+    /// Wakes it ([`Event::Wake`]), when no lock is held any more.
+    Wake,
+    /// Gives it what is promised to it, when no lock is held any more: it cannot fetch it.
+    Deliver,
+    /// It does not wait: it was woken before, or is to end.
+    Stay,
+    /// It fetches what is promised to it first ([`Event::Fetch`]), and asks again.
+    Fetch,
+    /// It does what the summons said for the case that there is nothing to fetch: it stops without a context, or does not.
+    Depend(Option<bool>),
+}
+
+/// Why an event cannot happen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refused {
+    /// There is no such thread any more, or the record has none.
+    Ended,
+    /// It is to end: it gets no context, and waits for nothing.
+    Ending,
+    /// It waits: what it is summoned to is put into its hands.
+    Waits,
+    /// It does not wait.
+    Runs,
+    /// It is not stopped for a verdict.
+    NotStopped,
+    /// Not in this order: a bug of the caller.
+    Order,
+}
+
+const STAGE: u64 = 0xf;
+const ENDS: u64 = 1 << 4;
+const WOKEN: u64 = 1 << 5;
+const VERDICT: u64 = 1 << 6;
+const SUMMONED: u64 = 1 << 8;
+const LENT: u64 = 1 << 9;
+const STOPS: u64 = 1 << 10;
+const STAYS: u64 = 1 << 11;
+const ERRANDS: u64 = SUMMONED | LENT | STOPS | STAYS;
+const LIVE: u64 = 1 << 31;
+const GENERATION_SHIFT: u32 = 32;
+
+/// One moment of a record: who is there, and where in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Life(u64);
+
+impl Life {
+    /// A record that was never used.
+    pub const UNUSED: Life = Life(0);
+
+    /// As it was stored.
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Life {
+        Life(word)
+    }
+
+    /// To be stored.
+    #[inline(always)]
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Where it is.
+    #[inline(always)]
+    pub const fn stage(self) -> Stage {
+        match self.0 & STAGE {
+            1 => Stage::Made,
+            2 => Stage::Running,
+            3 => Stage::Waiting,
+            4 => Stage::Aside,
+            5 => Stage::Stopped,
+            6 => Stage::Ended,
+            _ => Stage::Free,
+        }
+    }
+
+    /// Of the thread that is here, or was last.
+    #[inline(always)]
+    pub const fn generation(self) -> u32 {
+        (self.0 >> GENERATION_SHIFT) as u32
+    }
+
+    /// As [`Life::generation`], if that thread can be found; 0 if not.
+    #[inline(always)]
+    pub const fn live_generation(self) -> u32 {
+        if self.0 & LIVE == 0 { 0 } else { self.generation() }
+    }
+
+    /// Is the thread of this generation here, to be found? Nobody has generation 0.
+    #[inline(always)]
+    pub const fn names(self, generation: u32) -> bool {
+        self.0 >> (GENERATION_SHIFT - 1) == (generation as u64) << 1 | 1
+    }
+
+    /// It is to end.
+    #[inline(always)]
+    pub const fn is_ending(self) -> bool {
+        self.0 & ENDS != 0
+    }
+
+    /// It has to see to something before it returns to user mode.
+    #[inline(always)]
+    pub const fn has_errands(self) -> bool {
+        self.0 & ERRANDS != 0
+    }
+
+    /// A context is promised to it, and nothing keeps it from fetching that.
+    pub const fn is_summoned_only(self) -> bool {
+        self.0 & ERRANDS == SUMMONED
+    }
+
+    /// Its context is lent.
+    pub const fn has_lent(self) -> bool {
+        self.0 & LENT != 0
+    }
+
+    /// Does it wait, or is it stopped? For those who look.
+    pub const fn waits(self) -> bool {
+        matches!(self.stage(), Stage::Waiting | Stage::Stopped)
+    }
+
+    /// Does the entity lie under the *wait* lock?
+    pub const fn is_parked(self) -> bool {
+        matches!(self.stage(), Stage::Waiting | Stage::Aside | Stage::Stopped | Stage::Ended)
+    }
+
+    #[inline(always)]
+    const fn at(self, stage: Stage) -> Life {
+        Life(self.0 & !STAGE | stage as u64)
+    }
+
+    #[inline(always)]
+    const fn with(self, bits: u64) -> Life {
+        Life(self.0 | bits)
+    }
+
+    #[inline(always)]
+    const fn without(self, bits: u64) -> Life {
+        Life(self.0 & !bits)
+    }
+
+    /// It could be queued, and is, unless it needs a context and has none.
+    #[inline(always)]
+    const fn runs_if(self, runnable: bool) -> (Life, Action) {
+        if self.0 & ENDS != 0 {
+            (self.at(Stage::Running), Action::Free)
+        } else if runnable {
+            (self.at(Stage::Running), Action::Run)
+        } else {
+            (self.at(Stage::Stopped), Action::Park)
+        }
+    }
+
+    /// What becomes of it, and what is to be done.
+    #[inline(always)]
+    pub const fn after(self, event: Event) -> Result<(Life, Action), Refused> {
+        use Stage::*;
+        // What happens at every wait, by one comparison each.
+        match event {
+            Event::Block if self.0 & (STAGE | ENDS | WOKEN | SUMMONED) == Running as u64 => {
+                return Ok((self.at(Waiting), Action::Park));
+            }
+            Event::Wake { runnable: true } if self.0 & (STAGE | ENDS) == Waiting as u64 => {
+                return Ok((self.at(Running), Action::Run));
+            }
+            Event::Take if self.0 & STAGE == Waiting as u64 => return Ok((self.at(Running), Action::Run)),
+            _ => {}
+        }
+        let stage = self.stage();
+        Ok(match event {
+            Event::Block => match stage {
+                Running if self.0 & (ENDS | WOKEN) != 0 => (self.without(WOKEN), Action::Stay),
+                // Woken without a context that it needs, it would be stopped beside the one that it was promised.
+                Running => (self, Action::Fetch),
+                _ => return Err(Refused::Order),
+            },
+            Event::Wake { runnable } => match stage {
+                Waiting => self.runs_if(runnable),
+                Running | Aside | Made => (self.with(WOKEN), Action::Nothing),
+                // Whoever decides about it lets it go on; meanwhile it is as if it ran.
+                Stopped => (self.with(WOKEN), Action::Nothing),
+                Free | Ended => return Err(Refused::Ended),
+            },
+            Event::Take => match stage {
+                Waiting => (self.at(Running), Action::Run),
+                Stopped if self.0 & VERDICT == 0 => (self.at(Running), Action::Run),
+                Free | Ended => return Err(Refused::Ended),
+                _ => return Err(Refused::Runs),
+            },
+            Event::Bind
+            | Event::Endow
+            | Event::Summon(_)
+            | Event::Fetch
+            | Event::Lend
+            | Event::Return
+            | Event::Verdict => return self.after_context(event),
+            _ => return self.after_step(event),
+        })
+    }
+
+    /// [`Life::after`] what has to do with contexts.
+    #[inline]
+    const fn after_context(self, event: Event) -> Result<(Life, Action), Refused> {
+        use Stage::*;
+        let stage = self.stage();
+        Ok(match event {
+            Event::Bind => match stage {
+                Free | Ended => return Err(Refused::Ended),
+                _ if self.0 & LIVE == 0 => return Err(Refused::Ended),
+                _ if self.0 & ENDS != 0 => return Err(Refused::Ending),
+                _ => (self, Action::Nothing),
+            },
+            Event::Endow => match stage {
+                _ if self.0 & ENDS != 0 => return Err(Refused::Ending),
+                Stopped => (self.at(Waiting).without(VERDICT | STOPS | STAYS | SUMMONED), Action::Wake),
+                Made | Running | Waiting | Aside => (self.without(STOPS | STAYS | SUMMONED), Action::Nothing),
+                Free | Ended => return Err(Refused::Ended),
+            },
+            Event::Summon(without) => match stage {
+                _ if self.0 & ENDS != 0 => return Err(Refused::Ending),
+                Made | Running => {
+                    let without = match without {
+                        None => 0,
+                        Some(true) => STOPS,
+                        Some(false) => STAYS,
+                    };
+                    (self.without(STOPS | STAYS).with(SUMMONED | without), Action::Nothing)
+                }
+                Waiting | Aside | Stopped => return Err(Refused::Waits),
+                Free | Ended => return Err(Refused::Ended),
+            },
+            Event::Fetch => match stage {
+                Running => {
+                    let without = match (self.0 & STOPS != 0, self.0 & STAYS != 0) {
+                        (false, false) => None,
+                        (stops, _) => Some(stops),
+                    };
+                    (self.without(SUMMONED | STOPS | STAYS), Action::Depend(without))
+                }
+                // It was stopped meanwhile, and there is nothing to fetch any more.
+                Stopped if self.0 & (VERDICT | STAYS) == STAYS => {
+                    (self.at(Running).without(SUMMONED | STOPS | STAYS), Action::Free)
+                }
+                Stopped => (self.without(SUMMONED | STOPS | STAYS), Action::Nothing),
+                _ => return Err(Refused::Order),
+            },
+            Event::Lend => match stage {
+                Free | Ended => return Err(Refused::Ended),
+                _ => (self.with(LENT), Action::Nothing),
+            },
+            Event::Return => (self.without(LENT), Action::Nothing),
+            Event::Verdict => match stage {
+                Stopped if self.0 & VERDICT != 0 => (self.at(Waiting).without(VERDICT), Action::Wake),
+                _ => return Err(Refused::NotStopped),
+            },
+            _ => return Err(Refused::Order),
+        })
+    }
+
+    /// [`Life::after`] a step from one stage to another.
+    #[inline]
+    const fn after_step(self, event: Event) -> Result<(Life, Action), Refused> {
+        use Stage::*;
+        let stage = self.stage();
+        Ok(match event {
+            Event::Reuse => match stage {
+                Free => {
+                    let next = match SlotGeneration::from_raw(self.generation()) {
+                        Some(last) => last.next(),
+                        None => SlotGeneration::FIRST,
+                    };
+                    let word = (next.get() as u64) << GENERATION_SHIFT | LIVE | Made as u64;
+                    (Life(word), Action::Nothing)
+                }
+                _ => return Err(Refused::Order),
+            },
+            Event::Start => match stage {
+                Made => (self.at(Running), Action::Run),
+                _ => return Err(Refused::Order),
+            },
+            Event::SetAside => match stage {
+                Running if self.0 & (ENDS | SUMMONED) == SUMMONED => (self, Action::Fetch),
+                Running => (self.at(Aside), Action::Park),
+                _ => return Err(Refused::Order),
+            },
+            Event::Requeue { runnable } => match stage {
+                Aside => self.runs_if(runnable),
+                _ => return Err(Refused::Order),
+            },
+            Event::Evict(want) => match stage {
+                // It needs nothing to end with, so it is not stopped for it.
+                Running if self.0 & ENDS != 0 => (self, Action::Free),
+                Running => match want {
+                    Want::Verdict => (self.at(Stopped).with(VERDICT), Action::Park),
+                    Want::Context if self.0 & SUMMONED != 0 => (self.at(Stopped), Action::Deliver),
+                    Want::Context => (self.at(Stopped), Action::Park),
+                },
+                _ => return Err(Refused::Order),
+            },
+            Event::Kill => match stage {
+                Free | Ended => return Err(Refused::Ended),
+                _ if self.0 & LIVE == 0 => return Err(Refused::Ended),
+                Waiting | Stopped => (self.at(Running).without(VERDICT).with(ENDS), Action::Free),
+                Made | Running | Aside => (self.with(ENDS), Action::Nothing),
+            },
+            Event::Exit => match stage {
+                Running => (self.with(ENDS), Action::Nothing),
+                _ => return Err(Refused::Order),
+            },
+            Event::Close => match stage {
+                Running if self.0 & ENDS != 0 => (self.without(LIVE | ERRANDS), Action::Nothing),
+                // It never ran, and never will.
+                Made => (self.at(Ended).without(LIVE | ERRANDS), Action::Nothing),
+                _ => return Err(Refused::Order),
+            },
+            Event::End => match stage {
+                Running if self.0 & (ENDS | LIVE) == ENDS => (self.at(Ended), Action::Park),
+                _ => return Err(Refused::Order),
+            },
+            Event::Reap => match stage {
+                Ended if self.0 & LIVE == 0 => {
+                    (Life(self.0 >> GENERATION_SHIFT << GENERATION_SHIFT), Action::Nothing)
+                }
+                _ => return Err(Refused::Order),
+            },
+            _ => return Err(Refused::Order),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    fn events() -> Vec<Event> {
+        let mut all = vec![
+            Event::Start,
+            Event::Block,
+            Event::SetAside,
+            Event::Evict(Want::Context),
+            Event::Evict(Want::Verdict),
+            Event::Bind,
+            Event::Endow,
+            Event::Summon(None),
+            Event::Summon(Some(true)),
+            Event::Summon(Some(false)),
+            Event::Fetch,
+            Event::Take,
+            Event::Lend,
+            Event::Return,
+            Event::Verdict,
+            Event::Kill,
+            Event::Exit,
+            Event::Close,
+            Event::End,
+            Event::Reap,
+        ];
+        for runnable in [false, true] {
+            all.extend([Event::Requeue { runnable }, Event::Wake { runnable }]);
+        }
+        all
+    }
+
+    /// Every moment that a first life can have.
+    fn reachable() -> Vec<Life> {
+        let (made, _) = Life::UNUSED.after(Event::Reuse).unwrap();
+        let mut seen = vec![made];
+        let mut at = 0;
+        while at < seen.len() {
+            for event in events() {
+                if let Ok((life, _)) = seen[at].after(event)
+                    && !seen.contains(&life)
+                {
+                    seen.push(life);
+                }
+            }
+            at += 1;
+        }
+        seen
+    }
+
+    /// K-31: in every moment of every life, whatever happens next.
+    #[test]
+    fn k_31_what_holds_in_every_life() {
+        let lives = reachable();
+        assert!(lives.len() > 100, "{} moments", lives.len());
+        for life in &lives {
+            let stage = life.stage();
+            let waits = matches!(stage, Stage::Waiting | Stage::Stopped);
+            assert!(!(waits && life.is_ending()), "one that is to end waits: {life:?}");
+            assert!(life.0 & VERDICT == 0 || stage == Stage::Stopped, "a verdict on one that runs: {life:?}");
+            assert_eq!(life.names(1), life.live_generation() == 1);
+            assert!(!life.names(0) && !life.names(2));
+            for event in events() {
+                let Ok((next, action)) = life.after(event) else { continue };
+                assert_eq!(next.generation(), 1, "{event:?} of {life:?}");
+                let runs = matches!(action, Action::Run | Action::Free);
+                assert!(!runs || next.stage() == Stage::Running, "{event:?} of {life:?}");
+                let parks = matches!(action, Action::Park | Action::Deliver);
+                assert!(!parks || next.is_parked(), "{event:?} of {life:?}");
+                // Who was to be found is lost by closing alone, and who was to end does.
+                assert!(next.names(1) || !life.names(1) || event == Event::Close, "{event:?} of {life:?}");
+                assert!(
+                    next.is_ending() || !life.is_ending() || stage == Stage::Ended,
+                    "{event:?} of {life:?}"
+                );
+            }
+        }
+    }
+
+    /// K-31: nobody is bound, summoned or endowed who is to end; and a kill lets nobody wait.
+    #[test]
+    fn k_31_who_ends_gets_nothing_and_waits_for_nothing() {
+        for life in reachable().into_iter().filter(|life| life.is_ending() && life.names(1)) {
+            for event in [Event::Bind, Event::Endow, Event::Summon(Some(true)), Event::Summon(None)] {
+                assert_eq!(life.after(event), Err(Refused::Ending), "{event:?} of {life:?}");
+            }
+            if life.stage() == Stage::Running {
+                assert_eq!(life.after(Event::Block).unwrap().1, Action::Stay);
+                assert_eq!(life.after(Event::Evict(Want::Context)).unwrap().1, Action::Free);
+            }
+        }
+        for life in reachable().into_iter().filter(|life| life.waits()) {
+            assert_eq!(life.after(Event::Kill).unwrap().1, Action::Free, "{life:?}");
+        }
+    }
+
+    /// K-31: a whole life, step by step; and none of the last ones can come before its time.
+    #[test]
+    fn k_31_a_life_from_its_beginning_to_its_end() {
+        let last = [Event::Exit, Event::Close, Event::End, Event::Reap];
+        let mut life = Life::UNUSED.after(Event::Reuse).unwrap().0.after(Event::Start).unwrap().0;
+        for (at, step) in last.into_iter().enumerate() {
+            for early in &last[at + 1..] {
+                assert_eq!(life.after(*early), Err(Refused::Order), "{early:?} of {life:?}");
+            }
+            life = life.after(step).unwrap().0;
+        }
+        assert_eq!((life.stage(), life.generation(), life.live_generation()), (Stage::Free, 1, 0));
+    }
+
+    /// K-05, K-31: the next life is another one, and begins with nothing of the last.
+    #[test]
+    fn k_31_a_record_that_is_used_again_is_new() {
+        let ended: Vec<_> = reachable().into_iter().filter_map(|life| life.after(Event::Reap).ok()).collect();
+        assert!(!ended.is_empty());
+        for (free, _) in ended {
+            let (next, _) = free.after(Event::Reuse).unwrap();
+            assert!(next.names(2) && !next.names(1) && !next.has_errands() && !next.is_ending());
+            assert_eq!(next.stage(), Stage::Made);
+            assert_eq!(free.after(Event::Wake { runnable: true }), Err(Refused::Ended));
+        }
+        let last = Life::from_word(u64::from(u32::MAX) << GENERATION_SHIFT);
+        assert_eq!(last.after(Event::Reuse).unwrap().0.generation(), 1);
+    }
+}

@@ -1,0 +1,245 @@
+//! Quotas: what a session may use of the machine, and what it does (K-29).
+//!
+//! Sessions are a tree. What a process uses is charged to its session and to every one above it, so whoever makes a session gives of what it has:
+//! making more of them is no way to more.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Bytes of memory: pages, page tables, kernel stacks, rings, queues of endpoints.
+    Memory,
+    /// Threads.
+    Threads,
+    /// Processes.
+    Processes,
+    /// Endpoints.
+    Endpoints,
+    /// Scheduling contexts with time.
+    Contexts,
+    /// Their time: millionths of a CPU.
+    Bandwidth,
+}
+
+/// How many kinds there are.
+pub const KINDS: usize = 6;
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; KINDS] =
+        [Kind::Memory, Kind::Threads, Kind::Processes, Kind::Endpoints, Kind::Contexts, Kind::Bandwidth];
+
+    /// What one has, for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Memory => "bytes of memory",
+            Kind::Threads => "threads",
+            Kind::Processes => "processes",
+            Kind::Endpoints => "endpoints",
+            Kind::Contexts => "scheduling contexts",
+            Kind::Bandwidth => "ppm of a CPU",
+        }
+    }
+
+    /// Of what a session has, the part that one of the sessions in it may use. None may have all, so that one is left for its neighbours.
+    const fn part(self) -> (u64, u64) {
+        match self {
+            Kind::Contexts => (1, 2),
+            Kind::Bandwidth => (3, 4),
+            _ => (7, 8),
+        }
+    }
+}
+
+/// Of what a session has, one part in so many is for its own processes and for operators in it: guests do not get it.
+const OWN_PART: u64 = 16;
+
+/// What one session may use and does.
+#[derive(Debug)]
+pub struct Account {
+    used: [AtomicU64; KINDS],
+    limits: [u64; KINDS],
+}
+
+impl Account {
+    /// Nothing used of `limits`, in the order of [`Kind::ALL`].
+    pub const fn new(limits: [u64; KINDS]) -> Account {
+        Account { used: [const { AtomicU64::new(0) }; KINDS], limits }
+    }
+
+    /// For a session that is made in this one, with at most `asked` of each kind; 0 asks for what there is.
+    pub fn inner(&self, asked: [u64; KINDS]) -> Account {
+        Account::new(Kind::ALL.map(|kind| {
+            let (part, of) = kind.part();
+            let most = self.limit(kind) / of * part;
+            match asked[kind as usize] {
+                0 => most,
+                asked => asked.min(most),
+            }
+        }))
+    }
+
+    /// What it uses.
+    pub fn used(&self, kind: Kind) -> u64 {
+        self.used[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// What it may use.
+    pub fn limit(&self, kind: Kind) -> u64 {
+        self.limits[kind as usize]
+    }
+
+    /// What guests inside it may use together: so that something is left for its own processes and for operators.
+    fn shared(&self, kind: Kind) -> u64 {
+        let limit = self.limit(kind);
+        limit - limit / OWN_PART
+    }
+
+    fn take(&self, kind: Kind, amount: u64, limit: u64) -> bool {
+        let fits = |used: u64| used.checked_add(amount).filter(|sum| *sum <= limit);
+        self.used[kind as usize].try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn release(&self, kind: Kind, amount: u64) {
+        let before = self.used[kind as usize].fetch_sub(amount, Ordering::Relaxed);
+        debug_assert!(before >= amount, "more is given back than was taken");
+    }
+}
+
+/// Something with an account, perhaps inside another.
+pub trait Member {
+    /// Its own.
+    fn account(&self) -> &Account;
+    /// What it is in.
+    fn outer(&self) -> Option<&Self>;
+    /// It gets nothing of what those around it keep for themselves.
+    fn is_guest(&self) -> bool;
+}
+
+/// Charges `member` and all around it, or nobody: then the one that may not have as much is said.
+pub fn take<M: Member>(member: &M, kind: Kind, amount: u64) -> Result<(), &M> {
+    let mut at = Some(member);
+    while let Some(one) = at {
+        let account = one.account();
+        let is_outer = !core::ptr::eq(one, member);
+        let limit = if is_outer && member.is_guest() { account.shared(kind) } else { account.limit(kind) };
+        if !account.take(kind, amount, limit) {
+            release_until(member, Some(one), kind, amount);
+            return Err(one);
+        }
+        at = one.outer();
+    }
+    Ok(())
+}
+
+/// Gives back what was taken for `member`.
+pub fn release<M: Member>(member: &M, kind: Kind, amount: u64) {
+    release_until(member, None, kind, amount);
+}
+
+fn release_until<M: Member>(member: &M, end: Option<&M>, kind: Kind, amount: u64) {
+    let mut at = Some(member);
+    while let Some(one) = at {
+        if end.is_some_and(|end| core::ptr::eq(one, end)) {
+            return;
+        }
+        one.account().release(kind, amount);
+        at = one.outer();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Session<'a> {
+        account: Account,
+        is_guest: bool,
+        outer: Option<&'a Session<'a>>,
+    }
+
+    impl Member for Session<'_> {
+        fn account(&self) -> &Account {
+            &self.account
+        }
+        fn outer(&self) -> Option<&Self> {
+            // The same session, seen for as long as this one.
+            self.outer
+        }
+        fn is_guest(&self) -> bool {
+            self.is_guest
+        }
+    }
+
+    fn inside<'a>(outer: &'a Session<'a>, is_guest: bool) -> Session<'a> {
+        Session { account: outer.account.inner([0; KINDS]), is_guest, outer: Some(outer) }
+    }
+
+    fn machine() -> Session<'static> {
+        Session { account: Account::new([8000, 64, 64, 64, 128, 4_000_000]), is_guest: false, outer: None }
+    }
+
+    /// K-29: a charge counts in every session around, and a refused one in none.
+    #[test]
+    fn charges_count_all_the_way_up_or_not_at_all() {
+        let machine = machine();
+        let operator = inside(&machine, false);
+        let guest = inside(&operator, true);
+        assert_eq!([&machine, &operator, &guest].map(|s| s.account.limit(Kind::Threads)), [64, 56, 49]);
+        assert!(take(&guest, Kind::Threads, 49).is_ok());
+        assert_eq!([&machine, &operator, &guest].map(|s| s.account.used(Kind::Threads)), [49, 49, 49]);
+        let refused = take(&guest, Kind::Threads, 1).err();
+        assert!(refused.is_some_and(|refused| core::ptr::eq(refused, &guest)));
+        // Another one in the same session finds the rest, and is told whose limit it is.
+        let other = inside(&operator, true);
+        assert!(take(&other, Kind::Threads, 4).is_ok());
+        let refused = take(&other, Kind::Threads, 1).err();
+        assert!(refused.is_some_and(|refused| core::ptr::eq(refused, &operator)));
+        assert_eq!([&machine, &operator, &other].map(|s| s.account.used(Kind::Threads)), [53, 53, 4]);
+        // What is left is for the session's own.
+        assert!(take(&operator, Kind::Threads, 3).is_ok());
+        assert!(take(&operator, Kind::Threads, 1).is_err());
+        release(&operator, Kind::Threads, 3);
+        release(&guest, Kind::Threads, 49);
+        release(&other, Kind::Threads, 4);
+        assert_eq!([&machine, &operator, &guest, &other].map(|s| s.account.used(Kind::Threads)), [0; 4]);
+    }
+
+    /// K-29: however many sessions somebody makes, together they get no more than it has.
+    #[test]
+    fn sessions_in_a_session_share_what_it_has() {
+        let machine = machine();
+        let one = inside(&machine, false);
+        let mut got = 0;
+        for _ in 0..10 {
+            let inner = inside(&one, true);
+            while take(&inner, Kind::Contexts, 1).is_ok() {
+                got += 1;
+            }
+        }
+        assert_eq!((got, one.account.limit(Kind::Contexts)), (60, 64));
+        assert!(take(&one, Kind::Contexts, 4).is_ok());
+        // Its neighbours still find some.
+        assert!(take(&inside(&machine, true), Kind::Contexts, 1).is_ok());
+    }
+
+    #[test]
+    fn amounts_that_wrap_are_refused() {
+        let machine = machine();
+        assert!(take(&machine, Kind::Memory, 1).is_ok());
+        assert!(take(&machine, Kind::Memory, u64::MAX).is_err());
+        assert_eq!(machine.account.used(Kind::Memory), 1);
+    }
+
+    /// K-29: who makes a session may give it less than it would get, and never more.
+    #[test]
+    fn k_29_limits_that_are_asked_for_only_lower() {
+        let outer = Account::new([800; KINDS]);
+        let plain = outer.inner([0; KINDS]);
+        let asked = outer.inner([1, 0, 10_000, 700, u64::MAX, 7]);
+        let limits = Kind::ALL.map(|kind| asked.limit(kind));
+        let most = Kind::ALL.map(|kind| plain.limit(kind));
+        assert_eq!(limits, [1, most[1], most[2], 700, most[4], 7]);
+    }
+}

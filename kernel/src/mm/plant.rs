@@ -1,0 +1,52 @@
+//! Allocations that fail on purpose, for the proof that every one of them may (K-30). Only a kernel that was booted with `allocfail` lets itself
+//! be asked.
+
+use crate::thread;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// The kernel was booted with `allocfail`.
+static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
+/// Whose allocations count; 0: nobody's.
+static PID: AtomicU32 = AtomicU32::new(0);
+/// Allocations until one fails; 0: none does.
+static LEFT: AtomicU64 = AtomicU64::new(0);
+static SEEN: AtomicU64 = AtomicU64::new(0);
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the kernel may be asked.
+pub fn allow() {
+    IS_ALLOWED.store(true, Ordering::Relaxed);
+}
+
+/// The `after`th allocation of process `pid` from now on is to fail, none if that is 0. Says how many there were since the last time this was
+/// asked, and whether one failed; nothing if that is not allowed.
+pub fn arm(pid: u32, after: u64) -> Option<(u64, bool)> {
+    if !IS_ALLOWED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let before = (SEEN.swap(0, Ordering::Relaxed), HAS_FAILED.swap(false, Ordering::Relaxed));
+    LEFT.store(after, Ordering::Relaxed);
+    PID.store(pid, Ordering::Relaxed);
+    Some(before)
+}
+
+/// Is this allocation to fail?
+#[inline(always)]
+pub fn fails() -> bool {
+    PID.load(Ordering::Relaxed) != 0 && counts()
+}
+
+#[cold]
+fn counts() -> bool {
+    let is_meant =
+        |thread: &thread::Thread| thread.pid.load(Ordering::Relaxed) == PID.load(Ordering::Relaxed);
+    if !thread::current_or_none().is_some_and(is_meant) {
+        return false;
+    }
+    SEEN.fetch_add(1, Ordering::Relaxed);
+    let fails = LEFT.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) == Ok(1);
+    if fails {
+        HAS_FAILED.store(true, Ordering::Relaxed);
+    }
+    fails
+}

@@ -1,0 +1,24 @@
+//! Names of processes, sessions and grants.
+
+use abi::MAX_NAME_BYTES;
+
+/// A short name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Name(pub [u8; MAX_NAME_BYTES]);
+
+impl Name {
+    /// `None` if it is empty, too long, or has control characters, C1 and DEL included: names are printed.
+    pub fn new(text: &str) -> Option<Name> {
+        let mut bytes = [0; MAX_NAME_BYTES];
+        if text.is_empty() || text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control) {
+            return None;
+        }
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Some(Name(bytes))
+    }
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        let end = self.0.iter().position(|b| *b == 0).unwrap_or(MAX_NAME_BYTES);
+        core::str::from_utf8(&self.0[..end]).unwrap_or("?")
+    }
+}

@@ -1,0 +1,181 @@
+//! What interrupts ask of the dispatcher: whose time they are (S-16), and whether somebody else should run.
+
+use super::looks::assert_time;
+use super::moves::balance;
+use super::{PENDING, Queue};
+use crate::arch::cpu;
+use crate::arch::percpu::{self, PerCpu};
+use crate::clock;
+use crate::context::notify;
+use crate::time::{self, Bill};
+use crate::tracing;
+use ::sched::{CpuId, Effect};
+use core::sync::atomic::{AtomicU64, Ordering};
+use trace::Kind;
+
+/// As [`look`], when another CPU asked: the loop of an idle CPU asks the core itself, next.
+#[inline(always)]
+pub fn look_as_asked(me: &'static PerCpu, now: u64) {
+    if me.current.get().is_null() {
+        PENDING.remove(me.id);
+    } else {
+        look(me, now);
+    }
+}
+
+/// As [`look`], when somebody was woken here. Whoever has asked an idle CPU to look meanwhile has interrupted it, too.
+#[inline(always)]
+pub fn look_for_woken(me: &'static PerCpu) {
+    if !me.current.get().is_null() {
+        // Waking takes time.
+        look(me, time::now_ns());
+    }
+}
+
+/// Deadlines that passed, of which one look tells; with more it looks again.
+const MISSES: usize = 4;
+
+/// The timer fired or another CPU asked: what does the core say?
+pub fn look(me: &'static PerCpu, now: u64) {
+    PENDING.remove(me.id);
+    if now >= me.sched.balance_ns.get() {
+        let id = CpuId::new(me.id).expect("a CPU number");
+        me.sched.balance_ns.set(sched::next_balance_ns(id, now));
+        if !cfg!(feature = "planted-no-balance") {
+            balance(me, now);
+        }
+    }
+    let (effect, until_ns) = loop {
+        let mut queue = me.sched.queue.lock();
+        tracing::note(me, Kind::Timer, now);
+        let mut missed = [const { None }; MISSES];
+        let mut count = 0;
+        while count < MISSES
+            && let Some(one) = queue.next_missed(now)
+        {
+            missed[count] = Some(one);
+            count += 1;
+        }
+        let effect = queue.timer(now);
+        let until_ns = queue.until_ns();
+        assert_time(&queue);
+        drop(queue);
+        // Observers are told without a lock.
+        missed.iter().flatten().for_each(|missed| {
+            me.counters.deadlines_missed.bump();
+            notify::missed(missed);
+        });
+        if count < MISSES {
+            break (effect, until_ns);
+        }
+    };
+    match effect {
+        Effect::Dispatch => me.sched.want_switch(),
+        Effect::Keep | Effect::Rearm { .. } => time::arm(me, until_ns, now),
+    }
+}
+
+/// The way into an interrupt and out of it: what lies before the first reading of the clock and after the last. It is no more the time of who was
+/// interrupted than what lies between (S-16).
+static WAY_IN_NS: AtomicU64 = AtomicU64::new(0);
+static WAY_OUT_NS: AtomicU64 = AtomicU64::new(0);
+/// So often are the two measured; the least counts, because the host may have other things to do.
+const TRIES: usize = 32;
+
+/// Measures the way into an interrupt and out of it, at boot, with nobody there to be interrupted. Says how long they are.
+pub fn measure_ways() -> (u64, u64) {
+    let me = percpu::this();
+    let (mut in_ns, mut out_ns) = (u64::MAX, u64::MAX);
+    for _ in 0..TRIES {
+        let counted_ns = me.sched.queue.lock().time().interrupt_ns;
+        let (before, after) = cpu::interrupt_oneself();
+        let queue = me.sched.queue.lock();
+        // Up to here it was counted, and since then that is what was counted.
+        let ended_ns = queue.at_ns();
+        let began_ns = ended_ns - (queue.time().interrupt_ns - counted_ns);
+        in_ns = in_ns.min(began_ns.saturating_sub(clock::ns_at(before)));
+        out_ns = out_ns.min(clock::ns_at(after).saturating_sub(ended_ns));
+    }
+    if !cfg!(feature = "planted-ways-unpaid") {
+        WAY_IN_NS.store(in_ns, Ordering::Relaxed);
+        WAY_OUT_NS.store(out_ns, Ordering::Relaxed);
+    }
+    (in_ns, out_ns)
+}
+
+/// An interrupt came when the counter read `tsc`. Says when that was, and who pays for it.
+///
+/// One that comes for others has begun with the way into it. One that ends a turn has not: if who runs were charged with neither way, what is left of
+/// the turn might be shorter than they are, and the next interrupt would find nearly as much of it.
+#[inline(always)]
+pub fn interrupt_begins(me: &PerCpu, tsc: u64, is_asked: bool) -> (u64, Bill) {
+    let now = clock::ns_at(tsc);
+    let is_for_others = is_asked || time::is_anybody_due(me, now);
+    (now, time_stops(me, now, if is_for_others { WAY_IN_NS.load(Ordering::Relaxed) } else { 0 }))
+}
+
+/// As [`interrupt_begins`], of one that interrupts nobody, or that the current thread looks for itself.
+#[inline(always)]
+pub fn interrupt_is_found(me: &PerCpu, tsc: u64) -> (u64, Bill) {
+    let now = clock::ns_at(tsc);
+    (now, time_stops(me, now, 0))
+}
+
+/// Since `way_ns` before `now`, time is nobody's but the kernel's.
+#[inline(always)]
+fn time_stops(me: &PerCpu, now: u64, way_ns: u64) -> Bill {
+    let mut queue = me.sched.queue.lock();
+    let began_ns = now.saturating_sub(way_ns).max(queue.at_ns());
+    tracing::note(me, Kind::System, began_ns);
+    queue.interrupt_begin(began_ns);
+    me.sched.service_left_ns.set(queue.service_left_ns(began_ns));
+    Bill::new(began_ns)
+}
+
+/// The interrupt ends, for others with the way out of it: then time goes to the running thread again. The last that is done in it.
+#[inline(always)]
+pub fn interrupt_ends(me: &PerCpu, mut bill: Bill) {
+    let mut queue = me.sched.queue.lock();
+    let way_ns = if bill.is_due() { WAY_OUT_NS.load(Ordering::Relaxed) } else { 0 };
+    let now = time::now_ns() + way_ns;
+    time_goes_on(me, &mut queue, &mut bill, now);
+}
+
+/// As [`interrupt_ends`], of one that has interrupted nobody, or that the current thread has found.
+#[inline(always)]
+pub fn found_interrupt_ends(me: &PerCpu, mut bill: Bill) {
+    let mut queue = me.sched.queue.lock();
+    let now = time::now_ns();
+    time_goes_on(me, &mut queue, &mut bill, now);
+}
+
+/// From `now` on time goes to the running thread or to idle.
+#[inline(always)]
+fn time_goes_on(me: &PerCpu, queue: &mut Queue, bill: &mut Bill, now: u64) {
+    settle(queue, bill, now);
+    tracing::resumes(me, queue, now);
+    queue.interrupt_end(now);
+}
+
+/// Whom the interrupt served last owes its time up to `now`.
+#[inline(always)]
+pub(super) fn settle(queue: &mut Queue, bill: &mut Bill, now: u64) {
+    if bill.is_due() {
+        let (owned_ns, others_ns) = bill.total(now);
+        queue.note_service(owned_ns, others_ns, now);
+    }
+}
+
+/// The current thread was interrupted for somebody, others ran meanwhile, and now it is on its way back to what it did. That way, from where it was
+/// chosen on, is part of that interrupt, and paid for by whom that served.
+#[cold]
+#[inline(never)]
+pub fn goes_back(me: &PerCpu, mut bill: Bill) {
+    let mut queue = me.sched.queue.lock();
+    let chosen_ns = queue.at_ns();
+    tracing::note(me, Kind::System, chosen_ns);
+    queue.interrupt_begin(chosen_ns);
+    bill.goes_on(chosen_ns);
+    let now = time::now_ns() + WAY_OUT_NS.load(Ordering::Relaxed);
+    time_goes_on(me, &mut queue, &mut bill, now);
+}

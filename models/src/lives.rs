@@ -1,0 +1,755 @@
+//! A thread's life among those who bind, wake, lend, kill and revoke (K-31): `kcore::life` itself, driven from several CPUs.
+//!
+//! One record of a thread, used twice, and one context. A step is what happens under one lock (*wait*, or a CPU's); the lock of the context's record is
+//! held over several. What the machine answers is done here as the kernel does it (`kernel/src/sched.rs`, `sched/budgets.rs`, `context.rs`), so that a
+//! rule that only holds if nobody comes in between is broken by somebody who does.
+
+use kcore::life::{Action, Event, Life, Refused, Stage, Want};
+use stateright::{Model, Property};
+
+/// The life that everybody refers to; the next one is a stranger.
+const FIRST: u32 = 1;
+
+/// A bug that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flaw {
+    /// Whoever binds asks whether the thread is there, and not whether it is to end.
+    BindsTheEnding,
+    /// A thread that is to end is stopped for want of a context, like any other.
+    StopsTheEnding,
+    /// The record's number is enough to find a thread.
+    NoGeneration,
+    /// A thread is summoned without a look whether it came to wait meanwhile.
+    SummonsBlindly,
+    /// A killed thread loses its context before it is said to end.
+    StripsFirst,
+    /// A thread that was stopped on its way to a context is left to fetch it.
+    NotDelivered,
+    /// Who gives a stopped thread its context does not wake it.
+    NotWoken,
+}
+
+/// Who acts besides the thread and the dispatcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Actor {
+    /// Binds it, once; without its context it stops, or goes on.
+    Binder {
+        /// Which of the two.
+        context_only: bool,
+    },
+    /// Wakes it, once.
+    Waker,
+    /// Kills it.
+    Killer,
+    /// Ends the context.
+    Revoker,
+    /// Takes it from the thread, and leaves it for the next bind.
+    Unbinder,
+    /// Lends it another one while it waits, and takes that back.
+    Lender,
+}
+
+/// How far an actor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum At {
+    Begin,
+    /// Has claimed, or said that it is to end, or lent.
+    Second,
+    /// Holds the record's lock and gives the box: to one that waits, that is queued, that runs.
+    Waiting,
+    Queued,
+    Runs,
+    /// Has the thread in hand, taken from a queue.
+    Hand,
+    /// Wakes it at last.
+    Wakes,
+    Done,
+}
+
+/// Where the scheduler's entity is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// Nobody has made it, or it is not started.
+    Maker,
+    Queue,
+    Cpu,
+    /// Under the *wait* lock.
+    Parked,
+    /// In the hands of an actor or of the dispatcher.
+    Hand,
+}
+
+/// What the thread is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Doing {
+    Anything,
+    /// Has answered the summons, and looks into the record; what it does if that has nothing.
+    Fetches(Option<bool>),
+    /// Has the box in hand.
+    Binds,
+    /// Ends: looks for its contexts, closes, leaves.
+    Strips,
+    Closes,
+    Ends,
+    /// Is off its stack.
+    Gone,
+}
+
+/// Whose context the thread has, by its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Has {
+    Nothing,
+    Own,
+    Loan,
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    life: u64,
+    place: Place,
+    context_only: bool,
+    /// The entity has a box.
+    boxed: bool,
+    doing: Doing,
+    has: Has,
+    /// Owner and holder of the context, by generation; 0: none.
+    owner: u32,
+    holder: u32,
+    /// The box lies in the record.
+    kept: bool,
+    revoked: bool,
+    bound_only: bool,
+    /// Who has the record's lock.
+    locked: Option<u8>,
+    actors: Vec<At>,
+    /// The dispatcher: has it off its stack, to be placed anew; has it in hand, for want of this; is to deliver.
+    requeues: bool,
+    evicts: Option<Verdict>,
+    delivers: bool,
+    /// The handler was asked.
+    asked: bool,
+    /// Somebody was promised that it runs.
+    owed: bool,
+    broken: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Verdict {
+    Context,
+    Budget,
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// The dispatcher runs it.
+    Dispatch,
+    /// Takes it off its CPU: back to a queue, or in hand.
+    Preempt,
+    /// Takes it off its CPU because its budget is spent.
+    Spend,
+    /// Puts down what it has in hand.
+    Stop,
+    /// Places who was set aside.
+    Requeue,
+    /// Delivers what was promised to one that it stopped.
+    Deliver,
+    /// The handler answers.
+    Answer,
+    /// The thread waits.
+    Block,
+    /// Is set aside.
+    SetAside,
+    /// Goes on with what it is about.
+    Goes,
+    /// Begins to end.
+    Exit,
+    /// Its record is freed, and used again.
+    Reuse,
+    /// Actor number n goes on.
+    Act(u8),
+}
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Lives {
+    /// Who acts.
+    pub actors: Vec<Actor>,
+    /// The planted bug.
+    pub flaw: Option<Flaw>,
+}
+
+impl State {
+    fn life(&self) -> Life {
+        Life::from_word(self.life)
+    }
+
+    fn runnable(&self) -> bool {
+        !self.context_only || self.boxed
+    }
+
+    fn broke(&mut self, what: &'static str) {
+        self.broken = self.broken.or(Some(what));
+    }
+
+    fn turn(&mut self, event: Event) -> Result<Action, Refused> {
+        let (life, action) = self.life().after(event)?;
+        self.life = life.word();
+        Ok(action)
+    }
+
+    /// What cannot be refused.
+    fn must(&mut self, event: Event) -> Option<Action> {
+        let done = self.turn(event);
+        if done.is_err() {
+            self.broke(NO_REFUSAL);
+        }
+        done.ok()
+    }
+
+    /// Puts the entity where a change of life wants it.
+    fn follow(&mut self, action: Action) {
+        match action {
+            Action::Free => {
+                self.context_only = false;
+                self.place = Place::Queue;
+                self.owed = false;
+            }
+            Action::Run => {
+                self.place = Place::Queue;
+                self.owed = false;
+            }
+            _ => {}
+        }
+        if self.place == Place::Queue && !self.runnable() {
+            self.broke(QUEUED_RUNS);
+        }
+    }
+
+    fn wake(&mut self, by_reference: bool) {
+        if !by_reference {
+            self.broke(STRANGERS);
+            return;
+        }
+        let runnable = self.runnable();
+        let was_parked = self.place == Place::Parked;
+        if let Ok(action) = self.turn(Event::Wake { runnable }) {
+            self.owed |= was_parked;
+            self.follow(action);
+        }
+    }
+
+    /// Takes the box out of the record or the entity; `None` if it is on its way. The thread may be in hand then.
+    fn take_box(&mut self) -> Option<bool> {
+        if self.has != Has::Loan && self.kept {
+            self.kept = false;
+            return Some(false);
+        }
+        self.take_from_entity()
+    }
+
+    fn take_from_entity(&mut self) -> Option<bool> {
+        if !self.boxed || self.place == Place::Hand {
+            return None;
+        }
+        self.boxed = false;
+        let stops = self.place == Place::Queue && self.context_only;
+        if stops {
+            self.place = Place::Hand;
+        }
+        Some(stops)
+    }
+}
+
+impl Lives {
+    /// Is it the thread that was meant? Without a generation, whoever is there.
+    fn names(&self, state: &State) -> bool {
+        state.life().names(FIRST)
+            || self.flaw == Some(Flaw::NoGeneration) && state.life().live_generation() != 0
+    }
+
+    /// Is nobody in the middle of something?
+    fn is_quiet(&self, state: &State) -> bool {
+        let at_rest = |at: &At| matches!(at, At::Begin | At::Done);
+        let loan_out = |(at, actor): (&At, &Actor)| *actor == Actor::Lender && *at == At::Second;
+        let mut actors = state.actors.iter().zip(&self.actors);
+        actors.all(|(at, actor)| at_rest(at) || loan_out((at, actor)))
+            && !state.requeues
+            && state.evicts.is_none()
+            && !state.delivers
+            && !state.asked
+            && !matches!(state.doing, Doing::Binds)
+    }
+
+    fn evicted(&self, state: &mut State, want: Want) {
+        state.place = Place::Parked;
+        state.owed = true;
+        let Some(action) = state.must(Event::Evict(want)) else { return };
+        if action == Action::Free && self.flaw == Some(Flaw::StopsTheEnding) {
+            return;
+        }
+        state.follow(action);
+        state.asked |= action == Action::Park && want == Want::Verdict;
+        state.delivers |= action == Action::Deliver && self.flaw != Some(Flaw::NotDelivered);
+    }
+
+    /// Gives the box, under the record's lock, to one that waits: whether it is to be woken, or nothing if it runs.
+    fn give_waiting(&self, state: &mut State) -> Option<bool> {
+        if !self.names(state) || state.life().after(Event::Bind).is_err() {
+            return Some(false);
+        }
+        if state.place != Place::Parked {
+            state.must(Event::Endow);
+            return None;
+        }
+        state.kept = false;
+        state.boxed = true;
+        state.context_only = state.bound_only;
+        let woken = state.must(Event::Endow) == Some(Action::Wake);
+        Some(woken && self.flaw != Some(Flaw::NotWoken))
+    }
+
+    fn act(&self, state: &mut State, me: u8) {
+        let at = state.actors[usize::from(me)];
+        let next = match self.actors[usize::from(me)] {
+            Actor::Binder { context_only } => self.bind(state, me, at, context_only),
+            Actor::Waker => {
+                if self.names(state) {
+                    let is_it = state.life().names(FIRST);
+                    state.wake(is_it);
+                }
+                At::Done
+            }
+            Actor::Killer => self.kill(state, at),
+            Actor::Revoker => self.revoke(state, at, true),
+            Actor::Unbinder if state.owner == 0 && at == At::Begin => At::Done,
+            Actor::Unbinder => self.revoke(state, at, false),
+            Actor::Lender => self.lend(state, at),
+        };
+        state.actors[usize::from(me)] = next;
+    }
+
+    fn bind(&self, state: &mut State, me: u8, at: At, context_only: bool) -> At {
+        match at {
+            At::Begin => {
+                let is_free = state.owner == 0 && state.holder == 0 && !state.revoked;
+                let may = self.flaw == Some(Flaw::BindsTheEnding) || state.life().after(Event::Bind).is_ok();
+                if !is_free || !self.names(state) || !may || state.has != Has::Nothing {
+                    return At::Done;
+                }
+                if !state.life().names(FIRST) {
+                    state.broke(STRANGERS);
+                }
+                (state.owner, state.bound_only, state.has) = (FIRST, context_only, Has::Own);
+                At::Second
+            }
+            At::Second if state.owner == FIRST && state.kept => {
+                (state.holder, state.locked) = (FIRST, Some(me));
+                At::Waiting
+            }
+            At::Second => At::Done,
+            At::Waiting => match self.give_waiting(state) {
+                None => At::Queued,
+                Some(wakes) => {
+                    state.locked = None;
+                    if wakes { At::Wakes } else { At::Done }
+                }
+            },
+            At::Queued => {
+                if state.place != Place::Queue || !self.names(state) {
+                    return At::Runs;
+                }
+                (state.kept, state.boxed, state.context_only) = (false, true, state.bound_only);
+                state.locked = None;
+                At::Done
+            }
+            At::Runs => {
+                let summoned = state.turn(Event::Summon(Some(state.bound_only)));
+                if summoned == Err(Refused::Waits) && self.flaw != Some(Flaw::SummonsBlindly) {
+                    return At::Waiting;
+                }
+                state.locked = None;
+                At::Done
+            }
+            At::Wakes => {
+                if self.names(state) {
+                    let is_it = state.life().names(FIRST);
+                    state.wake(is_it);
+                }
+                At::Done
+            }
+            At::Hand | At::Done => At::Done,
+        }
+    }
+
+    fn doom(&self, state: &mut State) {
+        if !self.names(state) {
+            return;
+        }
+        if !state.life().names(FIRST) {
+            state.broke(STRANGERS);
+        }
+        if let Ok(action) = state.turn(Event::Kill) {
+            state.follow(action);
+        }
+    }
+
+    /// Takes from a thread what it runs on. `None`: it is on its way.
+    fn strip(&self, state: &mut State) -> Option<At> {
+        if !state.life().names(FIRST) {
+            return Some(At::Done);
+        }
+        match state.has {
+            Has::Own if state.holder == FIRST => {
+                let stops = state.take_box()?;
+                (state.kept, state.holder) = (true, 0);
+                Some(if stops { At::Hand } else { At::Done })
+            }
+            Has::Loan if state.boxed => {
+                let stops = state.take_box()?;
+                state.has = Has::Nothing;
+                Some(if stops { At::Hand } else { At::Done })
+            }
+            _ => Some(At::Done),
+        }
+    }
+
+    fn kill(&self, state: &mut State, at: At) -> At {
+        let strips_first = self.flaw == Some(Flaw::StripsFirst);
+        match at {
+            At::Begin if !strips_first => {
+                self.doom(state);
+                At::Second
+            }
+            At::Begin => match self.strip(state) {
+                Some(At::Hand) => At::Hand,
+                Some(_) => At::Second,
+                None => At::Begin,
+            },
+            At::Second if !strips_first => self.strip(state).unwrap_or(At::Second),
+            At::Second => {
+                self.doom(state);
+                At::Done
+            }
+            At::Hand => {
+                self.evicted(state, Want::Context);
+                if strips_first { At::Second } else { At::Done }
+            }
+            _ => At::Done,
+        }
+    }
+
+    fn revoke(&self, state: &mut State, at: At, for_ever: bool) -> At {
+        if at == At::Hand {
+            self.evicted(state, Want::Context);
+            return At::Done;
+        }
+        if state.revoked {
+            return At::Done;
+        }
+        let taken = if state.kept { Some(core::mem::take(&mut state.kept)).map(|_| false) } else { None };
+        let owned = state.has == Has::Own;
+        let taken = taken.or_else(|| if owned { state.take_from_entity() } else { None });
+        let Some(stops) = taken else { return at };
+        if state.owner != 0 && state.life().names(state.owner) {
+            state.has = Has::Nothing;
+        }
+        (state.owner, state.holder, state.revoked, state.kept) = (0, 0, for_ever, !for_ever);
+        if stops { At::Hand } else { At::Done }
+    }
+
+    fn lend(&self, state: &mut State, at: At) -> At {
+        match at {
+            At::Begin => {
+                let fits =
+                    state.life().names(FIRST) && state.has == Has::Nothing && state.place == Place::Parked;
+                if fits && state.turn(Event::Take) == Ok(Action::Run) {
+                    (state.has, state.boxed) = (Has::Loan, true);
+                    state.follow(Action::Run);
+                    At::Second
+                } else {
+                    At::Done
+                }
+            }
+            At::Second if state.has == Has::Loan => {
+                let Some(stops) = state.take_box() else { return At::Second };
+                state.has = Has::Nothing;
+                if stops { At::Hand } else { At::Done }
+            }
+            At::Hand => {
+                self.evicted(state, Want::Context);
+                At::Done
+            }
+            _ => At::Done,
+        }
+    }
+
+    /// Can actor `me` go on?
+    fn can_act(&self, state: &State, me: usize) -> bool {
+        let at = state.actors[me];
+        let takes_record = match self.actors[me] {
+            Actor::Waker => false,
+            Actor::Binder { .. } => matches!(at, At::Begin | At::Second),
+            Actor::Killer => match self.flaw {
+                Some(Flaw::StripsFirst) => at == At::Begin,
+                _ => at == At::Second,
+            },
+            Actor::Revoker | Actor::Unbinder => at == At::Begin,
+            Actor::Lender => matches!(at, At::Begin | At::Second),
+        };
+        // The loan's own record is another one; its box is found where the thread is.
+        let is_locked = takes_record && state.locked.is_some() && self.actors[me] != Actor::Lender;
+        at != At::Done && !is_locked
+    }
+
+    /// The running thread goes on.
+    fn go(&self, state: &mut State) {
+        match state.doing {
+            Doing::Anything => {
+                if let Some(Action::Depend(without)) = state.must(Event::Fetch) {
+                    state.doing = Doing::Fetches(without);
+                }
+            }
+            Doing::Fetches(without) => {
+                let mine = state.life().names(state.holder);
+                if state.has == Has::Own && mine && state.kept && !state.life().is_ending() {
+                    state.kept = false;
+                    state.doing = Doing::Binds;
+                } else {
+                    state.context_only = without.unwrap_or(state.context_only);
+                    state.doing = Doing::Anything;
+                }
+            }
+            Doing::Binds => {
+                (state.boxed, state.context_only) = (true, state.bound_only);
+                state.doing = Doing::Anything;
+            }
+            Doing::Strips => match state.has {
+                Has::Nothing => state.doing = Doing::Closes,
+                // Its own: it ends with the thread.
+                Has::Own if state.life().names(state.owner) => {
+                    (state.kept, state.boxed) = (false, false);
+                    (state.owner, state.holder, state.revoked, state.has) = (0, 0, true, Has::Nothing);
+                }
+                Has::Own => state.broke(ENDS),
+                Has::Loan => (state.boxed, state.has) = (false, Has::Nothing),
+            },
+            Doing::Closes => {
+                state.must(Event::Close);
+                state.doing = Doing::Ends;
+            }
+            Doing::Ends => {
+                state.must(Event::End);
+                state.place = Place::Parked;
+                state.doing = Doing::Gone;
+            }
+            Doing::Gone => {}
+        }
+    }
+
+    fn reuse(&self, state: &mut State) {
+        if state.life().stage() == Stage::Made {
+            state.must(Event::Start);
+            state.place = Place::Queue;
+            return;
+        }
+        state.must(Event::Reap);
+        state.must(Event::Reuse);
+        if state.has != Has::Nothing || state.boxed {
+            state.broke(CLEAN);
+        }
+        (state.place, state.context_only, state.doing, state.owed) =
+            (Place::Maker, false, Doing::Anything, false);
+    }
+}
+
+impl Model for Lives {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let made = Life::UNUSED.after(Event::Reuse).map_or(Life::UNUSED, |(life, _)| life);
+        vec![State {
+            life: made.word(),
+            place: Place::Maker,
+            context_only: false,
+            boxed: false,
+            doing: Doing::Anything,
+            has: Has::Nothing,
+            owner: 0,
+            holder: 0,
+            kept: true,
+            revoked: false,
+            bound_only: false,
+            locked: None,
+            actors: vec![At::Begin; self.actors.len()],
+            requeues: false,
+            evicts: None,
+            delivers: false,
+            asked: false,
+            owed: false,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        if state.broken.is_some() {
+            return;
+        }
+        let life = state.life();
+        match state.place {
+            Place::Queue => steps.push(Step::Dispatch),
+            // The kernel does not preempt itself, and nothing lets others run on the way to the box.
+            Place::Cpu if !matches!(state.doing, Doing::Fetches(_) | Doing::Binds) => {
+                steps.push(Step::Preempt);
+                if state.boxed {
+                    steps.push(Step::Spend);
+                }
+            }
+            Place::Maker => steps.push(Step::Reuse),
+            _ => {}
+        }
+        if state.place == Place::Cpu {
+            let is_free = state.doing == Doing::Anything;
+            let looks = matches!(state.doing, Doing::Fetches(_) | Doing::Strips);
+            if !(looks && state.locked.is_some()) && (!is_free || life.has_errands() && !life.is_ending()) {
+                steps.push(Step::Goes);
+            }
+            if is_free {
+                steps.extend([Step::Block, Step::SetAside, Step::Exit]);
+            }
+        }
+        steps.extend(state.evicts.map(|_| Step::Stop));
+        steps.extend(state.requeues.then_some(Step::Requeue));
+        steps.extend((state.delivers && state.locked.is_none()).then_some(Step::Deliver));
+        steps.extend(state.asked.then_some(Step::Answer));
+        if state.doing == Doing::Gone && life.generation() == FIRST && !state.asked && !state.delivers {
+            steps.push(Step::Reuse);
+        }
+        steps.extend(
+            (0..self.actors.len()).filter(|at| self.can_act(state, *at)).map(|at| Step::Act(at as u8)),
+        );
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let mut state = last.clone();
+        match step {
+            Step::Dispatch => state.place = Place::Cpu,
+            Step::Preempt if state.runnable() => state.place = Place::Queue,
+            Step::Preempt => (state.place, state.evicts) = (Place::Hand, Some(Verdict::Context)),
+            Step::Spend => (state.place, state.evicts) = (Place::Hand, Some(Verdict::Budget)),
+            Step::Stop => {
+                let want = match state.evicts.take()? {
+                    Verdict::Context => Want::Context,
+                    Verdict::Budget => Want::Verdict,
+                };
+                self.evicted(&mut state, want);
+            }
+            Step::Requeue => {
+                state.requeues = false;
+                let runnable = state.runnable();
+                let action = state.must(Event::Requeue { runnable })?;
+                if self.flaw != Some(Flaw::StopsTheEnding) || runnable {
+                    state.follow(action);
+                }
+                state.owed |= state.place == Place::Parked;
+            }
+            Step::Deliver => {
+                state.delivers = false;
+                if state.has == Has::Own && state.life().names(state.holder) && state.kept {
+                    if self.give_waiting(&mut state) == Some(true) {
+                        state.wake(true);
+                    }
+                } else if let Ok(action) = state.turn(Event::Fetch) {
+                    state.follow(action);
+                }
+            }
+            Step::Answer => {
+                state.asked = false;
+                if self.names(&state) && state.turn(Event::Verdict) == Ok(Action::Wake) {
+                    state.wake(true);
+                }
+            }
+            Step::Block => {
+                if state.must(Event::Block)? == Action::Park {
+                    state.place = Place::Parked;
+                }
+            }
+            Step::SetAside => {
+                // Who is summoned fetches first: a step of its own.
+                if state.must(Event::SetAside)? == Action::Park {
+                    (state.place, state.requeues) = (Place::Parked, true);
+                }
+            }
+            Step::Goes => self.go(&mut state),
+            Step::Exit => {
+                state.must(Event::Exit)?;
+                state.doing = Doing::Strips;
+            }
+            Step::Reuse => self.reuse(&mut state),
+            Step::Act(me) => self.act(&mut state, me),
+        }
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Lives>> {
+        fn holds(what: &'static str) -> impl Fn(&State) -> bool {
+            move |state| state.broken != Some(what)
+        }
+        vec![
+            Property::always(COHERENT, |_, state: &State| {
+                state.broken.is_some() || state.life().is_parked() == (state.place == Place::Parked)
+            }),
+            Property::always(CLEAN, |_, state: &State| holds(CLEAN)(state)),
+            Property::always(ENDS, |_, state: &State| holds(ENDS)(state)),
+            Property::always(STRANGERS, |_, state: &State| holds(STRANGERS)(state)),
+            Property::always(QUEUED_RUNS, |_, state: &State| holds(QUEUED_RUNS)(state)),
+            Property::always(NO_REFUSAL, |_, state: &State| holds(NO_REFUSAL)(state)),
+            Property::always(MORTAL, |model: &Lives, state: &State| {
+                let waits = state.place == Place::Parked && state.life().stage() != Stage::Ended;
+                !(model.is_quiet(state) && state.life().is_ending() && waits)
+            }),
+            Property::always(UNPAID, |model: &Lives, state: &State| {
+                let is_killed =
+                    model.actors.iter().zip(&state.actors).any(|it| it == (&Actor::Killer, &At::Done));
+                let ends = state.life().is_ending() && state.life().names(FIRST);
+                !(model.is_quiet(state) && is_killed && ends && state.boxed && state.doing == Doing::Anything)
+            }),
+            Property::always(PROMISED, |model: &Lives, state: &State| {
+                let lies = state.kept && state.holder != 0 && state.life().names(state.holder);
+                let waits = state.life().stage() == Stage::Stopped;
+                !(model.is_quiet(state) && lies && waits)
+            }),
+            Property::always(WOKEN, |model: &Lives, state: &State| {
+                let waits = matches!(state.life().stage(), Stage::Waiting | Stage::Stopped);
+                !(model.is_quiet(state) && state.owed && waits && state.runnable())
+            }),
+            Property::sometimes("the record is used again", |_, state: &State| {
+                state.life().generation() == 2 && state.place == Place::Cpu
+            }),
+            Property::sometimes("it is stopped", |_, state: &State| state.life().stage() == Stage::Stopped),
+        ]
+    }
+}
+
+/// The word and the place agree.
+pub const COHERENT: &str = "who waits, is set aside, is stopped or has ended is parked, and nobody else";
+/// What the panic `a record in a context` was.
+pub const CLEAN: &str = "a record that is used again has no context";
+/// What the endless loop was.
+pub const ENDS: &str = "a thread that ends finds no context of another life";
+/// Generations are looked at.
+pub const STRANGERS: &str = "nobody touches the next life";
+/// The core takes no others.
+pub const QUEUED_RUNS: &str = "who is queued can run";
+/// The kernel's `must`.
+pub const NO_REFUSAL: &str = "what cannot be refused is not";
+/// What the processes that could not be killed were.
+pub const MORTAL: &str = "who is to end is not left waiting";
+/// A kill does not wait for a refill.
+pub const UNPAID: &str = "who was killed runs on no budget";
+/// Promises are kept.
+pub const PROMISED: &str = "a promised context does not lie beside a stopped thread";
+/// Wake-ups are not lost.
+pub const WOKEN: &str = "who was stopped and can run, runs";

@@ -1,0 +1,256 @@
+//! What one process can do to others by what it owns, and those who watch that nobody notices (K-26).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rt::abi::rights;
+use rt::clients::Give;
+use rt::sync::Semaphore;
+use rt::thread::{Builder, JoinHandle};
+use rt::{
+    Child, Client, Factory, Fallback, ParkSpace, Protection, SchedulingContext, SchedulingPolicy, Spec,
+    ThreadControl, VirtualMemory, caps, println, time,
+};
+
+use crate::contexts::new_context;
+use crate::ensure;
+use crate::kit::{self, MS};
+use crate::proof::{Doing, Failure, Outcome};
+use crate::turns;
+
+/// Longest that a sleeper of the highest band may be late, in instructions of its CPU: 100 us where one takes a nanosecond.
+const LATE_MAX: u64 = 100_000;
+/// How long the sleepers sleep, in instructions of their CPU.
+const NAP: u64 = 500_000;
+
+/// The highest band.
+const BAND: u8 = 7;
+const STACK_BYTES: usize = 8 << 10;
+
+/// A thread of the highest band on each CPU that sleeps, and remembers how late it was at worst.
+pub struct Watch {
+    worst_ns: Vec<Arc<AtomicU64>>,
+    /// Ticks of the clock while a CPU executes one instruction.
+    instruction: u64,
+    _time: Vec<SchedulingContext>,
+}
+
+impl Watch {
+    /// They run; the calling thread is on CPU 0 from now on.
+    pub fn start() -> Outcome<Watch> {
+        let instruction = turns::instruction()?;
+        let (mut worst_ns, mut time) = (Vec::new(), Vec::new());
+        for cpu in 0..rt::boot_info().cpus {
+            let worst = Arc::new(AtomicU64::new(0));
+            let theirs = Arc::clone(&worst);
+            let sleep = move || -> rt::Result<()> {
+                caps::any::<ThreadControl>()?.set_affinity(&[1 << cpu])?;
+                let nap_ns = NAP * instruction;
+                loop {
+                    let end = time::now_ns()? + nap_ns;
+                    time::sleep(nap_ns)?;
+                    theirs.fetch_max(time::now_ns()? - end, Ordering::Relaxed);
+                }
+            };
+            let sleeper = Builder::new().stack_bytes(STACK_BYTES * 2).spawn(sleep).doing("spawn")?;
+            // Far more than it needs, and with several CPUs for locks, too.
+            let spec = Spec::new(many(5, 1) as u64 * MS, many(100, 10) as u64 * MS).cpus([cpu]);
+            let context = new_context(&Spec { criticality: BAND, ..spec })?;
+            let handle = sleeper.handle().ok_or_else(|| Failure::new("a sleeper without a handle"))?;
+            context.bind_thread(handle, Fallback::BestEffort)?.ok()?;
+            time.push(context);
+            worst_ns.push(worst);
+            // It ends with the process.
+            core::mem::forget(sleeper);
+            if rt::boot_info().cpus > 1 {
+                core::mem::forget(small(move || busy(cpu))?);
+            }
+        }
+        caps::any::<ThreadControl>()?.set_affinity(&[1])?;
+        Ok(Watch { worst_ns, instruction, _time: time })
+    }
+
+    /// Fails if a sleeper is late while `run` runs, or if the kernel kept interrupts waiting for too long.
+    pub fn over(&self, run: impl FnOnce() -> Outcome) -> Outcome {
+        time::sleep(5 * MS)?;
+        let long = || -> Outcome<(u64, u64)> {
+            Ok((kit::counter("interrupts_off_over_20k")?, kit::counter("interrupts_off_over_50k")?))
+        };
+        let before = long()?;
+        self.worst_ns.iter().for_each(|worst| worst.store(0, Ordering::Relaxed));
+        run()?;
+        // They have slept again since.
+        time::sleep(5 * MS)?;
+        let after = long()?;
+        let worst = self.worst_ns.iter().map(|worst| worst.load(Ordering::Relaxed)).max().unwrap_or(u64::MAX);
+        let worst = worst / self.instruction;
+        println!(
+            "    late by {} us at worst; interrupts waited for more than 20,000 instructions {} times, 50,000 {} times \
+             ({} at most so far, path {})",
+            worst / 1000,
+            after.0 - before.0,
+            after.1 - before.1,
+            kit::counter("interrupts_off_max")?,
+            kit::counter("interrupts_off_path")?,
+        );
+        ensure!(worst <= LATE_MAX, "a sleeper of the highest band was late by {} us", worst / 1000);
+        // A kernel that counts nothing would have none.
+        ensure!(kit::counter("interrupts_off_max")? > 1000, "no stretch without interrupts is counted");
+        ensure!(after.1 == before.1, "interrupts waited for more than 50,000 instructions");
+        Ok(())
+    }
+}
+
+/// Keeps a CPU busy when there is nothing else: where CPUs take turns, the clock goes as fast as is reckoned with only if all of them do something.
+fn busy(cpu: u32) {
+    if let (Ok(control), Ok(policy)) = (caps::any::<ThreadControl>(), caps::any::<SchedulingPolicy>())
+        && control.set_affinity(&[1 << cpu]).is_ok()
+        && policy.set_weight(1).is_ok()
+    {
+        spin();
+    }
+}
+
+/// For ever, and without a hint that the emulator may turn to another CPU.
+pub fn spin() -> ! {
+    loop {
+        core::hint::black_box(0);
+    }
+}
+
+/// How much of something: more on one CPU, where the machine is not shared.
+pub fn many(one: usize, several: usize) -> usize {
+    if rt::boot_info().cpus == 1 { one } else { several }
+}
+
+fn small(run: impl FnOnce() + Send + 'static) -> Outcome<JoinHandle<()>> {
+    Builder::new().stack_bytes(STACK_BYTES).spawn(run).doing("spawn")
+}
+
+/// Starts a child in role `name`, and waits until it has `threads` beside its first one.
+pub fn start(name: &str, threads: u32) -> Outcome<Child> {
+    let child = kit::again(&["storm", name], &[])?;
+    kit::wait_until("the threads of a child", || Ok(child.handle.info()?.threads > threads))?;
+    Ok(child)
+}
+
+/// Watches a child in role `name` until it has ended by itself.
+pub fn alone(watch: &Watch, name: &str) -> Outcome {
+    watch.over(|| kit::succeeds(name, &kit::again(&["storm", name], &[])?))
+}
+
+/// A process with all the memory that it may have is killed.
+pub fn large_end(watch: &Watch) -> Outcome {
+    let child = start("large", 1)?;
+    watch.over(|| {
+        child.handle.kill()?;
+        child.wait()?;
+        Ok(())
+    })
+}
+
+/// A thousand threads that are parked on one word are woken by one operation.
+pub fn wakes(watch: &Watch) -> Outcome {
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    const SLEEPERS: u32 = 1000;
+    WORD.store(0, Ordering::Relaxed);
+    let parked = || {
+        if let Ok(park) = caps::any::<ParkSpace>() {
+            while WORD.load(Ordering::Relaxed) == 0 {
+                let _ = park.park(&WORD, 0, u64::MAX);
+            }
+        }
+    };
+    let threads = (0..SLEEPERS).map(|_| small(parked)).collect::<Outcome<Vec<_>>>()?;
+    time::sleep(100 * MS)?;
+    watch.over(|| {
+        WORD.store(1, Ordering::Relaxed);
+        let woken = caps::any::<ParkSpace>()?.unpark(&WORD, SLEEPERS)?;
+        ensure!(woken == u64::from(SLEEPERS), "{woken} threads were woken of {SLEEPERS}");
+        for thread in threads {
+            thread.join()?;
+        }
+        Ok(())
+    })
+}
+
+/// What the children do.
+pub fn child(name: &str) -> Outcome {
+    caps::any::<ThreadControl>()?.set_affinity(&[1])?;
+    match name {
+        "crowd" => {
+            static NEVER: Semaphore = Semaphore::new(0);
+            for _ in 0..1000 {
+                core::mem::forget(small(|| NEVER.acquire())?);
+            }
+            for_ever()
+        }
+        "large" => {
+            let memory: VirtualMemory = caps::any()?;
+            while memory.map(None, 1 << 20, Protection::READ_WRITE).is_ok() {}
+            // There is no memory left for a large stack: this one says that all is there.
+            core::mem::forget(small(|| drop(for_ever())));
+            for_ever()
+        }
+        "births" => {
+            for _ in 0..20 {
+                kit::again(&["storm", "nothing"], &[])?.wait()?;
+            }
+            Ok(())
+        }
+        "chain" => chain(),
+        _ => Ok(()),
+    }
+}
+
+fn for_ever() -> Outcome {
+    time::sleep(u64::MAX).doing("sleep")
+}
+
+const CHAIN: usize = 16;
+const CALLERS: usize = 16;
+const CALLS: usize = 31;
+
+/// Endpoints at each of which many calls wait; one of them carries the last right to serve the next. The first is dropped, and all close.
+fn chain() -> Outcome {
+    static READY: Semaphore = Semaphore::new(0);
+    let factory: Factory = caps::any()?;
+    let mut threads = Vec::new();
+    let mut endpoints = Vec::new();
+    for _ in 0..CHAIN {
+        let endpoint = factory.endpoint()?;
+        let caller = Arc::new(endpoint.caller(1)?);
+        for _ in 0..CALLERS {
+            let caller = Arc::clone(&caller);
+            threads.push(small(move || {
+                let calls: Vec<_> = (0..CALLS).filter_map(|_| caller.call_start(1, [0; 2]).ok()).collect();
+                READY.release();
+                for call in calls {
+                    // It ends when the endpoint is closed.
+                    let _ = call.wait();
+                }
+            })?);
+        }
+        endpoints.push((endpoint, caller));
+    }
+    (0..CHAIN * CALLERS).for_each(|_| READY.acquire());
+    // From the end: each but the first is served by a capability in a message at the one before.
+    while endpoints.len() > 1 {
+        let Some((last, _)) = endpoints.pop() else { break };
+        let Some((_, before)) = endpoints.last() else { break };
+        let cap = last.cap().copy(rights::ALL, 0)?;
+        drop(last);
+        let before = Arc::clone(before);
+        threads.push(small(move || {
+            let mut room = [0; 64];
+            let _ = before.call_giving(1, &[], &mut room, Give::Move(cap));
+        })?);
+        time::sleep(MS)?;
+    }
+    drop(endpoints);
+    for thread in threads {
+        thread.join()?;
+    }
+    Ok(())
+}
