@@ -659,16 +659,15 @@ impl Process {
     fn finish(&self, code: i64, reason: Reason) {
         // Capabilities first: servers and peers learn that we are gone. The table takes no more: one that arrived late and named this process
         // would keep it for ever.
-        let mut caps = core::mem::replace(&mut *self.caps.lock(), CapTable::new(0));
+        let caps = core::mem::replace(&mut *self.caps.lock(), CapTable::new(0));
         let (mut slots, mut paces) = (Paces::of(BREATH_SLOTS as u32), Paces::of(BREATH_CAPS));
-        for index in 0..caps.slots() {
+        for cap in caps.into_objects() {
             slots.step();
-            if let Some(cap) = caps.take_at(index) {
+            if cap.is_some() {
                 drop(cap);
                 paces.step();
             }
         }
-        drop(caps);
         // From here on its last thread runs on the kernel's tables, also when it comes back from a pause.
         sched::unload(self.space.retire());
         self.space.destroy();

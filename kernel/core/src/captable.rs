@@ -138,10 +138,11 @@ impl<O> CapTable<O> {
         Some(object)
     }
 
-    /// Takes the object out that is in slot `index`, whatever its number.
-    pub fn take_at(&mut self, index: usize) -> Option<O> {
-        let generation = self.slots.get(index)?.generation;
-        self.remove(CapId::new(index as u16, generation))
+    /// Takes the objects out one by one, each with its slot, from the last: so that a table of thousands goes in pieces. Slots that hold none count,
+    /// too.
+    pub fn into_objects(self) -> impl Iterator<Item = Option<O>> {
+        let mut slots = self.slots;
+        core::iter::from_fn(move || slots.pop().map(|slot| slot.object))
     }
 
     /// All capabilities, by index.
