@@ -19,6 +19,7 @@ use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::{heap, tlb};
 use crate::object::fresh_id;
 use crate::process::Process;
+use crate::ring::{self, Completion};
 use crate::sched::{self, NotBound};
 use crate::session::{Denied, Session, Stake};
 use crate::thread::{self, Seat, Thread};
@@ -221,9 +222,13 @@ fn free_if_over(ctx: &'static Ctx, mut record: Guard<'_, Record>) {
     drop(record);
     // Endpoint and session may end here, without a lock.
     drop(over);
-    *ctx.cells.lock() = Cells::EMPTY;
+    let observer = notify::forget(ctx);
     // K-30: there is room for every record that was ever made.
     POOL.lock().free.push(ctx);
+    // Nothing will happen any more, and nobody else would tell it.
+    if let Some(observer) = observer {
+        ring::complete(&observer, &Completion::OK, false);
+    }
 }
 
 // ---- making ---------------------------------------------------------------------------------------------------------------
@@ -750,7 +755,7 @@ fn works_for(who: &ThreadRef, session: &Arc<Session>) -> bool {
 
 /// The process of a thread, if that is still there.
 fn process_of(who: &ThreadRef) -> Option<Arc<Process>> {
-    crate::ring::process_of_thread(who)
+    ring::process_of_thread(who)
 }
 
 // ---- templates ------------------------------------------------------------------------------------------------------------

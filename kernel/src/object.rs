@@ -4,7 +4,7 @@
 //! makes every capability of an earlier epoch worthless wherever it is (K-21).
 
 use crate::chores::{self, Remains};
-use crate::context::Handle;
+use crate::context::{Ctx, Handle};
 use crate::endpoint::Endpoint;
 use crate::interrupt::Paces;
 use crate::lock::{Rank, SpinLock};
@@ -280,8 +280,18 @@ pub enum Waitable {
     Exit(Arc<Process>),
     /// Input.
     Read,
-    /// News of a context.
-    Watch(Arc<Handle>),
+    /// News of a context. It does not keep that: with its last capability the context ends, and whoever waits is told.
+    Watch(&'static Ctx),
+}
+
+impl Waitable {
+    /// Something may end with it: then it is not dropped in an interrupt, where nothing may (K-18).
+    pub fn keeps_something(&self) -> bool {
+        match self {
+            Waitable::Sleep | Waitable::Park(_) | Waitable::Read | Waitable::Watch(_) => false,
+            Waitable::Call(_) | Waitable::Recv(_) | Waitable::Join(_) | Waitable::Exit(_) => true,
+        }
+    }
 }
 
 // ---- threads ----------------------------------------------------------------------------------------------------------------
@@ -463,7 +473,7 @@ pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {
         Waitable::Join(exit) => exit.withdraw(waiter),
         Waitable::Exit(process) => process.withdraw(waiter),
         Waitable::Read => crate::console::withdraw(waiter),
-        Waitable::Watch(handle) => crate::context::notify::withdraw(handle.ctx, waiter),
+        Waitable::Watch(ctx) => crate::context::notify::withdraw(ctx, waiter),
     }
 }
 

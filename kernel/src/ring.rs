@@ -363,6 +363,10 @@ fn post(thread: &'static Thread, waiter: &Waiter, completion: &Completion) -> Po
         STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
         return Posted::Stale;
     };
+    debug_assert!(
+        !percpu::this().in_interrupt.get() || !pending.on.keeps_something(),
+        "K-18: an interrupt completes what keeps something"
+    );
     uncharge(thread, &pending.on);
     ring.post(pending.user_data, completion);
     let wake = ring.satisfied();

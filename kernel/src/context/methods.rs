@@ -658,11 +658,11 @@ fn drain(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
     })
 }
 
-fn watch(c: &Context<'_>, handle: &Arc<Handle>, held: u64) -> Outcome {
+fn watch(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
     if standing(&handle.ctx.record.lock(), held) == R::StaleGeneration {
         return Err((Exception::Disconnected, "the context is stale").into());
     }
-    match notify::watch(handle.ctx, || c.register(Waitable::Watch(handle.clone()))) {
+    match notify::watch(handle.ctx, || c.register(Waitable::Watch(handle.ctx))) {
         Watch::News => Ok(Completion::OK.into()),
         Watch::Sleeps => Ok(Reply::Later),
         Watch::Taken => Err((Exception::Overloaded, "somebody waits for this context already").into()),

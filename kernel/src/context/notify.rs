@@ -219,6 +219,11 @@ pub fn watch(ctx: &'static Ctx, register: impl FnOnce() -> Option<Waiter>) -> Wa
     Watch::Sleeps
 }
 
+/// The record is free: nothing of its last life is left. Hands out who still sleeps there.
+pub fn forget(ctx: &'static Ctx) -> Option<Waiter> {
+    core::mem::replace(&mut *ctx.cells.lock(), Cells::EMPTY).observer
+}
+
 /// Takes an observer back.
 pub fn withdraw(ctx: &'static Ctx, waiter: &Waiter) -> bool {
     let mut cells = ctx.cells.lock();

@@ -78,6 +78,7 @@ fn run() -> i64 {
         step("what happens at the end of a budget (S-05)", || watch::overruns(scale))?;
         step("who is told (S-08)", || watch::notifications(scale))?;
         step("once (S-08)", || watch::after_a_drain(scale))?;
+        step("who watches keeps nothing (S-08, K-18)", watch::unkept)?;
         step("throttled, not waiting (S-15)", || misses::throttled(scale))?;
         step("a loan is charged and returned (S-06)", || loans::plain(scale))?;
         step("whatever the answer is (S-06)", || loans::other_answers(scale))?;

@@ -9,7 +9,7 @@ use rt::{
 };
 
 use super::{Lend, burn, copy, new_context};
-use crate::kit::{MS, wait_until};
+use crate::kit::{self, MS, wait_until};
 use crate::proof::{Doing, Outcome};
 use crate::ticks::Scale;
 use crate::{ensure, markers};
@@ -135,6 +135,30 @@ fn donated(scale: Scale) -> Outcome {
     );
     markers!("endpoint_donated_notification=ok observer_woken_after_ns={}", at - start);
     lend.stop()
+}
+
+/// Who watches a context does not keep it: with the last capability it ends, also if it was revoked before, and the observer is woken. It was once kept by the
+/// observer, and ended in the interrupt that had news of it (K-18).
+pub fn unkept() -> Outcome {
+    for is_revoked in [false, true] {
+        let own = new_context(&Spec::new(2 * MS, 20 * MS))?;
+        let id = own.info()?.ok()?.id;
+        if is_revoked {
+            own.revoke()?.ok()?;
+            let _ = own.drain()?;
+        }
+        let mut waits = own.wait_notification_start()?;
+        ensure!(waits.poll().is_none(), "told before anything has happened");
+        drop(own);
+        wait_until("an observer is told of the end", || Ok(waits.poll().is_some()))?;
+        let left = kit::system()?.contexts().doing("contexts")?;
+        ensure!(
+            left.iter().all(|context| context.info.id != id),
+            "it is there without a capability: {left:?}"
+        );
+    }
+    markers!("watch_keeps_nothing=ok");
+    Ok(())
 }
 
 /// An observer hears of each thing once: after it has drained, it sleeps until something new happens.
