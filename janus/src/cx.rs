@@ -537,7 +537,7 @@ impl Cx {
     }
 
     pub(crate) fn arm(&self, at_ns: u64) -> Timer {
-        let (timer, first) = self.shared().timers.arm(at_ns, self.waiter());
+        let (timer, first) = self.shared().timers.arm(at_ns, self.waiter(), self.worker().index);
         if first {
             self.shared().earlier_timer();
         }

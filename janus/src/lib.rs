@@ -218,6 +218,7 @@ mod counted;
 mod cx;
 mod deque;
 mod det;
+mod earliest;
 mod error;
 mod events;
 mod family;

@@ -88,7 +88,7 @@ impl Shared {
             tasks: TaskPool::new(),
             stacks: StackPool::new(config.plain_guards),
             blocks: Blocks::new(),
-            timers: Timers::new(),
+            timers: Timers::new(real),
             pool: crate::io::pool::Pool::new(config.blocking_threads),
             napping: AtomicUsize::new(0),
             keeper: AtomicU16::new(u16::MAX),
@@ -218,8 +218,8 @@ impl Shared {
 
     /// Wakes whose time has come. Deterministic mode moves its time itself.
     pub(crate) fn fire_timers(&self, here: Option<&Worker>) {
-        if self.timers.first() != NEVER && !self.is_deterministic() {
-            self.timers.fire(self.now_ns(), here);
+        if self.timers.first() != NEVER && !self.is_deterministic() && self.timers.fire(self.now_ns(), here) {
+            self.earlier_timer();
         }
     }
 

@@ -324,7 +324,8 @@ impl Worker {
         if first != NEVER {
             det.now_ns = det.now_ns.max(first);
             shared.set_virtual_time(det.now_ns);
-            shared.timers.fire(det.now_ns, Some(self));
+            // One shelf: nobody arms a timer meanwhile.
+            let _ = shared.timers.fire(det.now_ns, Some(self));
             return;
         }
         shared.log_idle(self);

@@ -1,75 +1,113 @@
 //! Who is to be woken when. A worker that parks sleeps no longer than until the first of these; one that is busy looks
 //! now and then.
+//!
+//! Each worker has a shelf of its own, so that tasks that set and take back time-outs on several workers do not wait for each
+//! other. A timer is taken back from the shelf that it was put on, wherever its task runs by then; and whoever looks at the
+//! clock fires what is due on all of them, since a worker that is stuck in a task looks at nothing.
 
 use crate::alloc::Quiet;
+use crate::earliest::Earliest;
+pub(crate) use crate::earliest::NEVER;
 use crate::waiter::Waiter;
 use crate::worker::Worker;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// No timer.
-pub(crate) const NEVER: u64 = u64::MAX;
-
-/// Deadline and number: a timer's name.
-pub(crate) type Timer = (u64, u64);
+/// A timer's name: when it fires, its number there, and on which shelf it lies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Timer {
+    at_ns: u64,
+    number: u64,
+    shelf: u16,
+}
 
 /// See the module.
 pub(crate) struct Timers {
-    armed: Mutex<(BTreeMap<Timer, Waiter>, u64)>,
-    /// The first deadline: read without the lock.
-    first: AtomicU64,
+    shelves: Box<[Shelf]>,
+    earliest: Earliest,
+}
+
+#[repr(align(128))]
+struct Shelf(Mutex<Armed>);
+
+#[derive(Default)]
+struct Armed {
+    waiters: BTreeMap<Timer, Waiter>,
+    numbers: u64,
+}
+
+impl Armed {
+    fn first(&self) -> u64 {
+        self.waiters.first_key_value().map_or(NEVER, |(timer, _)| timer.at_ns)
+    }
 }
 
 impl Timers {
-    pub(crate) fn new() -> Timers {
-        Timers { armed: Mutex::new((BTreeMap::new(), 0)), first: AtomicU64::new(NEVER) }
+    /// For so many workers; one, where their order must be the same each time.
+    pub(crate) fn new(shelves: usize) -> Timers {
+        Timers {
+            shelves: (0..shelves).map(|_| Shelf(Mutex::default())).collect(),
+            earliest: Earliest::new(shelves),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, (BTreeMap<Timer, Waiter>, u64)> {
-        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, shelf: usize) -> MutexGuard<'_, Armed> {
+        self.shelves[shelf].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The first deadline, or an earlier instant at which there was one that was taken back.
     #[inline]
     pub(crate) fn first(&self) -> u64 {
-        self.first.load(Ordering::Acquire)
+        self.earliest.first()
     }
 
-    fn publish(&self, armed: &BTreeMap<Timer, Waiter>) {
-        self.first.store(armed.first_key_value().map_or(NEVER, |((at, _), _)| *at), Ordering::Release);
-    }
-
-    /// True beside the name: it is the first of all now.
-    pub(crate) fn arm(&self, at_ns: u64, waiter: Waiter) -> (Timer, bool) {
+    /// Puts a timer on the shelf of worker number `worker`. True beside the name: it is the first of all now.
+    pub(crate) fn arm(&self, at_ns: u64, waiter: Waiter, worker: u16) -> (Timer, bool) {
         let _quiet = Quiet::new();
-        let mut guard = self.lock();
-        let (armed, number) = &mut *guard;
-        *number += 1;
-        let timer = (at_ns, *number);
-        armed.insert(timer, waiter);
-        self.publish(armed);
-        (timer, armed.first_key_value().is_some_and(|(first, _)| *first == timer))
+        let shelf = usize::from(worker) % self.shelves.len();
+        let mut armed = self.lock(shelf);
+        armed.numbers += 1;
+        let timer = Timer { at_ns, number: armed.numbers, shelf: shelf as u16 };
+        armed.waiters.insert(timer, waiter);
+        (timer, self.earliest.added(shelf, at_ns, armed.first()))
     }
 
     pub(crate) fn disarm(&self, timer: Timer) {
         let _quiet = Quiet::new();
-        let mut guard = self.lock();
-        if guard.0.remove(&timer).is_some() {
-            self.publish(&guard.0);
+        let mut armed = self.lock(timer.shelf.into());
+        if armed.waiters.remove(&timer).is_some() {
+            self.earliest.removed(timer.shelf.into(), armed.first());
         }
     }
 
-    /// Wakes everybody whose time has come.
-    pub(crate) fn fire(&self, now_ns: u64, here: Option<&Worker>) {
-        while self.first() <= now_ns {
+    /// Wakes everybody whose time has come. True: who watches the clock must look at it again.
+    #[must_use]
+    pub(crate) fn fire(&self, now_ns: u64, here: Option<&Worker>) -> bool {
+        let mut is_earlier = false;
+        loop {
+            let due = self.first();
+            if due > now_ns {
+                return is_earlier;
+            }
+            // Its own shelf first: what it wakes stays with it.
+            let own = here.map_or(0, |worker| usize::from(worker.index));
+            for shelf in 0..self.shelves.len() {
+                self.fire_shelf((own + shelf) % self.shelves.len(), now_ns, here);
+            }
+            is_earlier |= self.earliest.raise(due);
+        }
+    }
+
+    fn fire_shelf(&self, shelf: usize, now_ns: u64, here: Option<&Worker>) {
+        loop {
             let _quiet = Quiet::new();
-            let mut guard = self.lock();
-            let waiter = match guard.0.first_entry() {
-                Some(entry) if entry.key().0 <= now_ns => entry.remove(),
+            let mut armed = self.lock(shelf);
+            let waiter = match armed.waiters.first_entry() {
+                Some(entry) if entry.key().at_ns <= now_ns => entry.remove(),
                 _ => return,
             };
-            self.publish(&guard.0);
-            drop(guard);
+            self.earliest.removed(shelf, armed.first());
+            drop(armed);
             waiter.wake(here);
         }
     }
