@@ -34,7 +34,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::alloc::Layout;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event, Refused};
 use loan::Loan;
@@ -50,6 +50,8 @@ pub struct Ctx {
     pub cells: SpinLock<Cells>,
     /// The record's number, for those who may not take its lock: the dispatcher.
     pub life: AtomicU64,
+    /// Its band of criticality, for the same.
+    pub band: AtomicU8,
 }
 
 /// Who should have the time, and why.
@@ -192,6 +194,7 @@ fn take_record() -> Option<&'static Ctx> {
         record: SpinLock::new(Rank::Context, Record::FREE),
         cells: SpinLock::new(Rank::Console, Cells::EMPTY),
         life: AtomicU64::new(0),
+        band: AtomicU8::new(0),
     };
     let ctx: &'static Ctx = {
         let made = heap::try_arc(made).ok()?;
@@ -282,6 +285,7 @@ pub fn create(
             Ok(time) => {
                 ctx.cells.lock().identity = (id, 1);
                 ctx.life.store(id, Ordering::Relaxed);
+                ctx.band.store(spec.criticality, Ordering::Relaxed);
                 percpu::this().counters.contexts_admitted.bump();
                 let mut record = ctx.record.lock();
                 *record = Record {

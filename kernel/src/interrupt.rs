@@ -120,6 +120,12 @@ pub extern "C" fn from_idle(frame: &mut Frame, tsc: u64) {
     let bill = handle(me, frame.vector as usize, tsc, sched::interrupt_is_found);
     console::service();
     sched::found_interrupt_ends(me, bill);
+    if me.sched.is_attention_asked() {
+        // Whoever was woken runs before the next interrupt is taken: where they come one after the other, the idle loop would not get to it (K-26).
+        frame.rflags &= !cpu::FLAG_IF;
+    } else {
+        sched::end_silence();
+    }
 }
 
 /// An event that comes another way than by the CPU's own timer interrupt.

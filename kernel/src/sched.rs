@@ -55,11 +55,13 @@ pub struct CpuSched {
     /// Who runs and who waits to.
     pub queue: SpinLock<Queue>,
     /// Deadlines that this CPU's timer serves, by `Class` of who set them.
-    pub timers: SpinLock<[TimerQueue; 2]>,
+    pub timers: SpinLock<[TimerQueue; time::CLASSES]>,
     /// The nearest of each (`u64::MAX`: none); written under `timers`.
-    pub nearest: [AtomicU64; 2],
+    pub nearest: [AtomicU64; time::CLASSES],
     /// Those of others wait until then, because somebody runs on a promise (S-16); 0 if they do not.
     pub held_until_ns: Cell<u64>,
+    /// And with them those of the lowest band, because who runs is of a higher one.
+    pub holds_promised: Cell<bool>,
     /// How long the interrupt under way may work for others than who runs.
     pub service_left_ns: Cell<u64>,
     /// The idle loop's saved stack pointer.
@@ -118,9 +120,10 @@ impl CpuSched {
         let id = CpuId::new(id).expect("a CPU number");
         CpuSched {
             queue: SpinLock::new(Rank::Cpu, admission::queue(id)),
-            timers: SpinLock::new(Rank::Timers, [const { TimerQueue::new() }; 2]),
-            nearest: [const { AtomicU64::new(u64::MAX) }; 2],
+            timers: SpinLock::new(Rank::Timers, [const { TimerQueue::new() }; time::CLASSES]),
+            nearest: [const { AtomicU64::new(u64::MAX) }; time::CLASSES],
             held_until_ns: Cell::new(0),
+            holds_promised: Cell::new(false),
             service_left_ns: Cell::new(u64::MAX),
             idle_rsp: Cell::new(0),
             leaving: Cell::new(None),
@@ -730,7 +733,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
     }
     let next = decision.run.and_then(|id| thread::get(id.0 as u32));
     let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const Thread);
-    if me.sched.held_until_ns.get() != 0 && !queue.is_promised() {
+    if me.sched.held_until_ns.get() != 0 && (me.sched.holds_promised.get() || !queue.is_promised()) {
         time::stop_holding(me);
     }
     time::arm(me, decision.until_ns, now);

@@ -15,12 +15,13 @@ use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
 use kcore::timerq::{Node, Store, TimerQueue};
 
-/// Due timers that one interrupt serves; the rest gets the next, which comes at once.
-const BATCH: usize = 16;
+/// Due timers that one interrupt looks at; the rest gets the next, which comes at once.
+const BATCH: usize = 8;
 /// Others are held back for this long at least, for an interrupt to be worth its while.
 const HOLD_NS: u64 = 100_000;
 
-/// Whose timers those of a CPU are.
+/// Whose timers those of a CPU are. Of those that are due, the highest class is served first, and in it the earliest: thousands of sleeps that end at one
+/// moment keep nobody waiting who was promised more (K-26).
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
@@ -28,6 +29,25 @@ pub enum Class {
     Other = 0,
     /// Of threads with a context.
     Promised = 1,
+    /// Of threads with a context of a higher band than the lowest: that is authority, which somebody gave them (S-17).
+    Urgent = 2,
+}
+
+/// How many there are.
+pub const CLASSES: usize = 3;
+
+impl Class {
+    const ALL: [Class; CLASSES] = [Class::Other, Class::Promised, Class::Urgent];
+
+    /// Of what `thread` sets now.
+    #[inline(always)]
+    fn of(thread: &Thread) -> Class {
+        match thread.context() {
+            None => Class::Other,
+            Some(ctx) if ctx.band.load(Ordering::Relaxed) == 0 => Class::Promised,
+            Some(_) => Class::Urgent,
+        }
+    }
 }
 
 /// Who pays for an interrupt (S-16): whom it serves, from its beginning on or from where it began to serve somebody else. Nobody, until it has
@@ -117,9 +137,12 @@ pub fn is_anybody_due(me: &PerCpu, now: u64) -> bool {
 /// When the timer must fire for deadlines.
 #[inline]
 fn next_deadline(me: &PerCpu) -> u64 {
-    let [other, promised] = &me.sched.nearest;
-    let other_ns = other.load(Ordering::Relaxed).max(me.sched.held_until_ns.get());
-    promised.load(Ordering::Relaxed).min(other_ns)
+    let [other, promised, urgent] = &me.sched.nearest;
+    let held_ns = me.sched.held_until_ns.get();
+    let other_ns = other.load(Ordering::Relaxed).max(held_ns);
+    let promised_ns =
+        promised.load(Ordering::Relaxed).max(if me.sched.holds_promised.get() { held_ns } else { 0 });
+    urgent.load(Ordering::Relaxed).min(promised_ns).min(other_ns)
 }
 
 /// Sees to it that this CPU's event fires no later than `until_ns`. For its deadlines it is armed already: where one comes or the event was
@@ -174,13 +197,18 @@ pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
         if now < at_ns {
             break;
         }
-        let Some((due, is_other)) = take_due(me, now, bill) else {
-            at_ns = next_deadline(me);
-            break;
-        };
-        bill.turn_to(due.thread, due.waiter.thread.thread_generation, is_other);
-        serve(&due);
-        is_served = true;
+        match take_due(me, now, bill) {
+            Taken::Due(due, is_other) => {
+                bill.turn_to(due.thread, due.waiter.thread.thread_generation, is_other);
+                serve(&due);
+                is_served = true;
+            }
+            Taken::Moved(thread, generation) => bill.turn_to(thread, generation, true),
+            Taken::Nothing => {
+                at_ns = next_deadline(me);
+                break;
+            }
+        }
         at_ns = next_deadline(me);
     }
     // The event was used up; who was woken may have armed one for the end of a slice.
@@ -212,46 +240,67 @@ fn serve(due: &Due) {
     }
 }
 
-/// Somebody whose time has come. Of others (the second) not more than may be taken from who runs on a promise: they are held back then.
+/// What an interrupt finds.
+enum Taken {
+    /// Somebody whose time has come, and whether that one has no better right to the CPU than who runs, by a promise.
+    Due(Due, bool),
+    /// The timer of this thread, of this generation, was set on a promise that is used up: it waits among those of others from now on.
+    Moved(&'static Thread, u32),
+    /// Nobody whom it may serve now.
+    Nothing,
+}
+
+/// Somebody whose time has come. Of others not more than may be taken from who runs on a promise: they are held back then.
 #[inline(always)]
-fn take_due(me: &PerCpu, now: u64, bill: &Bill) -> Option<(Due, bool)> {
+fn take_due(me: &PerCpu, now: u64, bill: &Bill) -> Taken {
     let left_ns = me.sched.service_left_ns.get();
     if left_ns == u64::MAX {
         let mut timers = me.sched.timers.lock();
-        let class = first_class(&timers, true);
-        return pop(me, &mut timers, class, now).map(|due| (due, false));
+        let due = first_due(&timers, Class::Other, now).and_then(|class| pop(me, &mut timers, class, now));
+        return due.map_or(Taken::Nothing, |due| Taken::Due(due, false));
     }
     take_permitted(me, left_ns, now, bill)
 }
 
 /// [`take_due`], while somebody runs on a promise who has `left_ns` to spare for others.
 #[inline(never)]
-fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Option<(Due, bool)> {
+fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Taken {
     let others_may = bill.others_ns() < left_ns;
+    // Beside one of a higher band, those of the lowest are others, too.
+    let is_urgent = thread::current_or_none().is_some_and(|thread| Class::of(thread) == Class::Urgent);
+    let least = match (others_may, is_urgent) {
+        (true, _) => Class::Other,
+        (false, false) => Class::Promised,
+        (false, true) => Class::Urgent,
+    };
     if !others_may {
+        me.sched.holds_promised.set(is_urgent);
         hold_others(me, now);
     }
-    loop {
-        let mut timers = me.sched.timers.lock();
-        let class = first_class(&timers, others_may);
-        let (_, id) = timers[class as usize].first().filter(|(deadline, _)| *deadline <= now)?;
-        let who = split(id).0.reference();
-        drop(timers);
-        let is_other = class == Class::Other || !has_budget(me, &who, now);
-        timers = me.sched.timers.lock();
-        // Whoever set it may have taken it back meanwhile, on another CPU.
-        if timers[class as usize].first().is_none_or(|(_, first)| first != id) {
-            continue;
-        }
-        let due = pop(me, &mut timers, class, now);
-        if others_may || !is_other {
-            return due.map(|due| (due, is_other));
-        }
-        // It has a context, and has used it up.
-        let (thread, slot) = split(id);
-        let deadline = Records.node(id).deadline();
-        insert(me, &mut timers, thread, slot, Class::Other, deadline);
+    let (class, id, who) = {
+        let timers = me.sched.timers.lock();
+        let class = first_due(&timers, least, now);
+        let Some((class, (_, id))) = class.and_then(|class| Some((class, timers[class as usize].first()?)))
+        else {
+            return Taken::Nothing;
+        };
+        (class, id, split(id).0.reference())
+    };
+    let is_other = class == Class::Other || !has_budget(me, &who, now);
+    let mut timers = me.sched.timers.lock();
+    // Whoever set it may have taken it back meanwhile, on another CPU: what is first now waits for the next interrupt, which comes at once.
+    if timers[class as usize].first().is_none_or(|(_, first)| first != id) {
+        return Taken::Nothing;
     }
+    let Some(due) = pop(me, &mut timers, class, now) else { return Taken::Nothing };
+    if others_may || !is_other {
+        return Taken::Due(due, is_other);
+    }
+    // It has a context, and has used it up.
+    let (thread, slot) = split(id);
+    let deadline = Records.node(id).deadline();
+    insert(me, &mut timers, thread, slot, Class::Other, deadline);
+    Taken::Moved(thread, who.thread_generation)
 }
 
 /// The deadlines of others wait until they may have something of a promised time again.
@@ -291,14 +340,15 @@ fn split(id: u32) -> (&'static Thread, usize) {
     (thread::get(id >> 6).expect("timers belong to records"), id as usize & 63)
 }
 
-/// Which queue's first timer comes first, of others only if they may.
-fn first_class(timers: &[TimerQueue; 2], others_may: bool) -> Class {
-    let [other, promised] = timers.each_ref().map(TimerQueue::first_deadline);
-    if others_may && other < promised { Class::Other } else { Class::Promised }
+/// The highest class of which a timer is due, down to the `least` that may be served.
+#[inline(always)]
+fn first_due(timers: &[TimerQueue; CLASSES], least: Class, now: u64) -> Option<Class> {
+    let is_due = |class: &Class| timers[*class as usize].first_deadline() <= now;
+    Class::ALL.into_iter().skip(least as usize).rev().find(is_due)
 }
 
 #[inline(always)]
-fn pop(me: &PerCpu, timers: &mut [TimerQueue; 2], class: Class, now: u64) -> Option<Due> {
+fn pop(me: &PerCpu, timers: &mut [TimerQueue; CLASSES], class: Class, now: u64) -> Option<Due> {
     let due = timers[class as usize].pop_due(&mut Records, now).map(|id| {
         let (thread, slot) = split(id);
         let timer = &thread.timers[slot];
@@ -313,22 +363,23 @@ fn pop(me: &PerCpu, timers: &mut [TimerQueue; 2], class: Class, now: u64) -> Opt
 
 /// The first deadline of a class may be another one.
 #[inline(always)]
-fn publish(me: &PerCpu, timers: &[TimerQueue; 2], class: Class) {
+fn publish(me: &PerCpu, timers: &[TimerQueue; CLASSES], class: Class) {
     me.sched.nearest[class as usize].store(timers[class as usize].first_deadline(), Ordering::Relaxed);
 }
 
-/// Somebody runs without a promise, or nobody: the deadlines of others are held back no more.
+/// Somebody runs without a promise, or in a lower band, or nobody: the deadlines of others are held back no more.
 #[cold]
 #[inline(never)]
 pub fn stop_holding(me: &PerCpu) {
     me.sched.held_until_ns.set(0);
+    me.sched.holds_promised.set(false);
     arm_for_deadlines(me);
 }
 
 /// Puts a timer into a queue of this CPU.
 fn insert(
     me: &PerCpu,
-    timers: &mut [TimerQueue; 2],
+    timers: &mut [TimerQueue; CLASSES],
     thread: &'static Thread,
     slot: usize,
     class: Class,
@@ -347,7 +398,7 @@ fn insert(
 pub fn set_timer(thread: &'static Thread, slot: usize, sequence: u32, is_park: bool, deadline: u64) {
     debug_assert!(slot <= OPS);
     let me = percpu::this();
-    let class = if thread.context().is_some() { Class::Promised } else { Class::Other };
+    let class = Class::of(thread);
     let mut timers = me.sched.timers.lock();
     thread.timers[slot].sequence.store(sequence, Ordering::Relaxed);
     thread.timers[slot].is_park.store(is_park, Ordering::Relaxed);
@@ -383,11 +434,7 @@ fn cancel_if(thread: &'static Thread, slot: usize, is_meant: impl FnOnce(&TimerS
     if timer.cpu.load(Ordering::Relaxed) != owner || !is_meant(timer) {
         return false;
     }
-    let class = if timer.class.load(Ordering::Relaxed) == Class::Other as u8 {
-        Class::Other
-    } else {
-        Class::Promised
-    };
+    let class = Class::ALL[usize::from(timer.class.load(Ordering::Relaxed)) % CLASSES];
     let found = timers[class as usize].cancel(&mut Records, join(thread, slot));
     timer.cpu.store(u32::MAX, Ordering::Relaxed);
     publish(cpu, &timers, class);

@@ -4,19 +4,20 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rt::abi::rights;
+use rt::abi::{Op, Sqe, rights};
 use rt::clients::Give;
 use rt::sync::Semaphore;
 use rt::thread::{Builder, JoinHandle};
 use rt::{
     Child, Client, Factory, Fallback, ParkSpace, Protection, SchedulingContext, SchedulingPolicy, Spec,
-    ThreadControl, VirtualMemory, caps, println, time,
+    ThreadControl, Timer, VirtualMemory, args, caps, println, time,
 };
 
-use crate::contexts::new_context;
+use crate::contexts::{new_context, new_context_soon};
 use crate::ensure;
 use crate::kit::{self, MS};
 use crate::proof::{Doing, Failure, Outcome};
+use crate::rawring::RawRing;
 use crate::turns;
 
 /// Longest that a sleeper of the highest band may be late, in instructions of its CPU: 100 us where one takes a nanosecond.
@@ -200,6 +201,8 @@ pub fn child(name: &str) -> Outcome {
             Ok(())
         }
         "chain" => chain(),
+        "sleeps" => sleeps(None),
+        "spent-sleeps" => sleeps(Some(new_context_soon(&Spec::new(MS, 20 * MS).cpus([0]))?)),
         _ => Ok(()),
     }
 }
@@ -253,4 +256,74 @@ fn chain() -> Outcome {
         thread.join()?;
     }
     Ok(())
+}
+
+const SLEEPERS: usize = 8;
+const SLEEPS: u32 = 31;
+
+/// Watches `count` children in role `name` whose sleeps, 248 of each, end at one moment, while somebody else runs on a promise.
+pub fn sleeps_together(watch: &Watch, name: &str, count: u64) -> Outcome {
+    let promised = new_context_soon(&Spec::new(60 * MS, 100 * MS).cpus([0]).demote())?;
+    let hog = small(|| {
+        if caps::any::<ThreadControl>().is_ok_and(|control| control.set_affinity(&[1]).is_ok()) {
+            spin();
+        }
+    })?;
+    watch.over(|| {
+        let at = alloc::format!("{}", time::now_ns()? + (count + 1) * 200 * MS + 35 * MS);
+        let mut children = Vec::new();
+        for _ in 0..count {
+            children.push(kit::again(&["storm", name, &at], &[])?);
+            time::sleep(200 * MS)?;
+        }
+        let handle = hog.handle().ok_or_else(|| Failure::new("a hog without a handle"))?;
+        promised.bind_thread(handle, Fallback::BestEffort)?.ok()?;
+        children.iter().try_for_each(|child| kit::succeeds(name, child))
+    })?;
+    // It ends with the process.
+    core::mem::forget(hog);
+    Ok(())
+}
+
+/// Threads with as many sleeps as they may have, which all end when the second argument says; set on the time of `context`, if there is one, which they
+/// have no more when they end: each has it for as long as it sets them.
+fn sleeps(context: Option<SchedulingContext>) -> Outcome {
+    static TURN: AtomicU32 = AtomicU32::new(u32::MAX);
+    static DONE: AtomicU32 = AtomicU32::new(0);
+    let end_ns = args::number(2, 0).map_err(Failure::new)?;
+    let timer = caps::any::<Timer>()?.cap().id().0;
+    let is_free = context.is_none();
+    let mut threads = Vec::new();
+    for at in 0..SLEEPERS as u32 {
+        let run = move || -> Outcome {
+            while !is_free && TURN.load(Ordering::Acquire) != at {
+                time::sleep(MS / 4)?;
+            }
+            let left_ns = end_ns.saturating_sub(time::now_ns()?);
+            // SAFETY: nothing else of this thread is under way, and sleeps name no memory.
+            let mut ring = unsafe { RawRing::take() };
+            for _ in 0..SLEEPS {
+                ring.push(Sqe { op: Op::Sleep as u8, cap: timer, arg0: left_ns, ..Sqe::default() });
+            }
+            ring.enter(0, 0);
+            DONE.fetch_add(1, Ordering::Release);
+            for _ in 0..SLEEPS {
+                ring.next_cqe();
+            }
+            Ok(())
+        };
+        threads.push(Builder::new().stack_bytes(STACK_BYTES * 2).spawn(run).doing("spawn")?);
+    }
+    for (at, thread) in threads.iter().enumerate() {
+        let Some(context) = &context else { break };
+        let handle = thread.handle().ok_or_else(|| Failure::new("no handle"))?;
+        context.bind_thread(handle, Fallback::BestEffort)?.ok()?;
+        TURN.store(at as u32, Ordering::Release);
+        while DONE.load(Ordering::Acquire) as usize <= at {
+            time::sleep(MS / 4)?;
+        }
+        context.unbind()?.ok()?;
+    }
+    drop(context);
+    threads.into_iter().try_for_each(|thread| thread.join()?)
 }

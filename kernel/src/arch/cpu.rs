@@ -111,6 +111,8 @@ pub unsafe fn set_cr4(value: u64) {
 
 /// Alignment checks in user mode; at CPL0 it suspends SMAP.
 pub const FLAG_AC: u64 = 1 << 18;
+/// Interrupts are open.
+pub const FLAG_IF: u64 = 1 << 9;
 
 /// The flags register.
 #[inline(always)]

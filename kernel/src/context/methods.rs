@@ -588,6 +588,7 @@ fn change(
         }
     };
     if result.is_ok() {
+        handle.ctx.band.store(spec.criticality, core::sync::atomic::Ordering::Relaxed);
         core::mem::swap(&mut record.timeout, timeout);
     }
     let holder = record.holder;

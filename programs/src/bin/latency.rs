@@ -91,6 +91,12 @@ fn long_paths() -> Outcome {
     step("a process ends that has all the memory it may have", || storms::large_end(&watch))?;
     step("120 contexts are promised, changed, and some of them refused", || watch.over(admissions))?;
     step("processes come and go", || storms::alone(&watch, "births"))?;
+    step("sleeps of many threads end at one moment", || {
+        storms::sleeps_together(&watch, "sleeps", storms::many(6, 2) as u64)
+    })?;
+    step("the same, set on a context that is used up by then", || {
+        storms::sleeps_together(&watch, "spent-sleeps", storms::many(4, 2) as u64)
+    })?;
     step("1,000 threads that all want to run are killed", || {
         let child = start_spinners()?;
         watch.over(|| {
