@@ -24,7 +24,7 @@ install -d "$to/lib/pkgconfig" "$to/include"
 install -m 644 "$built/libjanus_c.a" "$to/lib/libjanus.a"
 install -m 755 "$built/libjanus_c.so" "$to/lib/libjanus.so.0"
 ln -sf libjanus.so.0 "$to/lib/libjanus.so"
-install -m 644 janus/capi/include/janus.h janus/capi/include/janus_compiler.h "$to/include"
+install -m 644 janus/capi/include/janus.h janus/capi/include/janus_compiler.h janus/capi/include/janus_task.h "$to/include"
 # No path may be taken for a pattern: awk gets both as plain strings.
 awk -v prefix="$prefix" -v version="$version" '
   /^#/ { next }

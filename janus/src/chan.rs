@@ -340,6 +340,22 @@ impl<T: Send> Sender<T> {
         }
     }
 
+    /// The same without waiting.
+    #[doc(hidden)]
+    pub fn try_send_blocking(&self, message: T) -> Result<(), SendError<T>> {
+        let mut message = Some(message);
+        let attempt = self.channel.state.lock().send(&mut message, ptr::null());
+        match (attempt, message) {
+            (Attempt::Closed, Some(message)) => Err(SendError::Closed(message)),
+            (Attempt::Done(waiter), _) => {
+                wake(waiter, None);
+                Ok(())
+            }
+            (_, Some(message)) => Err(SendError::Full(message)),
+            (_, None) => unreachable!("an unsent message is there"),
+        }
+    }
+
     /// Sends, and waits so long at most: then the error is [`SendError::Full`].
     #[track_caller]
     pub fn send_timeout(&self, cx: &Cx, message: T, timeout: Duration) -> Result<(), SendError<T>> {
@@ -534,6 +550,39 @@ impl<T: Send> Receiver<T> {
                 })
             }
         }
+    }
+
+    /// The same without waiting.
+    #[doc(hidden)]
+    pub fn try_recv_blocking(&self) -> Result<T, RecvError> {
+        let attempt = self.channel.state.lock().receive(ptr::null());
+        match attempt {
+            Attempt::Taken(message, waiter) => {
+                wake(waiter, None);
+                Ok(message)
+            }
+            Attempt::Closed => Err(RecvError::Closed),
+            _ => Err(RecvError::Empty),
+        }
+    }
+
+    /// Ends the channel, whoever else holds it: who sends, or waits to, gets the message back. What is in transit can still be
+    /// received.
+    ///
+    /// ```
+    /// # use janus::{Config, RecvError, Runtime, SendError, channel};
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
+    /// runtime.run(|cx| {
+    ///     let (sender, receiver) = channel(4);
+    ///     sender.send(cx, 1).unwrap();
+    ///     receiver.close();
+    ///     assert_eq!(sender.send(cx, 2), Err(SendError::Closed(2)));
+    ///     assert_eq!((receiver.recv(cx), receiver.recv(cx)), (Ok(1), Err(RecvError::Closed)));
+    /// }).unwrap();
+    /// ```
+    pub fn close(&self) {
+        make_room_here();
+        self.channel.close();
     }
 
     /// Takes no more messages, whoever holds it: those that are there are dropped, who waits to send gets its own back.

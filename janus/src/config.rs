@@ -137,7 +137,7 @@ impl Config {
             spares: 4,
             root_budget: Budget::UNLIMITED,
             root_stack: StackClass::Huge,
-            stack: StackClass::Lean,
+            stack: StackClass::Medium,
             memory_reserve: MEMORY_RESERVE,
             trace_events: 0,
             pinned: false,
@@ -221,7 +221,7 @@ impl Config {
         self
     }
 
-    /// The stack of every other task, unless it asks for another.
+    /// The stack of every other task, unless it asks for another: [`StackClass::Medium`] if nobody says.
     #[must_use]
     pub fn stack(mut self, class: StackClass) -> Config {
         self.stack = class;

@@ -172,10 +172,11 @@
 //! that.
 //!
 //! # Stacks
-//! A task has 8 KiB of stack unless [`Spawn::stack`] or [`Config::stack`] says otherwise; the first task has 1 MiB.
+//! A task has 64 KiB of stack unless [`Spawn::stack`] or [`Config::stack`] says otherwise; the first task has 1 MiB.
 //! What common calls need, on x86-64 Linux: a first, lazily bound call into the C library 3.2 KB, `snprintf("%f")` 2.6
-//! KB, a panic that is caught 5.4 KB, `getaddrinfo` 9.6 KB, formatting a backtrace 21 KB. Panics get a reserve of 20
-//! KiB on top. Where frames are larger, so are stacks: twice without optimisation, four times under a sanitizer.
+//! KB, a panic that is caught 5.4 KB, `getaddrinfo` 5 to 12 KB, a TLS handshake or formatting a backtrace 21 KB. Panics get a
+//! reserve of 20 KiB on top. Stacks are reserved and not touched: a parked task takes a page of memory whatever its class, and
+//! [`StackClass::Lean`], 8 KiB, saves addresses and page tables. Where frames are larger, so are stacks: twice without optimisation, four times under a sanitizer.
 //!
 //! A task that finds its stack short when it checks ([`Cx::check`], [`budgeted`], [`Cx::ensure_stack`], any call of the
 //! runtime) panics in order, and fails with [`TaskError::StackOverflow`]. One that runs over its stack in between cannot be

@@ -5,12 +5,14 @@
 //! thread that runs no task keeps its own.
 
 use crate::budget::Budget;
+use crate::caps::CapBudget;
 use crate::cx::{self, Cx};
 use crate::error::SpawnError;
 use crate::job::{self, Code, Order};
 use crate::nursery::{Nursery, Pool, Terms};
 use crate::runtime::{Runtime, Shared};
-use crate::task::{TaskRef, flag};
+use crate::stack::StackClass;
+use crate::task::{Priority, TaskRef, flag};
 use crate::waiter::{Parker, Waiter};
 use crate::worker::{Worker, current_worker};
 use std::panic::Location;
@@ -44,6 +46,36 @@ pub fn make_room() {
 /// Calls `body` with the context of the task that runs here; None: there is none.
 pub fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
     current_task().map(|task| body(&Cx::of(task)))
+}
+
+/// A capability to recharge with so much in it. A thread that runs no task made the runtime, and holds everything; a task
+/// needs the right itself.
+pub fn cap_budget(limit: Budget) -> Option<CapBudget> {
+    match current_task() {
+        Some(task) => Cx::of(task).cap_budget(limit).ok(),
+        None => Some(CapBudget::new(limit)),
+    }
+}
+
+/// What a child gets: see [`Spawn`](crate::Spawn). The default is a share, and nothing else.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// It borrows nothing: see [`Spawn::owned`](crate::Spawn::owned).
+    pub owned: bool,
+    /// Exactly this, or no child.
+    pub budget: Option<Budget>,
+    /// The right to have so many children.
+    pub children: u64,
+    /// Another stack than the runtime's default.
+    pub stack: Option<StackClass>,
+    /// A hint.
+    pub priority: Priority,
+    /// For dumps.
+    pub name: Option<&'static str>,
+    /// The right to spawn; the spawner has it, or it could not ask.
+    pub may_spawn: bool,
+    /// The right to recharge itself, which a task that grants it needs.
+    pub may_recharge: bool,
 }
 
 /// An open nursery whose owner keeps the rules that Rust's types would. Nurseries of one task, or of one thread, are
@@ -98,19 +130,18 @@ impl RawNursery {
     /// Starts a child that runs `body`; a negative result is its error code. A task needs the capability and pays one
     /// operation; that may suspend it.
     ///
-    /// `owned`: the child borrows nothing, see [`Spawn::owned`](crate::Spawn::owned).
-    ///
     /// # Safety
     /// The nursery is open, and what `body` borrows stays until it has been awaited.
     #[track_caller]
     pub unsafe fn spawn<F: FnOnce() -> i64>(
         this: NonNull<RawNursery>,
-        owned: bool,
+        asked: &Asked,
         body: F,
     ) -> Result<(), SpawnError> {
         if let Some(task) = current_task() {
             let cx = Cx::of(task);
-            if !cx.may(flag::MAY_SPAWN) {
+            let passes_on = !asked.may_recharge || cx.may(flag::MAY_RECHARGE);
+            if !cx.may(flag::MAY_SPAWN) || !passes_on {
                 return Err(SpawnError::NoCapability);
             }
             if cx.check().is_err() {
@@ -121,8 +152,22 @@ impl RawNursery {
         let nursery = unsafe { &this.as_ref().nursery };
         // SAFETY: the runtime outlives its nurseries.
         let shared = unsafe { &*nursery.shared };
-        let flags = if owned { flag::OWNED } else { 0 };
-        let order = Order { wanted: false, flags, ..Order::new(shared, Location::caller()) };
+        let flags = [
+            (asked.owned, flag::OWNED),
+            (asked.may_spawn, flag::MAY_SPAWN),
+            (asked.may_recharge, flag::MAY_RECHARGE),
+        ];
+        let plain = Order::new(shared, Location::caller());
+        let order = Order {
+            budget: asked.budget,
+            children: asked.children,
+            stack: asked.stack.unwrap_or(plain.stack),
+            priority: asked.priority,
+            name: asked.name,
+            flags: flags.into_iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, flag)| flags | flag),
+            wanted: false,
+            ..plain
+        };
         job::spawn_as::<Code, _>(nursery, current_worker(), order, move |_: &Cx| {
             let code = body();
             // Whoever forgot to await does it now: no child outlives its parent.
@@ -222,15 +267,19 @@ mod tests {
                 let inner = RawNursery::open(None).unwrap();
                 for _ in 0..number {
                     // SAFETY: `sum` outlives both nurseries.
-                    unsafe { RawNursery::spawn(inner, false, move || sum.fetch_add(1, Ordering::Relaxed)) }
-                        .unwrap();
+                    unsafe {
+                        RawNursery::spawn(inner, &Asked::default(), move || {
+                            sum.fetch_add(1, Ordering::Relaxed)
+                        })
+                    }
+                    .unwrap();
                 }
                 // The even ones forget to await.
                 // SAFETY: it is the innermost.
                 if number % 2 == 1 { unsafe { RawNursery::await_all(inner) } } else { -10 * number }
             };
             // SAFETY: as above.
-            unsafe { RawNursery::spawn(outer, false, body) }.unwrap();
+            unsafe { RawNursery::spawn(outer, &Asked::default(), body) }.unwrap();
         }
         // SAFETY: opened here.
         let code = unsafe { RawNursery::await_all(outer) };

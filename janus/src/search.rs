@@ -24,7 +24,7 @@ const ROUNDS: u32 = 32;
 /// Pauses between rounds, and at most, when the others' tasks come and go by themselves.
 const PAUSES: u32 = 1;
 const PAUSES_MOST: u32 = 128;
-/// The naps: 1 µs, doubled each time, to 1 ms.
+/// How many naps.
 const NAPS: u32 = 11;
 /// What a thief takes along at most.
 const LOOT: usize = 16;
@@ -279,7 +279,10 @@ impl Worker {
                     return searching;
                 }
             }
-            let nap = napping.then(|| Duration::from_micros(1 << *naps));
+            let nap = if napping { nap(*naps) } else { None };
+            if nap.is_some() {
+                Counters::add(&self.counters.naps);
+            }
             *naps += 1;
             let until = if keeper { shared.until_first_timer() } else { None };
             self.rest(nap.into_iter().chain(until).min());
@@ -341,8 +344,17 @@ impl Worker {
     }
 }
 
+/// The back-off [SCHED:6.3.1]: how long a worker naps that has napped so often, 1 µs, doubled each time, to 1 ms. `None`: it
+/// naps no more, and sleeps until it is woken.
+fn nap(naps: u32) -> Option<Duration> {
+    (naps < NAPS).then(|| Duration::from_micros(1 << naps))
+}
+
 enum Look {
     Found(TaskRef),
     Nothing,
     Busy,
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,6 +44,8 @@ counters! {
     steals_failed,
     /// Times the worker went to sleep.
     parks,
+    /// Times it then slept for a moment only, 1 µs to 1 ms, and looked again by itself.
+    naps,
     /// Tasks stopped because a part of their budget was spent.
     exhaustions,
     /// Panics of tasks.

@@ -215,6 +215,57 @@ fn a_planted_race_is_found_and_its_seed_replays() {
     });
 }
 
+/// What every runtime of this kind can do, in one program: the order that a seed gives is pinned below.
+fn pinned_workload(cx: &Cx) {
+    let (tx, rx) = channel::<u64>(2);
+    cx.nursery(|n| {
+        for who in 0..4_u64 {
+            let tx = tx.clone();
+            let sender = move |cx: &Cx| {
+                for step in 0..4 {
+                    cx.check().unwrap();
+                    cx.sleep(Duration::from_micros(who * 3 + step)).unwrap();
+                    tx.send(cx, who * 10 + step).unwrap();
+                    cx.yield_now().unwrap();
+                }
+            };
+            drop(n.spawn(sender).unwrap());
+        }
+        drop(tx);
+        let receiver = |cx: &Cx| {
+            while rx.recv(cx).is_ok() {
+                (0..50).for_each(|_| cx.check().unwrap());
+            }
+        };
+        drop(n.spawn(receiver).unwrap());
+    })
+    .unwrap();
+}
+
+/// Workers, seed, and the order that they gave when this was written: how many steps, and their hash.
+const PINNED: [(usize, u64, Order); 6] = [
+    (1, 0, (67, 0xD098_3178_26EC_32E6)),
+    (1, 1, (68, 0xF364_6D9B_BA44_54E5)),
+    (2, 7, (69, 0xC71E_47CE_8FD3_7290)),
+    (4, 7, (71, 0x6424_14F3_8653_A137)),
+    (16, 42, (69, 0x131E_403C_5A57_F30B)),
+    (256, u64::MAX, (64, 0x45E4_BC25_8379_8BA4)),
+];
+
+/// A seed is told to others, and kept in a test: it means the same in every process, on every machine, in every build. Only a
+/// change of who runs when, or of the generator, may change these; then write the new ones down, and say so in CHANGES.
+#[test]
+fn j_10_a_seed_gives_the_order_that_it_always_gave() {
+    within(|| {
+        let orders = PINNED.map(|(workers, seed, _)| {
+            let rt = seeded(workers, seed);
+            rt.run(pinned_workload).unwrap();
+            (workers, seed, rt.order().unwrap())
+        });
+        assert_eq!(orders, PINNED, "{orders:#x?}");
+    });
+}
+
 #[test]
 #[ignore = "run by the next in processes of their own"]
 fn orders_of_this_process() {

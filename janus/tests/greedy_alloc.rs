@@ -70,8 +70,8 @@ fn in_time(test: impl FnOnce() + Send + 'static) {
 }
 
 fn configs() -> [Config; 4] {
-    let two = || Config::new().workers(2);
-    [Config::new().pinned().workers(1), two().pinned(), Config::new().workers(1), two()]
+    let on = |workers| Config::new().workers(workers).stack(StackClass::Lean);
+    [on(1).pinned(), on(2).pinned(), on(1), on(2)]
 }
 
 /// As much as a lean stack has, but for a little.

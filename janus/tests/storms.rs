@@ -159,8 +159,10 @@ fn alone() -> MutexGuard<'static, ()> {
 fn rounds(workers: usize, groups: u64) {
     hush();
     let _alone = alone();
+    // Lean stacks: each keeps the pages that it once touched, and which one overflows is chance.
+    let config = Config::new().workers(workers).stack(janus::StackClass::Lean);
     // SAFETY: no task here keeps anything of its thread over a suspension, and only children refer to frames.
-    let rt = unsafe { Runtime::new(Config::new().workers(workers)) }.expect("a runtime");
+    let rt = unsafe { Runtime::new(config) }.expect("a runtime");
     let tally: &'static Tally = Box::leak(Box::default());
     let round = || {
         // Four storms side by side.

@@ -13,7 +13,8 @@ use bench::runtime::contestant::{beside, go, rust_peers};
 const USAGE: &str = "bench-io [--reps N] [--seconds S] [--peers NAME[,NAME]] [--only TEXT]
   --reps     runs of each server that a figure is the median of (5)
   --seconds  how long a run is measured (1)
-  --peers    beside these only: tokio, go (both), janus-epoll (ourselves without io_uring)
+  --peers    beside these only: tokio, go (both), janus-epoll (ourselves without io_uring),
+             janus-pinned (ourselves with tasks that stay with their thread)
   --only     the cases whose names hold this, such as echo-64-w1, http, hog";
 
 /// One number of a run.
@@ -30,8 +31,12 @@ struct Options {
 }
 
 fn options(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options =
-        Options { reps: 5, span: Duration::from_secs(1), peers: "tokio,go".into(), only: String::new() };
+    let mut options = Options {
+        reps: 5,
+        span: Duration::from_secs(1),
+        peers: "tokio,go,janus-pinned".into(),
+        only: String::new(),
+    };
     while let Some(argument) = arguments.next() {
         let value = arguments.next().ok_or(format!("{argument} needs a value"))?;
         let bad = || format!("{value} is not a number above 0");
@@ -119,6 +124,9 @@ fn main() -> ExitCode {
             "tokio" => Contestant::new("tokio", rust_peers().map(|folder| folder.join("peer-io-tokio"))),
             "janus-epoll" => {
                 Contestant { more: Some("epoll"), ..Contestant::new("janus-epoll", beside("io-janus")) }
+            }
+            "janus-pinned" => {
+                Contestant { more: Some("pinned"), ..Contestant::new("janus-pinned", beside("io-janus")) }
             }
             "go" => Contestant::new("go", go("go-io", "peer-io-go")),
             _ => {

@@ -17,7 +17,11 @@ fn main() {
         raw_switches(request.size(SWITCHES));
         return;
     }
-    let config = Config::new().workers(request.workers);
+    let mut config = Config::new().workers(request.workers);
+    // The second column of `bench-runtime`; everything else is the default.
+    if std::env::var_os("JANUS_PINNED").is_some() {
+        config = config.pinned();
+    }
     // SAFETY: no task here keeps anything of its thread over a suspension.
     let runtime = unsafe { Runtime::new(config) }.unwrap_or_else(|error| fail(&error.to_string()));
     let done = runtime.run(|cx| run(cx, &request));

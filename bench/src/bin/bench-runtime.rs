@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use bench::report::{Report, Row, Sample};
 use bench::runtime::case::{CASES, Case, Figure, Kind};
 use bench::runtime::checks;
-use bench::runtime::contestant::{self, Contestant, OURS};
+use bench::runtime::contestant::{self, Contestant, OURS, PINNED};
 use bench::runtime::process::{Printed, Why, run};
 use bench::runtime::target::{Measured, TARGETS};
 
@@ -91,9 +91,10 @@ impl Entry {
 fn ask(case: &Case, workers: usize, contestant: &Contestant) -> Result<Vec<Printed>, Why> {
     let program = contestant.program.as_ref().map_err(|why| Why::Unsupported(why.clone()))?;
     if case.kind != Kind::Factor {
-        return run(program, case.workload, workers);
+        return run(program, case.workload, workers, contestant.variable());
     }
-    let times = case.workers.iter().map(|&workers| run(program, case.workload, workers));
+    let times =
+        case.workers.iter().map(|&workers| run(program, case.workload, workers, contestant.variable()));
     let times = times.collect::<Result<Vec<_>, _>>()?;
     let figure = &case.figures[0];
     let time = |printed: &[Printed]| {
@@ -203,8 +204,11 @@ fn play(options: &Options) -> Report {
     let mut report = Report::new("bench-runtime");
     let mut rows = Vec::new();
     for case in options.cases() {
-        let takes_part =
-            |contestant: &&Contestant| contestant.name == OURS || case.peers.contains(&contestant.name);
+        let takes_part = |contestant: &&Contestant| match contestant.name {
+            OURS => true,
+            PINNED => case.has_tasks(),
+            peer => case.peers.contains(&peer),
+        };
         let contestants: Vec<&Contestant> = built.iter().copied().filter(takes_part).collect();
         let names: Vec<&'static str> = contestants.iter().map(|contestant| contestant.name).collect();
         // A factor takes all numbers of workers into one figure.
@@ -229,7 +233,10 @@ fn play(options: &Options) -> Report {
             Err(why) => println!("check: {why}"),
         }
     }
-    println!("\ntargets: our figure (and its ratio to the mark), and what it is to be");
+    println!(
+        "\ntargets: our figure in the default configuration (and its ratio to the mark), what it is to be, and our figure with \
+         Config::pinned"
+    );
     for verdict in TARGETS.iter().filter_map(|target| target.judge(&rows)) {
         println!("{verdict}");
     }

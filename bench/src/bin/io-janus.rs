@@ -9,7 +9,7 @@ use janus::io::Backend;
 use janus::net::{TcpListener, TcpStream};
 use janus::{Budget, Config, Cx, NurseryOptions, Runtime};
 
-const USAGE: &str = "io-janus echo|http WORKERS [uring|epoll]";
+const USAGE: &str = "io-janus echo|http WORKERS [uring|epoll|pinned]";
 
 /// What serves one connection to its end.
 type Serve = fn(&Cx, TcpStream) -> io::Result<()>;
@@ -25,12 +25,15 @@ fn main() -> ExitCode {
         _ => return usage(),
     };
     let backend = match arguments.get(2).map(String::as_str) {
-        None => Backend::Auto,
+        None | Some("pinned") => Backend::Auto,
         Some("uring") => Backend::Uring,
         Some("epoll") => Backend::Epoll,
         Some(_) => return usage(),
     };
-    let config = Config::new().workers(workers).io_backend(backend).pinned();
+    let mut config = Config::new().workers(workers).io_backend(backend);
+    if arguments.get(2).is_some_and(|more| more == "pinned") {
+        config = config.pinned();
+    }
     // SAFETY: no task here keeps anything of its thread over a suspension.
     let result = unsafe { Runtime::new(config) }.and_then(|runtime| runtime.run(|cx| listen(cx, serve)));
     eprintln!("io-janus: {result:?}");

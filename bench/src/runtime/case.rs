@@ -44,6 +44,11 @@ pub struct Case {
 }
 
 impl Case {
+    /// Has it tasks that could stay with a thread? Raw switches have none.
+    pub fn has_tasks(&self) -> bool {
+        self.workload != "switch"
+    }
+
     /// The name of a row of this case.
     pub fn row(&self, figure: &Figure, workers: usize) -> String {
         match self.kind {

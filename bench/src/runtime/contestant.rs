@@ -10,8 +10,12 @@ use std::time::{Duration, SystemTime};
 
 use super::process::{finish, last_line};
 
-/// Our own name.
+/// Our own name: the runtime as `Config::new` makes it, which is what every target is about.
 pub const OURS: &str = "janus";
+/// Ourselves once more, with tasks that stay with their thread (`Config::pinned`): a second column, and nobody's mark.
+pub const PINNED: &str = "janus-pinned";
+/// What our program finds in its environment then.
+pub const PIN: &str = "JANUS_PINNED";
 
 /// Every peer. `floor` is none but what the machine takes without any runtime.
 pub const NAMES: [&str; 13] = [
@@ -42,9 +46,16 @@ pub struct Contestant {
     pub program: Result<PathBuf, String>,
 }
 
-/// Ourselves first, then the peers among `wanted`, built.
+impl Contestant {
+    /// Set in the environment of its program.
+    pub fn variable(&self) -> Option<&'static str> {
+        (self.name == PINNED).then_some(PIN)
+    }
+}
+
+/// Ourselves first, in both ways, then the peers among `wanted`, built.
 pub fn all(wanted: &[&str]) -> Vec<Contestant> {
-    let ours = Contestant { name: OURS, program: own() };
+    let ours = [OURS, PINNED].map(|name| Contestant { name, program: own() });
     let mut rust = None;
     let peers = NAMES.into_iter().filter(|name| wanted.contains(name)).map(|name| {
         let program = match name {
@@ -58,7 +69,7 @@ pub fn all(wanted: &[&str]) -> Vec<Contestant> {
         };
         Contestant { name, program }
     });
-    std::iter::once(ours).chain(peers).collect()
+    ours.into_iter().chain(peers).collect()
 }
 
 fn root() -> PathBuf {
@@ -152,7 +163,8 @@ mod tests {
     #[test]
     fn nobody_is_built_unasked() {
         let found = all(&[]);
-        assert_eq!(found.iter().map(|contestant| contestant.name).collect::<Vec<_>>(), [OURS]);
+        assert_eq!(found.iter().map(|contestant| contestant.name).collect::<Vec<_>>(), [OURS, PINNED]);
+        assert_eq!(found.iter().map(Contestant::variable).collect::<Vec<_>>(), [None, Some(PIN)]);
     }
 
     #[test]

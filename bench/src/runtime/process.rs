@@ -1,5 +1,6 @@
 //! One run of one contestant: its process under a time limit, and the figures that it prints.
 
+use super::contestant::PIN;
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
@@ -43,10 +44,20 @@ impl fmt::Display for Why {
     }
 }
 
-/// Runs `program` once.
-pub fn run(program: &Path, workload: &str, workers: usize) -> Result<Vec<Printed>, Why> {
+/// Runs `program` once, with this variable set in its environment, if there is one.
+pub fn run(
+    program: &Path,
+    workload: &str,
+    workers: usize,
+    variable: Option<&str>,
+) -> Result<Vec<Printed>, Why> {
     let mut command = Command::new(program);
     command.arg(workload).arg(workers.to_string());
+    // What somebody else set must not make the default column another one.
+    command.env_remove(PIN);
+    if let Some(variable) = variable {
+        command.env(variable, "1");
+    }
     let ended = finish(&mut command, LIMIT).map_err(Why::Failed)?;
     match ended.code {
         Some(0) => parse(&ended.stdout).map_err(Why::Failed),
@@ -149,7 +160,7 @@ mod tests {
         assert_eq!(shell("head -c 300000 /dev/zero", LIMIT).unwrap().stdout.len(), 300_000);
         let late = shell("exec sleep 60", Duration::from_millis(50)).err().unwrap();
         assert!(late.contains("did not end"), "{late}");
-        assert!(run(Path::new("no/such/program"), "yield", 1).is_err());
+        assert!(run(Path::new("no/such/program"), "yield", 1, None).is_err());
         assert_eq!(last_line("a\nb\nnote: c\n\n"), "b");
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::case::BLOCKING;
+use super::contestant::PINNED;
 use crate::report::{Better, Sample};
 
 /// All figures of one row.
@@ -88,6 +89,8 @@ pub struct Verdict {
     pub wanted: String,
     /// Our figure and its ratio to the mark without its factor, in words.
     pub reached: String,
+    /// Our figure with tasks that stay with their thread, in words, if that was measured. It meets nothing and misses nothing.
+    pub pinned: Option<String>,
     /// Whether we are there; `None` if a figure is missing.
     pub met: Option<bool>,
 }
@@ -99,8 +102,10 @@ impl fmt::Display for Verdict {
             Some(false) => "missed",
             None => "not measured",
         };
-        let Verdict { row, wanted, reached, .. } = self;
-        write!(f, "{row:<22} {verdict:<13} {reached:<28} {wanted}")
+        let Verdict { row, wanted, reached, pinned, .. } = self;
+        let pinned = pinned.as_deref().map(|figure| format!("pinned {figure}")).unwrap_or_default();
+        let line = format!("{row:<22} {verdict:<13} {reached:<28} {wanted:<36} {pinned}");
+        f.write_str(line.trim_end())
     }
 }
 
@@ -137,7 +142,8 @@ impl Target {
             Better::Lower => ours <= limit,
             Better::Higher => ours >= limit,
         });
-        Some(Verdict { row: self.row, wanted, reached, met })
+        let pinned = row.best(&[PINNED]).map(|(_, sample)| format!("{:.2} {unit}", sample.median));
+        Some(Verdict { row: self.row, wanted, reached, pinned, met })
     }
 }
 
@@ -180,6 +186,11 @@ mod tests {
             (verdict.wanted.as_str(), verdict.reached.as_str()),
             ("<= 0.5 x may, 40.00 u", "20.00 u (0.25 x)")
         );
+        // Ourselves in another configuration is shown, and is no mark.
+        let peers = [("may", 80.0), ("go", 130.0), (PINNED, 3.0)];
+        let verdict = yields.judge(&[row("y", Better::Lower, Some(20.0), &peers)]).unwrap();
+        assert_eq!((verdict.met, verdict.pinned.as_deref()), (Some(true), Some("3.00 u")));
+        assert!(verdict.to_string().ends_with("pinned 3.00 u"), "{verdict}");
         let rates = target("r", Mark::Best(1.5, &["may", "go"]));
         for (ours, expected) in [(195.0, true), (194.0, false)] {
             assert_eq!(met(rates, &[row("r", Better::Higher, Some(ours), &peers)]), Some(expected));

@@ -35,7 +35,7 @@ static int64_t fail(void *arg)
 
 static int64_t look(void *arg)
 {
-    Budget *budget = arg;
+    janus_budget *budget = arg;
     *budget = janus_budget_get_current();
     return 0;
 }
@@ -45,7 +45,7 @@ int main(void)
     static uint32_t numbers[NUMBERS];
     struct part parts[PARTS];
     uint64_t sum = 0;
-    Budget budget;
+    janus_budget budget;
 
     for (uint32_t i = 0; i < NUMBERS; i++)
         numbers[i] = i;

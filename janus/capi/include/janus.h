@@ -9,32 +9,33 @@
 #include <stdint.h>
 
 /*
- `RuntimeConfig.profile`: `:service`.
+ `janus_runtime_config.profile`: `:service`.
  */
 #define JANUS_PROFILE_DEFAULT 0
 
 /*
- `RuntimeConfig.profile`: `:core` has no scheduler, so it is refused.
+ `janus_runtime_config.profile`: `:core` has no scheduler, so it is refused.
  */
 #define JANUS_PROFILE_CORE 1
 
 /*
- `RuntimeConfig.profile`: capabilities are implicit, budgets recharge from the nursery's pool.
+ `janus_runtime_config.profile`: capabilities are implicit, budgets recharge from the nursery's pool.
  */
 #define JANUS_PROFILE_SERVICE 2
 
 /*
- `RuntimeConfig.profile`: supervisors recharge.
+ `janus_runtime_config.profile`: supervisors recharge.
  */
 #define JANUS_PROFILE_CLUSTER 3
 
 /*
- `RuntimeConfig.profile`: nothing is implicit; a task can neither spawn nor recharge itself.
+ `janus_runtime_config.profile`: nothing is implicit; a task can neither spawn nor recharge itself, unless it was
+ granted the capability (janus_task.h).
  */
 #define JANUS_PROFILE_SOVEREIGN 4
 
 /*
- `RuntimeConfig.watchdog_ms`: there is no watchdog.
+ `janus_runtime_config.watchdog_ms`: there is no watchdog.
  */
 #define JANUS_WATCHDOG_OFF UINT64_MAX
 
@@ -66,12 +67,12 @@
 /*
  A runtime. Opaque.
  */
-typedef struct Runtime Runtime;
+typedef struct janus_runtime janus_runtime;
 
 /*
  How a runtime is made. All zeros is the default of everything.
  */
-typedef struct RuntimeConfig {
+typedef struct janus_runtime_config {
   /*
    Worker threads, 1 to 960; 0: one for each CPU that the process may use.
    */
@@ -99,17 +100,17 @@ typedef struct RuntimeConfig {
    at most a day.
    */
   uint64_t watchdog_ms;
-} RuntimeConfig;
+} janus_runtime_config;
 
 /*
  What a task runs. A negative result is its error code.
 
  A task may go on with another thread after any call that can suspend it (`janus_nursery_spawn`,
- `janus_nursery_await_all`, `janus_scheduler_yield`, `janus_budget_check`, `janus_budget_charge`). Across such a call it
- may not keep what belongs to its thread: a pthread mutex that it locked, the address of `errno` or of a thread-local,
- a C++ exception that is being handled. C++ exceptions may not leave it: that ends the process.
+ `janus_nursery_await_all`, `janus_scheduler_yield`, `janus_budget_check`, `janus_budget_charge`, a sleep, a send, a
+ receive). Across such a call it may not keep what belongs to its thread: a pthread mutex that it locked, the address
+ of `errno` or of a thread-local, a C++ exception that is being handled. C++ exceptions may not leave it: that ends the process.
  */
-typedef int64_t (*TaskFn)(void *arg);
+typedef int64_t (*janus_task_fn)(void *arg);
 
 #ifdef __cplusplus
 extern "C" {
@@ -122,7 +123,7 @@ extern "C" {
  `janus_rt_get` and `janus_nursery_create` answer NULL until another `janus_rt_init` succeeds or `janus_rt_shutdown` is
  called.
  */
-void janus_rt_init(struct RuntimeConfig config);
+void janus_rt_init(struct janus_runtime_config config);
 
 /*
  Stops the global runtime and frees it; with nurseries open on it, when the last of them has been awaited.
@@ -133,15 +134,15 @@ void janus_rt_shutdown(void);
 /*
  The global runtime; NULL: there is none.
  */
-struct Runtime *janus_rt_get(void);
+struct janus_runtime *janus_rt_get(void);
 
 /*
  Opens a nursery and makes it the current one of the calling task, or, outside of tasks, of the calling thread.
 
  In a task it belongs to the task's runtime, and its children live on the task's budget. A task has no right to spawn
- (`spawn_count` is 0) unless it is given some, and needs memory in its budget for each child (`janus_budget_recharge` in
- janus_compiler.h). Outside it belongs to the global runtime, which is made if there is none, and the pool is without
- end. A child gets at most 1000000 ops, 16 MiB of memory, 10000 channel operations and 1000 system calls at a time.
+ (`spawn_count` is 0) unless it is given some (`janus_nursery_spawn_with` in janus_task.h, `janus_budget_recharge` in
+ janus_compiler.h), and needs memory in its budget for each child. Outside it belongs to the global runtime, which is
+ made if there is none, and the pool is without end. A child gets at most 1000000 ops, 16 MiB of memory, 10000 channel operations and 1000 system calls at a time.
 
  NULL: there is no runtime.
 
@@ -162,7 +163,7 @@ void *janus_nursery_create(void);
 
  `fn` may be called with `arg`, on another thread.
  */
-int janus_nursery_spawn(TaskFn fn,
+int janus_nursery_spawn(janus_task_fn fn,
                         void *arg);
 
 /*
@@ -185,5 +186,12 @@ void janus_nursery_cancel(void);
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
+
+#ifdef JANUS_SPEC_NAMES
+/* The specification's names of the types above. */
+typedef janus_runtime Runtime;
+typedef janus_runtime_config RuntimeConfig;
+typedef janus_task_fn TaskFn;
+#endif
 
 #endif  /* JANUS_H */

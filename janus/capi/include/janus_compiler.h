@@ -12,7 +12,7 @@
 /*
  The callee-saved registers of the System V ABI but `rsp`.
  */
-typedef struct SavedRegisters {
+typedef struct janus_saved_registers {
   /*
    Offset 8 of the context.
    */
@@ -37,12 +37,12 @@ typedef struct SavedRegisters {
    Offset 48.
    */
   uint64_t r15;
-} SavedRegisters;
+} janus_saved_registers;
 
 /*
  Where a suspended flow of control goes on, 56 bytes. MXCSR and the x87 control word are on its stack.
  */
-typedef struct Context {
+typedef struct janus_context {
   /*
    Stack pointer; the word that it points to is the address at which to go on.
    */
@@ -50,19 +50,19 @@ typedef struct Context {
   /*
    Callee-saved registers.
    */
-  struct SavedRegisters regs;
-} Context;
+  struct janus_saved_registers regs;
+} janus_context;
 
 /*
  The same as for the global runtime.
  */
-typedef RuntimeConfig SchedulerConfig;
+typedef janus_runtime_config janus_scheduler_config;
 
 /*
  What a task may use. Counters are 64 bits wide inside: one that is larger than its field, or without end, is the
  field's maximum here.
  */
-typedef struct Budget {
+typedef struct janus_budget {
   /*
    Abstract instructions.
    */
@@ -83,7 +83,7 @@ typedef struct Budget {
    System calls.
    */
   uint16_t syscalls;
-} Budget;
+} janus_budget;
 
 #ifdef __cplusplus
 extern "C" {
@@ -96,8 +96,8 @@ extern "C" {
  address to go on at when the function returns, and is 16-byte aligned; r12 is the function and r13 its argument.
  For stacks of your own: a task of the runtime is never switched by hand.
  */
-extern void janus_context_switch(struct Context *from,
-                                 const struct Context *to);
+extern void janus_context_switch(struct janus_context *from,
+                                 const struct janus_context *to);
 
 /*
  Where a new context begins; never called. See `janus_context_switch`.
@@ -107,7 +107,7 @@ extern void janus_fiber_entry(void);
 /*
  An isolated runtime, beside the global one and others; NULL: refused (see `janus_rt_init`).
  */
-void *janus_scheduler_create(SchedulerConfig config);
+void *janus_scheduler_create(janus_scheduler_config config);
 
 /*
  Stops it and frees it; with nurseries open on it, when the last of them has been awaited. Does nothing for a pointer
@@ -128,7 +128,7 @@ void *janus_nursery_create_on(void *scheduler);
 
  `fn` may be called with `arg`, on another thread.
  */
-int janus_nursery_spawn_owned(TaskFn fn,
+int janus_nursery_spawn_owned(janus_task_fn fn,
                               void *arg);
 
 /*
@@ -158,15 +158,24 @@ int janus_budget_charge(uint64_t ops);
 /*
  What is left of the calling task's budget; all zeros outside of tasks.
  */
-struct Budget janus_budget_get_current(void);
+struct janus_budget janus_budget_get_current(void);
 
 /*
- Adds to the calling task's budget. 0; -1: it has no capability to (in `:service` every task has), or is none.
+ Adds to the calling task's budget. 0; -1: it has no capability to (in `:service` every task has that was given no limits; see
+ janus_task.h), or is none.
  */
-int janus_budget_recharge(struct Budget amount);
+int janus_budget_recharge(struct janus_budget amount);
 
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
+
+#ifdef JANUS_SPEC_NAMES
+/* The specification's names of the types above. */
+typedef janus_budget Budget;
+typedef janus_saved_registers SavedRegisters;
+typedef janus_context Context;
+typedef janus_scheduler_config SchedulerConfig;
+#endif
 
 #endif  /* JANUS_COMPILER_H */

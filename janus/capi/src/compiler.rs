@@ -156,7 +156,8 @@ pub extern "C" fn janus_budget_get_current() -> Budget {
     entered(Budget::default(), || with_task(|cx| narrow(cx.budget())).unwrap_or_default())
 }
 
-/// Adds to the calling task's budget. 0; -1: it has no capability to (in `:service` every task has), or is none.
+/// Adds to the calling task's budget. 0; -1: it has no capability to (in `:service` every task has that was given no limits; see
+/// janus_task.h), or is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn janus_budget_recharge(amount: Budget) -> c_int {
     let amount = janus::Budget {

@@ -1,23 +1,24 @@
 //! `janus.h`: the frozen exports, SPEC-021 [SCHED:2.6.1] and [SCHED:3.5.1]. Comments here are the header's.
 
-use crate::guard::{self, Body, entered, entered_deep, entered_surely};
+use crate::guard::{Body, entered, entered_deep, entered_surely};
 use crate::handles;
-use janus::raw::RawNursery;
+use janus::raw::{Asked, RawNursery};
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::{NonNull, null_mut};
 
-/// `RuntimeConfig.profile`: `:service`.
+/// `janus_runtime_config.profile`: `:service`.
 pub const JANUS_PROFILE_DEFAULT: u32 = 0;
-/// `RuntimeConfig.profile`: `:core` has no scheduler, so it is refused.
+/// `janus_runtime_config.profile`: `:core` has no scheduler, so it is refused.
 pub const JANUS_PROFILE_CORE: u32 = 1;
-/// `RuntimeConfig.profile`: capabilities are implicit, budgets recharge from the nursery's pool.
+/// `janus_runtime_config.profile`: capabilities are implicit, budgets recharge from the nursery's pool.
 pub const JANUS_PROFILE_SERVICE: u32 = 2;
-/// `RuntimeConfig.profile`: supervisors recharge.
+/// `janus_runtime_config.profile`: supervisors recharge.
 pub const JANUS_PROFILE_CLUSTER: u32 = 3;
-/// `RuntimeConfig.profile`: nothing is implicit; a task can neither spawn nor recharge itself.
+/// `janus_runtime_config.profile`: nothing is implicit; a task can neither spawn nor recharge itself, unless it was
+/// granted the capability (janus_task.h).
 pub const JANUS_PROFILE_SOVEREIGN: u32 = 4;
 
-/// `RuntimeConfig.watchdog_ms`: there is no watchdog.
+/// `janus_runtime_config.watchdog_ms`: there is no watchdog.
 pub const JANUS_WATCHDOG_OFF: u64 = u64::MAX;
 
 /// `janus_nursery_await_all`: every child returned 0 or more.
@@ -58,9 +59,9 @@ pub struct RuntimeConfig {
 /// What a task runs. A negative result is its error code.
 ///
 /// A task may go on with another thread after any call that can suspend it (`janus_nursery_spawn`,
-/// `janus_nursery_await_all`, `janus_scheduler_yield`, `janus_budget_check`, `janus_budget_charge`). Across such a call it
-/// may not keep what belongs to its thread: a pthread mutex that it locked, the address of `errno` or of a thread-local,
-/// a C++ exception that is being handled. C++ exceptions may not leave it: that ends the process.
+/// `janus_nursery_await_all`, `janus_scheduler_yield`, `janus_budget_check`, `janus_budget_charge`, a sleep, a send, a
+/// receive). Across such a call it may not keep what belongs to its thread: a pthread mutex that it locked, the address
+/// of `errno` or of a thread-local, a C++ exception that is being handled. C++ exceptions may not leave it: that ends the process.
 pub type TaskFn = Option<unsafe extern "C" fn(arg: *mut c_void) -> i64>;
 
 /// Makes the global runtime. Does nothing if there is one.
@@ -89,9 +90,9 @@ pub extern "C" fn janus_rt_get() -> *mut Runtime {
 /// Opens a nursery and makes it the current one of the calling task, or, outside of tasks, of the calling thread.
 ///
 /// In a task it belongs to the task's runtime, and its children live on the task's budget. A task has no right to spawn
-/// (`spawn_count` is 0) unless it is given some, and needs memory in its budget for each child (`janus_budget_recharge` in
-/// janus_compiler.h). Outside it belongs to the global runtime, which is made if there is none, and the pool is without
-/// end. A child gets at most 1000000 ops, 16 MiB of memory, 10000 channel operations and 1000 system calls at a time.
+/// (`spawn_count` is 0) unless it is given some (`janus_nursery_spawn_with` in janus_task.h, `janus_budget_recharge` in
+/// janus_compiler.h), and needs memory in its budget for each child. Outside it belongs to the global runtime, which is
+/// made if there is none, and the pool is without end. A child gets at most 1000000 ops, 16 MiB of memory, 10000 channel operations and 1000 system calls at a time.
 ///
 /// NULL: there is no runtime.
 ///
@@ -146,19 +147,14 @@ pub extern "C" fn janus_nursery_cancel() {
     });
 }
 
-/// What both headers' spawns do.
+/// What the spawns without options do.
 ///
 /// # Safety
 /// As for [`janus_nursery_spawn`].
 pub(crate) unsafe fn spawn(body: Option<Body>, arg: *mut c_void, owned: bool) -> c_int {
-    entered(-1, || {
-        let (Some(body), Some(nursery)) = (body, handles::innermost()) else { return -1 };
-        // SAFETY: the nursery is open; the rest is the caller's.
-        match unsafe { RawNursery::spawn(nursery, owned, move || guard::run(body, arg)) } {
-            Ok(()) => 0,
-            Err(_) => -1,
-        }
-    })
+    let asked = Asked { owned, ..Asked::default() };
+    // SAFETY: the caller's.
+    entered(-1, || body.map_or(-1, |body| unsafe { handles::spawn(&asked, body, arg) }))
 }
 
 /// As C gets it.

@@ -7,9 +7,12 @@ use crate::frozen::{
     JANUS_PROFILE_CLUSTER, JANUS_PROFILE_CORE, JANUS_PROFILE_DEFAULT, JANUS_PROFILE_SERVICE,
     JANUS_PROFILE_SOVEREIGN, JANUS_WATCHDOG_OFF, RuntimeConfig,
 };
-use janus::raw::{RawNursery, with_task};
+use crate::guard::{self, Body};
+use janus::raw::{Asked, RawNursery, with_task};
 use janus::{Config, MAX_WORKERS, Profile, Runtime, StackClass};
 use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +32,11 @@ enum Global {
 }
 
 static GLOBAL: Mutex<Global> = Mutex::new(Global::Unmade);
+/// Names of children, kept for the life of the process: a dump, or the report of a hog, may name one that has long ended.
+static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+/// How many of them, and how long: a program that makes up names as it goes must not fill the memory with them.
+const NAMES_MOST: usize = 4096;
+const NAME_BYTES_MOST: usize = 63;
 static SCHEDULERS: Mutex<Vec<Arc<Runtime>>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
@@ -179,4 +187,33 @@ pub(crate) fn await_innermost() -> Option<i64> {
     let opened = if in_task() { RawNursery::innermost() } else { on_thread(Vec::pop)? };
     // SAFETY: it is open and innermost, and ours.
     opened.map(|nursery| unsafe { RawNursery::await_all(nursery) })
+}
+
+/// Keeps a name; `Some(None)`: there are too many already. None: it is no name.
+pub(crate) fn intern(name: &CStr) -> Option<Option<&'static str>> {
+    let name = name.to_str().ok().filter(|name| name.len() <= NAME_BYTES_MOST)?;
+    let mut names = lock(&NAMES);
+    let names = names.get_or_insert_with(HashSet::new);
+    if let Some(known) = names.get(name) {
+        return Some(Some(known));
+    }
+    Some((names.len() < NAMES_MOST).then(|| {
+        let kept: &'static str = Box::leak(name.into());
+        names.insert(kept);
+        kept
+    }))
+}
+
+/// Starts a child of the innermost open nursery: 0, or -1.
+///
+/// # Safety
+/// `body` may be called with `arg`, on another thread; what it leads to stays until the nursery has been awaited, or is the
+/// child's.
+pub(crate) unsafe fn spawn(asked: &Asked, body: Body, arg: *mut c_void) -> c_int {
+    let Some(nursery) = innermost() else { return -1 };
+    // SAFETY: the nursery is open; the rest is the caller's.
+    match unsafe { RawNursery::spawn(nursery, asked, move || guard::run(body, arg)) } {
+        Ok(()) => 0,
+        Err(_) => -1,
+    }
 }

@@ -10,21 +10,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(RuntimeConfig) == 40, "RuntimeConfig");
-_Static_assert(offsetof(RuntimeConfig, worker_count) == 0, "worker_count");
-_Static_assert(offsetof(RuntimeConfig, profile) == 4, "profile");
-_Static_assert(offsetof(RuntimeConfig, deterministic_seed) == 8, "deterministic_seed");
-_Static_assert(offsetof(RuntimeConfig, deterministic) == 16, "deterministic");
-_Static_assert(offsetof(RuntimeConfig, stack_size) == 24, "stack_size");
-_Static_assert(offsetof(RuntimeConfig, watchdog_ms) == 32, "watchdog_ms");
-_Static_assert(sizeof(SchedulerConfig) == sizeof(RuntimeConfig), "SchedulerConfig");
-_Static_assert(sizeof(Budget) == 24, "Budget");
-_Static_assert(offsetof(Budget, ops) == 0 && offsetof(Budget, memory) == 8, "Budget");
-_Static_assert(offsetof(Budget, spawn_count) == 16 && offsetof(Budget, channel_ops) == 18, "Budget");
-_Static_assert(offsetof(Budget, syscalls) == 20, "Budget");
-_Static_assert(sizeof(Context) == 56 && sizeof(SavedRegisters) == 48, "Context");
-_Static_assert(offsetof(Context, sp) == 0 && offsetof(Context, regs.rbx) == 8, "Context");
-_Static_assert(offsetof(Context, regs.r12) == 24 && offsetof(Context, regs.r15) == 48, "Context");
+_Static_assert(sizeof(janus_runtime_config) == 40, "RuntimeConfig");
+_Static_assert(offsetof(janus_runtime_config, worker_count) == 0, "worker_count");
+_Static_assert(offsetof(janus_runtime_config, profile) == 4, "profile");
+_Static_assert(offsetof(janus_runtime_config, deterministic_seed) == 8, "deterministic_seed");
+_Static_assert(offsetof(janus_runtime_config, deterministic) == 16, "deterministic");
+_Static_assert(offsetof(janus_runtime_config, stack_size) == 24, "stack_size");
+_Static_assert(offsetof(janus_runtime_config, watchdog_ms) == 32, "watchdog_ms");
+_Static_assert(sizeof(janus_scheduler_config) == sizeof(janus_runtime_config), "SchedulerConfig");
+_Static_assert(sizeof(janus_budget) == 24, "Budget");
+_Static_assert(offsetof(janus_budget, ops) == 0 && offsetof(janus_budget, memory) == 8, "Budget");
+_Static_assert(offsetof(janus_budget, spawn_count) == 16 && offsetof(janus_budget, channel_ops) == 18, "Budget");
+_Static_assert(offsetof(janus_budget, syscalls) == 20, "Budget");
+_Static_assert(sizeof(janus_context) == 56 && sizeof(janus_saved_registers) == 48, "Context");
+_Static_assert(offsetof(janus_context, sp) == 0 && offsetof(janus_context, regs.rbx) == 8, "Context");
+_Static_assert(offsetof(janus_context, regs.r12) == 24 && offsetof(janus_context, regs.r15) == 48, "Context");
 
 static atomic_int failures;
 static atomic_int count;
@@ -85,7 +85,7 @@ static int64_t dives(volatile int64_t depth)
     volatile char frame[64];
     frame[0] = (char)depth;
     janus_nursery_create();
-    janus_budget_recharge((Budget){.memory = 32 << 20, .spawn_count = 1});
+    janus_budget_recharge((janus_budget){.memory = 32 << 20, .spawn_count = 1});
     janus_nursery_spawn(counts, NULL);
     janus_nursery_await_all();
     return depth == 0 ? frame[0] : dives(depth - 1) + frame[0];
@@ -100,7 +100,7 @@ static int64_t dives_in_calls(void *arg)
 static int64_t starts_on_a_small_stack(void *arg)
 {
     (void)arg;
-    return janus_scheduler_create((SchedulerConfig){.worker_count = 1}) == NULL ? -5 : -6;
+    return janus_scheduler_create((janus_scheduler_config){.worker_count = 1}) == NULL ? -5 : -6;
 }
 
 static int64_t spends(void *arg)
@@ -118,14 +118,14 @@ static int64_t spends_slowly(void *arg)
     return 0;
 }
 
-static long run(TaskFn fn, void *arg)
+static long run(janus_task_fn fn, void *arg)
 {
     CHECK(janus_nursery_create() != NULL);
     CHECK(janus_nursery_spawn(fn, arg) == 0);
     return janus_nursery_await_all();
 }
 
-static long run_on(void *scheduler, TaskFn fn, void *arg)
+static long run_on(void *scheduler, janus_task_fn fn, void *arg)
 {
     CHECK(janus_nursery_create_on(scheduler) != NULL);
     CHECK(janus_nursery_spawn(fn, arg) == 0);
@@ -134,8 +134,8 @@ static long run_on(void *scheduler, TaskFn fn, void *arg)
 
 static void outside(void)
 {
-    Budget budget = janus_budget_get_current();
-    Budget zero = {0};
+    janus_budget budget = janus_budget_get_current();
+    janus_budget zero = {0};
     CHECK(janus_rt_get() == NULL);
     CHECK(janus_nursery_spawn(counts, NULL) == -1);
     CHECK(janus_scheduler_spawn((void *)(uintptr_t)counts, NULL) == -1);
@@ -153,7 +153,7 @@ static void outside(void)
 
 static void refused(void)
 {
-    RuntimeConfig absurd[] = {
+    janus_runtime_config absurd[] = {
         {.worker_count = 961},          {.worker_count = UINT32_MAX},         {.stack_size = SIZE_MAX},
         {.stack_size = (1 << 20) + 1},  {.profile = 99},                      {.profile = JANUS_PROFILE_CORE},
         {.watchdog_ms = 1ULL << 60},
@@ -166,10 +166,10 @@ static void refused(void)
         CHECK(janus_scheduler_create(absurd[i]) == NULL);
     }
     /* Another try may succeed; zero workers are the default. */
-    janus_rt_init((RuntimeConfig){0});
-    Runtime *runtime = janus_rt_get();
+    janus_rt_init((janus_runtime_config){0});
+    janus_runtime *runtime = janus_rt_get();
     CHECK(runtime != NULL);
-    janus_rt_init((RuntimeConfig){.worker_count = 3});
+    janus_rt_init((janus_runtime_config){.worker_count = 3});
     CHECK(janus_rt_get() == runtime);
     CHECK(run(counts, NULL) == 0);
     janus_rt_shutdown();
@@ -226,7 +226,7 @@ static void codes(void)
 static int64_t explicit_only(void *arg)
 {
     (void)arg;
-    CHECK(janus_budget_recharge((Budget){.ops = 10, .spawn_count = 10}) == -1);
+    CHECK(janus_budget_recharge((janus_budget){.ops = 10, .spawn_count = 10}) == -1);
     CHECK(janus_nursery_create() != NULL);
     CHECK(janus_nursery_spawn(counts, NULL) == -1);
     CHECK(janus_nursery_await_all() == 0);
@@ -236,7 +236,7 @@ static int64_t explicit_only(void *arg)
 
 static void sovereign(void)
 {
-    void *scheduler = janus_scheduler_create((SchedulerConfig){.profile = JANUS_PROFILE_SOVEREIGN, .worker_count = 2});
+    void *scheduler = janus_scheduler_create((janus_scheduler_config){.profile = JANUS_PROFILE_SOVEREIGN, .worker_count = 2});
     CHECK(scheduler != NULL);
     CHECK(run_on(scheduler, spends, NULL) == JANUS_BUDGET_EXCEEDED);
     CHECK(run_on(scheduler, spends_slowly, NULL) == JANUS_BUDGET_EXCEEDED);
@@ -253,17 +253,17 @@ static void sovereign(void)
 static int64_t recharges(void *arg)
 {
     (void)arg;
-    Budget before = janus_budget_get_current();
+    janus_budget before = janus_budget_get_current();
     CHECK(before.ops == 1000000 && before.memory == 16 << 20 && before.spawn_count == 0);
     CHECK(before.channel_ops == 10000 && before.syscalls == 1000);
-    CHECK(janus_budget_recharge((Budget){1, 2, 3, 4, 5}) == 0);
-    Budget after = janus_budget_get_current();
+    CHECK(janus_budget_recharge((janus_budget){1, 2, 3, 4, 5}) == 0);
+    janus_budget after = janus_budget_get_current();
     CHECK(after.ops == 1000001 && after.memory == (16 << 20) + 2 && after.spawn_count == 3);
     CHECK(after.channel_ops == 10004 && after.syscalls == 1005);
     CHECK(janus_budget_check() == 0 && janus_budget_charge(10) == 0);
     CHECK(janus_budget_get_current().ops == 1000001 - 11);
     /* More than the fields hold. */
-    CHECK(janus_budget_recharge((Budget){UINT32_MAX, SIZE_MAX, UINT16_MAX, UINT16_MAX, UINT16_MAX}) == 0);
+    CHECK(janus_budget_recharge((janus_budget){UINT32_MAX, SIZE_MAX, UINT16_MAX, UINT16_MAX, UINT16_MAX}) == 0);
     after = janus_budget_get_current();
     CHECK(after.ops == UINT32_MAX && after.memory == SIZE_MAX && after.spawn_count == UINT16_MAX);
     CHECK(after.channel_ops == UINT16_MAX && after.syscalls == UINT16_MAX);
@@ -278,7 +278,7 @@ static int64_t tree(void *arg)
     CHECK(janus_nursery_create() != NULL);
     /* Children cannot spawn by default. */
     CHECK(janus_nursery_spawn(tree, (void *)(depth - 1)) == -1);
-    CHECK(janus_budget_recharge((Budget){.ops = 10000000, .memory = 1 << 30, .spawn_count = 3}) == 0);
+    CHECK(janus_budget_recharge((janus_budget){.ops = 10000000, .memory = 1 << 30, .spawn_count = 3}) == 0);
     for (int i = 0; i < 3; i++) {
         CHECK(janus_nursery_spawn(tree, (void *)(depth - 1)) == 0);
         CHECK(janus_scheduler_yield() == 0);
@@ -294,7 +294,7 @@ static int64_t tree(void *arg)
 static int64_t forgets(void *arg)
 {
     (void)arg;
-    CHECK(janus_budget_recharge((Budget){.memory = 1 << 30, .spawn_count = 4}) == 0);
+    CHECK(janus_budget_recharge((janus_budget){.memory = 1 << 30, .spawn_count = 4}) == 0);
     for (int i = 0; i < 2; i++) {
         CHECK(janus_nursery_create() != NULL);
         CHECK(janus_nursery_spawn(until_told, NULL) == 0);
@@ -305,7 +305,7 @@ static int64_t forgets(void *arg)
 
 static int64_t overflows_as_parent(void *arg)
 {
-    CHECK(janus_budget_recharge((Budget){.memory = 1 << 30, .spawn_count = 4}) == 0);
+    CHECK(janus_budget_recharge((janus_budget){.memory = 1 << 30, .spawn_count = 4}) == 0);
     CHECK(janus_nursery_create() != NULL);
     CHECK(janus_nursery_spawn(until_told, NULL) == 0);
     return overflows(arg);
@@ -313,12 +313,12 @@ static int64_t overflows_as_parent(void *arg)
 
 static void nested(void)
 {
-    janus_rt_init((RuntimeConfig){.worker_count = 2, .stack_size = 1});
+    janus_rt_init((janus_runtime_config){.worker_count = 2, .stack_size = 1});
     CHECK(run(starts_on_a_small_stack, NULL) == JANUS_PANIC);
     CHECK(run(recharges, NULL) == 0);
     CHECK(run(tree, (void *)2) == 0);
     janus_rt_shutdown();
-    janus_rt_init((RuntimeConfig){.worker_count = 4});
+    janus_rt_init((janus_runtime_config){.worker_count = 4});
     CHECK(run(recharges, NULL) == 0);
     count = 0;
     CHECK(run(tree, (void *)4) == 0);
@@ -373,7 +373,7 @@ static void many_threads(void)
 
 static int64_t across(void *scheduler)
 {
-    CHECK(janus_budget_recharge((Budget){.memory = 1 << 30, .spawn_count = 2}) == 0);
+    CHECK(janus_budget_recharge((janus_budget){.memory = 1 << 30, .spawn_count = 2}) == 0);
     CHECK(janus_nursery_create_on(scheduler) != NULL);
     CHECK(janus_nursery_spawn(yields, NULL) == 0);
     CHECK(janus_nursery_spawn(yields, NULL) == 0);
@@ -382,8 +382,8 @@ static int64_t across(void *scheduler)
 
 static void two_schedulers(void)
 {
-    void *one = janus_scheduler_create((SchedulerConfig){.worker_count = 1, .watchdog_ms = JANUS_WATCHDOG_OFF});
-    void *two = janus_scheduler_create((SchedulerConfig){.worker_count = 2, .stack_size = 20000, .watchdog_ms = 50});
+    void *one = janus_scheduler_create((janus_scheduler_config){.worker_count = 1, .watchdog_ms = JANUS_WATCHDOG_OFF});
+    void *two = janus_scheduler_create((janus_scheduler_config){.worker_count = 2, .stack_size = 20000, .watchdog_ms = 50});
     CHECK(one != NULL && two != NULL && one != two);
     count = 0;
     CHECK(janus_nursery_create_on(one) != NULL);
@@ -423,7 +423,7 @@ static int64_t writes(void *arg)
 static int64_t writers(void *arg)
 {
     (void)arg;
-    CHECK(janus_budget_recharge((Budget){.memory = 1 << 30, .spawn_count = 8}) == 0);
+    CHECK(janus_budget_recharge((janus_budget){.memory = 1 << 30, .spawn_count = 8}) == 0);
     CHECK(janus_nursery_create() != NULL);
     for (intptr_t i = 0; i < 8; i++)
         CHECK(janus_nursery_spawn(writes, (void *)i) == 0);
@@ -434,7 +434,7 @@ static void replay(void)
 {
     int first[64];
     for (int round = 0; round < 3; round++) {
-        SchedulerConfig config = {.worker_count = 3, .deterministic = true, .deterministic_seed = 42 + round / 2};
+        janus_scheduler_config config = {.worker_count = 3, .deterministic = true, .deterministic_seed = 42 + round / 2};
         void *scheduler = janus_scheduler_create(config);
         CHECK(scheduler != NULL);
         written = 0;
@@ -467,7 +467,7 @@ static int64_t down(void *arg)
     (void)arg;
     CHECK(rounds_to_nearest());
     fesetround(FE_DOWNWARD);
-    CHECK(janus_budget_recharge((Budget){.spawn_count = 1}) == 0);
+    CHECK(janus_budget_recharge((janus_budget){.spawn_count = 1}) == 0);
     for (int i = 0; i < 50; i++) {
         CHECK(janus_scheduler_yield() == 0 && rounds_down());
         CHECK(janus_budget_charge(1000) == 0 && rounds_down());
@@ -497,7 +497,7 @@ static void rounding(void)
     third[1] = one / three, long_third[1] = long_one / long_three;
     CHECK(third[0] != third[1]);
     /* Workers that are started now do not round down. */
-    void *scheduler = janus_scheduler_create((SchedulerConfig){.worker_count = 3});
+    void *scheduler = janus_scheduler_create((janus_scheduler_config){.worker_count = 3});
     CHECK(janus_nursery_create_on(scheduler) != NULL);
     for (int i = 0; i < 20; i++)
         CHECK(janus_nursery_spawn(i % 2 ? down : nearest, NULL) == 0);
@@ -509,7 +509,7 @@ static void rounding(void)
     fesetround(FE_TONEAREST);
 }
 
-static Context here, there;
+static janus_context here, there;
 static int switched;
 
 static void fiber(void *arg)
@@ -531,7 +531,7 @@ static void by_hand(void)
     void **top = (void **)(stack + sizeof stack) - 4;
     top[0] = (void *)(uintptr_t)janus_fiber_entry;
     top[1] = (void *)(uintptr_t)abort;
-    there = (Context){.sp = (size_t)top, .regs = {.r12 = (uint64_t)(uintptr_t)fiber, .r13 = (uint64_t)(uintptr_t)&amount}};
+    there = (janus_context){.sp = (size_t)top, .regs = {.r12 = (uint64_t)(uintptr_t)fiber, .r13 = (uint64_t)(uintptr_t)&amount}};
     janus_context_switch(&here, &there);
     CHECK(switched == 40 && rounds_to_nearest());
     janus_context_switch(&here, &there);

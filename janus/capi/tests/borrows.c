@@ -48,7 +48,7 @@ static int64_t sorts(void *arg)
 {
     struct lent *lent = arg;
     if (--lent->depth > 0) {
-        CHECK(janus_budget_recharge((Budget){.memory = 64 << 20, .spawn_count = 2}) == 0);
+        CHECK(janus_budget_recharge((janus_budget){.memory = 64 << 20, .spawn_count = 2}) == 0);
         CHECK(janus_nursery_create() != NULL);
         CHECK(janus_nursery_spawn(sorts, lent) == 0);
         int64_t code = janus_nursery_await_all();
@@ -66,7 +66,7 @@ static int64_t owns(void *arg)
     struct lent lent;
     fill(&lent, *(int *)arg);
     free(arg);
-    CHECK(janus_budget_recharge((Budget){.memory = 64 << 20, .spawn_count = 2}) == 0);
+    CHECK(janus_budget_recharge((janus_budget){.memory = 64 << 20, .spawn_count = 2}) == 0);
     CHECK(janus_nursery_create() != NULL);
     CHECK(janus_nursery_spawn(sorts, &lent) == 0);
     int64_t code = janus_nursery_await_all();

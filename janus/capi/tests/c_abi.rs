@@ -137,6 +137,28 @@ fn nursery_in_cpp() {
     both_ways("examples/nursery.cpp", &lines.join("\n"));
 }
 
+/// J-02, J-11: a budget, a name, a stack and capabilities of a child; sleep; channels.
+#[test]
+fn j_02_children_with_options_capabilities_sleep_and_channels() {
+    both_ways("tests/tasks.c", "ok\n");
+    let ended = output(execute(&compile("tests/tasks.c", false)).arg("named"), LIMIT);
+    assert_eq!(ended.status.signal(), Some(6), "{ended:?}");
+    let text = String::from_utf8_lossy(&ended.stderr);
+    assert!(text.contains("\"miller\""), "the child's name is told: {text}");
+}
+
+/// J-02: types have a prefix; the specification's names are there for who asks for them.
+#[test]
+fn j_02_names_of_types_are_ours_or_the_programs() {
+    both_ways("tests/names.c", "41 euros left, code 0, 8\n");
+    both_ways("tests/names.cpp", "0, 0, 42, code 0\n");
+}
+
+#[test]
+fn pipeline() {
+    both_ways("examples/pipeline.c", "the primes below 1000 add up to 76127, code 0\n");
+}
+
 #[test]
 fn exceptions_stay_in_their_task() {
     both_ways("tests/exceptions.cpp", "1000 caught, code 0\n");
@@ -169,6 +191,15 @@ fn the_shared_library_exports_its_names_only() {
         "janus_budget_check",
         "janus_budget_get_current",
         "janus_budget_recharge",
+        "janus_cap_budget_create",
+        "janus_cap_budget_free",
+        "janus_cap_budget_left",
+        "janus_cap_budget_recharge",
+        "janus_channel_close",
+        "janus_channel_create",
+        "janus_channel_free",
+        "janus_channel_receive",
+        "janus_channel_send",
         "janus_context_switch",
         "janus_fiber_cleanup",
         "janus_fiber_entry",
@@ -178,6 +209,7 @@ fn the_shared_library_exports_its_names_only() {
         "janus_nursery_create_on",
         "janus_nursery_spawn",
         "janus_nursery_spawn_owned",
+        "janus_nursery_spawn_with",
         "janus_rt_get",
         "janus_rt_init",
         "janus_rt_shutdown",
@@ -185,6 +217,7 @@ fn the_shared_library_exports_its_names_only() {
         "janus_scheduler_shutdown",
         "janus_scheduler_spawn",
         "janus_scheduler_yield",
+        "janus_task_sleep",
     ];
     assert_eq!(names, expected);
     let dynamic = succeed(Command::new("readelf").arg("-d").arg(&library), LIMIT);
@@ -199,7 +232,13 @@ fn installs_below_destdir() {
     let _ = std::fs::remove_dir_all(&root);
     install("/opt/janus", root.to_str().expect("the target folder has a plain name"));
     let at = root.join("opt/janus");
-    for file in ["lib/libjanus.a", "lib/libjanus.so.0", "include/janus.h", "include/janus_compiler.h"] {
+    for file in [
+        "lib/libjanus.a",
+        "lib/libjanus.so.0",
+        "include/janus.h",
+        "include/janus_compiler.h",
+        "include/janus_task.h",
+    ] {
         assert!(at.join(file).is_file(), "{file}");
     }
     assert_eq!(std::fs::read_link(at.join("lib/libjanus.so")).unwrap(), Path::new("libjanus.so.0"));

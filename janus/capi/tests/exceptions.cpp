@@ -42,7 +42,7 @@ static int64_t escapes(void *)
 
 int main(int argc, char **argv)
 {
-    RuntimeConfig config{};
+    janus_runtime_config config{};
     config.worker_count = 4;
     janus_rt_init(config);
     janus_nursery_create();

@@ -6,6 +6,33 @@ use std::path::Path;
 
 const NOTE: &str = "Made by cbindgen from the sources in janus/capi/src; to change it, change those.";
 
+/// Types of Rust and what they are called in C; and whether the specification calls them as Rust does.
+const NAMES: [(&str, &str, bool); 10] = [
+    ("Runtime", "janus_runtime", true),
+    ("RuntimeConfig", "janus_runtime_config", true),
+    ("TaskFn", "janus_task_fn", true),
+    ("Budget", "janus_budget", true),
+    ("SavedRegisters", "janus_saved_registers", true),
+    ("Context", "janus_context", true),
+    ("SchedulerConfig", "janus_scheduler_config", true),
+    ("Limits", "janus_limits", false),
+    ("ChildOptions", "janus_child_options", false),
+    ("Channel", "janus_channel", false),
+];
+
+/// The end of a header: the specification's names, for who asks for them, of the types that are defined in it.
+fn spec_names(header: &str) -> String {
+    let defined =
+        |name: &str| header.contains(&format!(" {name};\n")) || header.contains(&format!("(*{name})("));
+    let lines: String = NAMES
+        .iter()
+        .filter(|(_, name, specified)| *specified && defined(name))
+        .map(|(rust, name, _)| format!("typedef {name} {rust};\n"))
+        .collect();
+    let about = "/* The specification's names of the types above. */";
+    if lines.is_empty() { lines } else { format!("#ifdef JANUS_SPEC_NAMES\n{about}\n{lines}#endif\n\n") }
+}
+
 /// A header: the C that says what `source` exports.
 fn generate(source: &str, guard: &str, about: &str, includes: &[&str]) -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -23,12 +50,17 @@ fn generate(source: &str, guard: &str, about: &str, includes: &[&str]) -> String
         includes: includes.iter().map(ToString::to_string).collect(),
         ..Config::default()
     };
-    config.export.exclude = vec!["Body".into()];
+    config.export.exclude = vec!["Body".into(), "Message".into()];
+    config.export.rename = NAMES.iter().map(|(rust, c, _)| (rust.to_string(), c.to_string())).collect();
+    config.export.rename.insert("CapabilityToRecharge".into(), "janus_cap_budget".into());
     let made = Builder::new().with_config(config).with_src(here.join("src").join(source)).generate();
     let mut bytes = Vec::new();
     made.expect("cbindgen reads the source").write(&mut bytes);
     // Rust's heading means nothing in C; what it says does.
-    String::from_utf8(bytes).expect("a header is text").replace(" # Safety\n", "")
+    let header = String::from_utf8(bytes).expect("a header is text").replace(" # Safety\n", "");
+    // Behind everything, and read once.
+    let end = format!("#endif  /* {guard} */\n");
+    header.replace(&end, &format!("{}{end}", spec_names(&header)))
 }
 
 fn check(name: &str, made: &str) {
@@ -54,4 +86,10 @@ fn janus_h_is_up_to_date() {
 fn janus_compiler_h_is_up_to_date() {
     let about = "janus_compiler.h: what compiled code calls beside janus.h. SPEC-021 section 12.1.";
     check("janus_compiler.h", &generate("compiler.rs", "JANUS_COMPILER_H", about, &["janus.h"]));
+}
+
+#[test]
+fn janus_task_h_is_up_to_date() {
+    let about = "janus_task.h: what a task has beside janus.h: children with limits, names, stacks and grants; sleep; channels.";
+    check("janus_task.h", &generate("tasks.rs", "JANUS_TASK_H", about, &["janus.h"]));
 }

@@ -1,0 +1,123 @@
+//! J-07, J-08, J-09: what no test from outside can see of a worker with nothing to do. These look inside: at how many
+//! victims a round looks, how a worker backs off, and what happens between a task's last look and its first sleep.
+
+use super::*;
+use crate::config::Config;
+use crate::runtime::Runtime;
+use crate::state::Event;
+use crate::task::Wait;
+use std::panic::Location;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+
+/// Far longer than any of these takes: what is not over then hangs.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// Runs `test`, and fails if that hangs.
+fn within(test: impl FnOnce() + Send + 'static) {
+    let (done, end) = channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    assert_ne!(end.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout), "the test hangs");
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn runtime(config: Config) -> Runtime {
+    // SAFETY: no task here keeps anything of its thread over a suspension.
+    unsafe { Runtime::new(config.watchdog(None)) }.expect("a runtime")
+}
+
+/// [SCHED:7.2.1]: 4, however many workers there are. The number is written out: it is the specification's.
+#[test]
+fn j_08_a_round_of_stealing_looks_at_four_victims_at_most() {
+    within(|| {
+        for strategy in [Strategy::RandomVictim, Strategy::RoundRobin, Strategy::LeastLoaded] {
+            for workers in [1, 2, 4, 5, 6, 16, 64] {
+                let rt = runtime(Config::new().workers(workers).spares(0).strategy(strategy));
+                let most = rt.run(|cx| {
+                    let worker = cx.worker();
+                    let failed = || worker.counters.steals_failed.load(Ordering::Relaxed);
+                    let looks = (0..200).map(|_| {
+                        let before = failed();
+                        // This is the only task there is: nobody has anything to take.
+                        assert!(!matches!(worker.try_steal(), Look::Found(_)));
+                        failed() - before
+                    });
+                    looks.max().expect("200 rounds")
+                });
+                // A random victim may be the thief itself; in 200 rounds that is not always so.
+                let expected = (workers as u64 - 1).min(4);
+                assert_eq!(most.expect("the task ends"), expected, "{strategy:?}, {workers} workers");
+            }
+        }
+    });
+}
+
+/// [SCHED:6.3.1], J-07: 1 µs, doubled each time, to 1 ms, then no more.
+#[test]
+fn j_07_the_back_off_goes_from_a_microsecond_to_a_millisecond() {
+    let naps: Vec<u128> = (0..).map_while(nap).map(|nap| nap.as_micros()).collect();
+    assert_eq!(naps, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]);
+}
+
+/// A worker with nothing to do takes all its naps, once, and then sleeps: it takes no more of them, and no CPU time at all.
+/// Work that comes begins that anew.
+#[test]
+fn j_07_an_idle_worker_backs_off_and_then_sleeps() {
+    within(|| {
+        for config in [Config::new(), Config::new().pinned()] {
+            let rt = runtime(config.workers(1).spares(0));
+            let worker = &rt.shared.workers[0];
+            let naps = || worker.counters.naps.load(Ordering::Relaxed);
+            // Not in a nap, which would take a little CPU time meanwhile, and not waiting for a CPU.
+            let asleep = || {
+                let before = worker.cpu.time_ns();
+                std::thread::sleep(Duration::from_millis(10));
+                before.is_some() && before == worker.cpu.time_ns() && !worker.cpu.wants_cpu()
+            };
+            while !asleep() {}
+            for _ in 0..3 {
+                let before = naps();
+                rt.run(|_| ()).expect("a task");
+                while !asleep() {}
+                assert_eq!(naps(), before + 11, "each nap is taken once");
+            }
+        }
+    });
+}
+
+/// A cancellation that comes when the child has looked for one, and has not slept yet: nobody knows of it then, so it must
+/// find out by itself, or it sleeps for ever. The child plays the other thread, at exactly that moment.
+#[test]
+fn j_09_a_cancellation_is_not_lost_at_a_first_sleep() {
+    within(|| {
+        for (workers, seed) in [(1, None), (2, None), (2, Some(7))] {
+            let config = Config::new().workers(workers);
+            let rt = runtime(match seed {
+                Some(seed) => config.seed(seed),
+                None => config,
+            });
+            let woken = AtomicBool::new(false);
+            let ended = rt.run(|cx| {
+                cx.nursery(|n| {
+                    let child = n.spawn(|cx| {
+                        assert!(!cx.is_asked(), "it looks, and goes on");
+                        // SAFETY: the task runs, so its nursery is there.
+                        let nursery = unsafe { cx.task.nursery.get().as_ref() }.expect("a child has one");
+                        nursery.cancel(None);
+                        cx.worker().sleep(cx.task, Event::Block, Wait::Sleep, Location::caller());
+                        woken.store(cx.is_asked(), Ordering::Relaxed);
+                    });
+                    drop(child);
+                })
+                .is_err()
+            });
+            assert!(ended.expect("the main task ends"), "the nursery was cancelled");
+            assert!(woken.load(Ordering::Relaxed), "the child woke, and saw why");
+        }
+    });
+}
