@@ -214,6 +214,11 @@ impl Paces {
         Paces::of(8)
     }
 
+    /// For entries of a ring that are done in place: some 1,000 instructions each.
+    pub const fn of_entries() -> Paces {
+        Paces::of(8)
+    }
+
     /// For steps that search a long queue and tell somebody: some 10,000 instructions each, at worst.
     pub const fn of_searches() -> Paces {
         Paces::of(1)

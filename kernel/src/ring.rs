@@ -6,6 +6,7 @@
 use crate::arch::mem::{publish_48, snapshot_64};
 use crate::arch::percpu;
 use crate::context::loan;
+use crate::interrupt::Paces;
 use crate::object::Waitable;
 use crate::process::Process;
 use crate::sched;
@@ -562,6 +563,7 @@ fn consume(
         silence::begins(percpu::this(), Path::Queue);
     }
     let mut left = count;
+    let mut paces = Paces::of_entries();
     while left > 0 {
         if credits == 0 {
             credits = thread.ring.lock().credits();
@@ -598,6 +600,8 @@ fn consume(
                 break;
             }
         }
+        // A queue full of sleeps is long, too (K-26).
+        paces.step();
     }
     thread.sq_head.set(head);
     // SAFETY: as above.
