@@ -27,8 +27,8 @@
 //! let letters: usize = runtime.run(|cx| {
 //!     cx.nursery(|nursery| {
 //!         // Each child borrows `words`: the nursery ends before they do.
-//!         let children: Vec<_> = words.iter().map(|word| nursery.spawn(move |_cx| word.len()).unwrap()).collect();
-//!         children.into_iter().map(|child| child.join(cx).unwrap()).sum()
+//!         let children: Vec<_> = words.iter().map(|word| nursery.spawn(move |_cx| word.len())).collect();
+//!         children.into_iter().map(|child| child.join(cx)).sum()
 //!     })
 //! })??;
 //! assert_eq!(letters, 11);
@@ -42,25 +42,28 @@
 //! [`Cx::nursery`] opens a [`Scope`]. [`Scope::spawn`] starts a child and gives a [`Handle`]; to drop the handle leaves
 //! the child to the nursery. The nursery returns the body's value, or the first failure of a child:
 //! ```
-//! # use janus::{Config, NurseryError, Runtime, TaskError};
+//! # use janus::{Config, Runtime, TaskError};
 //! # std::panic::set_hook(Box::new(|_| {}));
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-//! let outcome = runtime.run(|cx| cx.nursery(|nursery| drop(nursery.spawn(|_cx| panic!("no cheese"))))).unwrap();
-//! assert!(matches!(outcome, Err(NurseryError::Child(TaskError::Panicked(message))) if message == "no cheese"));
+//! let outcome = runtime.run(|cx| cx.nursery(|nursery| {
+//!     nursery.spawn(|_cx| panic!("no cheese"));
+//!     Ok(())
+//! })).unwrap();
+//! assert!(matches!(outcome, Err(TaskError::Panicked(message)) if message == "no cheese"));
 //! ```
 //! [`Scope::task`] is a spawn with a name, a stack, a priority, a budget or capabilities. [`Scope::spawn_try`] starts a
 //! child whose `Err` is its failure. Children have no right to spawn unless [`Spawn::children`] gives it to them:
 //! ```
-//! # use janus::{Config, Runtime, SpawnError};
+//! # use janus::{Config, Runtime, SpawnError, TaskError};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-//! let grandchild = |cx: &janus::Cx| cx.nursery(|nursery| nursery.spawn(|_cx| ()).map(drop));
+//! let grandchild = |cx: &janus::Cx| cx.nursery(|nursery| Ok(nursery.try_spawn(|_cx| ())?.join(cx)?));
 //! let (without, with) = runtime.run(|cx| cx.nursery(|nursery| {
-//!     let without = nursery.spawn(grandchild).unwrap();
-//!     let with = nursery.task().children(1).spawn(grandchild).unwrap();
-//!     (without.join(cx).unwrap().unwrap(), with.join(cx).unwrap().unwrap())
+//!     let without = nursery.spawn(grandchild);
+//!     let with = nursery.task().children(1).spawn(grandchild);
+//!     Ok((without.join(cx)?, with.join(cx)?))
 //! })).unwrap().unwrap();
-//! assert_eq!(without, Err(SpawnError::SpawnBudgetExhausted));
-//! assert_eq!(with, Ok(()));
+//! assert!(matches!(without, Err(TaskError::Refused(SpawnError::SpawnBudgetExhausted))));
+//! assert!(with.is_ok());
 //! ```
 //!
 //! # Budgets
@@ -70,16 +73,16 @@
 //! stops at its next check. In the `:service` profile the pool recharges it as long as it has something; with
 //! [`Recharge::Manual`] somebody must:
 //! ```
-//! # use janus::{Budget, Config, NurseryError, NurseryOptions, Recharge, Resource, Runtime, TaskError};
+//! # use janus::{Budget, Config, NurseryOptions, Recharge, Resource, Runtime, TaskError};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 //! let manual = NurseryOptions::new().recharge(Recharge::Manual);
 //! let outcome = runtime.run(|cx| cx.nursery_with(manual, |nursery| {
 //!     let hundred = Budget { ops: 100, ..Budget::ZERO };
-//!     let hog = nursery.task().budget(hundred).spawn(|cx| while cx.check().is_ok() {});
-//!     drop(hog.unwrap());
+//!     nursery.task().budget(hundred).spawn(|cx| while cx.check().is_ok() {});
+//!     Ok(())
 //! })).unwrap();
 //! // The parent waits, nobody is left who could recharge: the child ends with the reason.
-//! assert!(matches!(outcome, Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Ops)))));
+//! assert!(matches!(outcome, Err(TaskError::BudgetExceeded(Resource::Ops))));
 //! ```
 //! Who recharges: the parent by [`Handle::recharge`], a child with a [`Supervisor`], the task itself with a
 //! [`CapBudget`]. Exhausted operations, channel operations and system calls stop the task; exhausted memory and
@@ -107,11 +110,11 @@
 //! let got = runtime.run(|cx| cx.nursery(|nursery| {
 //!     let (to_us, numbers) = channel(0);
 //!     let (_silent, never) = channel::<u32>(0);
-//!     drop(nursery.spawn(move |cx| to_us.send(cx, 42).is_ok()).unwrap());
+//!     nursery.spawn(move |cx| to_us.send(cx, 42).is_ok());
 //!     let (mut first, mut second) = (numbers.arm(), never.arm());
 //!     let chosen = cx.select(&mut [&mut first, &mut second], Some(Duration::from_secs(5))).unwrap();
 //!     assert_eq!(chosen, Selected::Arm(0));
-//!     first.into_result().unwrap()
+//!     Ok(first.into_result()?)
 //! })).unwrap().unwrap();
 //! assert_eq!(got, 42);
 //! ```
@@ -126,15 +129,15 @@
 //! ```
 //! # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-//! let heard = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<[u8; 4]> {
+//! let heard = runtime.run(|cx| cx.nursery(|nursery| {
 //!     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;
-//!     drop(nursery.spawn(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"ping")));
+//!     nursery.spawn_try(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"ping"));
 //!     let (stream, _peer) = listener.accept(cx)?;
 //!     let mut heard = [0; 4];
 //!     stream.read_exact(cx, &mut heard)?;
 //!     Ok(heard)
-//! })).unwrap().unwrap().unwrap();
+//! })).unwrap().unwrap();
 //! assert_eq!(&heard, b"ping");
 //! ```
 //!
@@ -155,8 +158,9 @@
 //!     let runtime = unsafe { Runtime::new(Config::new().workers(16).seed(seed)) }.unwrap();
 //!     runtime.run(|cx| cx.nursery(|nursery| {
 //!         for _ in 0..20 {
-//!             drop(nursery.spawn(|cx| (0..10).all(|_| cx.check().is_ok())).unwrap());
+//!             nursery.spawn(|cx| (0..10).all(|_| cx.check().is_ok()));
 //!         }
+//!         Ok(())
 //!     })).unwrap().unwrap();
 //!     runtime.order().unwrap()
 //! };
@@ -208,6 +212,7 @@ mod alloc;
 mod atomics;
 mod blocks;
 pub mod budget;
+mod cancel;
 mod caps;
 mod chan;
 pub mod cluster;
@@ -264,7 +269,7 @@ pub use counted::{Counted, Live};
 /// Inserts yield checks and charges into an ordinary function, where a compiler would [SCHED:4.1.1].
 ///
 /// ```
-/// use janus::{Budget, Config, Cx, NurseryError, Resource, Runtime, TaskError, budgeted};
+/// use janus::{Budget, Config, Cx, Resource, Runtime, TaskError, budgeted};
 ///
 /// /// Ends for 1, 2 and 4; for 3 nobody knows a reason why it should not run for ever.
 /// #[budgeted]
@@ -278,10 +283,10 @@ pub use counted::{Counted, Live};
 /// let runtime = unsafe { Runtime::new(Config::new().workers(1)) }.unwrap();
 /// let budget = Budget { ops: 10_000, ..Budget::ZERO };
 /// let solve = |number| runtime.run(|cx| cx.nursery(|nursery| {
-///     nursery.task().budget(budget).spawn(move |cx| puzzle(cx, number)).unwrap().join(cx)
+///     nursery.task().budget(budget).spawn(move |cx| puzzle(cx, number)).join(cx)
 /// })).unwrap();
-/// assert_eq!(solve(4).unwrap().unwrap(), 1);
-/// assert!(matches!(solve(3), Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Ops)))));
+/// assert_eq!(solve(4).unwrap(), 1);
+/// assert!(matches!(solve(3), Err(TaskError::BudgetExceeded(Resource::Ops))));
 /// ```
 /// The function is given its task's `&Cx` as a parameter, or says where it is: `#[budgeted(cx = self.cx)]`.
 ///
@@ -309,8 +314,8 @@ pub use janus_macros::budgeted;
 /// #[janus::main]
 /// fn main(cx: &Cx) {
 ///     let sum = cx.nursery(|nursery| {
-///         let child = nursery.spawn(|_cx| 40).unwrap();
-///         2 + child.join(cx).unwrap()
+///         let child = nursery.spawn(|_cx| 40);
+///         Ok(2 + child.join(cx)?)
 ///     });
 ///     assert_eq!(sum.unwrap(), 42);
 /// }
@@ -334,10 +339,10 @@ pub use config::{Config, MAX_WORKERS, Profile, QUANTUM, Strategy};
 pub use cx::{ChargeError, Cx, Held, TaskId, Ticker};
 pub use error::{Cancelled, RechargeError, RuntimeError, SpawnError, TaskError};
 pub use monitor::Hog;
-pub use nursery::Recharge;
+pub use nursery::{OnExhausted, Recharge};
 pub use observe::{Dump, Stats, TaskDump};
 pub use runtime::Runtime;
-pub use scope::{Handle, NurseryError, NurseryOptions, Scope, Spawn, Supervisor};
+pub use scope::{Handle, NurseryOptions, Scope, Spawn, Supervisor};
 pub use stack::StackClass;
 pub use state::{Event, TaskState};
 pub use stats::WorkerStats;

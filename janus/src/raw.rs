@@ -8,7 +8,7 @@ use crate::budget::Budget;
 use crate::cx::{self, Cx};
 use crate::error::SpawnError;
 use crate::job::{self, Code, Order};
-use crate::nursery::{Nursery, Pool, Terms};
+use crate::nursery::{Nursery, OnExhausted, Pool, Terms};
 use crate::runtime::{Runtime, Shared};
 use crate::task::{TaskRef, flag};
 use crate::waiter::{Parker, Waiter};
@@ -82,7 +82,13 @@ impl RawNursery {
         runtime: Option<&Arc<Runtime>>,
     ) -> NonNull<RawNursery> {
         let recharge = shared.config.recharge();
-        let terms = Terms { pool, share: Budget::CHILD, recharge, cancel_on_error: false };
+        let terms = Terms {
+            pool,
+            share: Budget::CHILD,
+            recharge,
+            on_exhausted: OnExhausted::default(),
+            cancel_on_error: false,
+        };
         let nursery = Nursery::new(shared, parent, &terms);
         nursery.raw.set(true);
         NonNull::from(Box::leak(Box::new(RawNursery { nursery, runtime: runtime.cloned() })))

@@ -12,7 +12,7 @@ use crate::events::Log;
 use crate::idle::Idle;
 use crate::job::{self, Order};
 use crate::monitor::Monitor;
-use crate::nursery::{Nursery, Pool, Terms};
+use crate::nursery::{Nursery, OnExhausted, Pool, Terms};
 use crate::panics;
 use crate::stack::StackPool;
 use crate::state::Event;
@@ -480,6 +480,7 @@ impl Runtime {
             pool: Pool::Own(crate::budget::Budget::UNLIMITED),
             share: shared.config.root_budget,
             recharge: shared.config.recharge(),
+            on_exhausted: OnExhausted::default(),
             cancel_on_error: false,
         };
         let nursery = Nursery::new(shared, Waiter::thread(parker), &terms);

@@ -5,18 +5,20 @@
 //!    perhaps another one, and costs it one look (see `wake.rs`). That is why a [`TaskRef`] may be copied freely.
 //! 2. Fields of the type `Cell` belong to whoever owns the task at the moment: its maker until it is queued, then the
 //!    worker that picked it, then itself. A queue hands the ownership over. Everybody else reads atomics only.
-//! 3. `payload` holds the closure until the task first runs, then nothing, then its result; `vtable` knows the types.
+//! 3. `payload` holds the closure until the task first runs, then its list of scopes (`cancel.rs`), then its result; `vtable`
+//!    knows the types.
 //!
 //! This file does not schedule.
 
 use crate::account::Account;
 use crate::alloc::Quiet;
 use crate::budget::{Budget, Resource, UNLIMITED, put};
+use crate::cancel::Node;
 use crate::context::Context;
 use crate::cx::UNFUELLED;
 use crate::error::TaskError;
 use crate::join::Join;
-use crate::nursery::Nursery;
+use crate::nursery::{Nursery, OnExhausted};
 use crate::runtime::Shared;
 use crate::stack::{Stack, StackClass};
 use crate::wake::Word;
@@ -168,6 +170,8 @@ pub(crate) mod flag {
     pub(crate) const BURIED: u16 = 4096;
     /// A call of the C adapter found too little stack for itself: the task has overflowed when it returns.
     pub(crate) const SHORT: u16 = 8192;
+    /// It has scopes that have to be looked at (see `cancel.rs`).
+    pub(crate) const SCOPED: u16 = 16384;
 }
 
 /// See the module.
@@ -202,8 +206,8 @@ pub(crate) struct Task {
     pub(crate) waits_for: AtomicU8,
     pub(crate) class: Cell<StackClass>,
     pub(crate) priority: AtomicU8,
-    /// The component that ran out, when `SPENT` is set.
-    pub(crate) spent: Cell<u8>,
+    /// The component that ran out last (low half), and what is to become of the task then (high half).
+    exhaustion: AtomicU8,
     pub(crate) outcome: UnsafeCell<Outcome>,
     // The fourth: what a dump shows, and the list of siblings.
     pub(crate) spawned_at: AtomicPtr<Location<'static>>,
@@ -279,7 +283,7 @@ impl Task {
             home: Cell::new(u16::MAX),
             class: Cell::new(StackClass::Lean),
             priority: AtomicU8::new(1),
-            spent: Cell::new(0),
+            exhaustion: AtomicU8::new(0),
             outcome: UnsafeCell::new(Outcome::Pending),
             spawned_at: AtomicPtr::new(ptr::null_mut()),
             waits_at: AtomicPtr::new(ptr::null_mut()),
@@ -290,6 +294,15 @@ impl Task {
             account: AtomicPtr::new(ptr::null_mut()),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         }
+    }
+
+    /// The innermost deadline or shield that the task has open. Only while its closure runs, and only for itself: then nothing
+    /// else is in the payload (invariant 3).
+    #[inline]
+    pub(crate) fn scopes(&self) -> &Cell<*const Node> {
+        const { assert!(size_of::<*const Node>() <= INLINE && align_of::<*const Node>() <= 8) };
+        // SAFETY: the payload has room for it, and whoever runs the closure wrote it first; only the task itself looks.
+        unsafe { &*self.payload.get().cast::<Cell<*const Node>>() }
     }
 
     /// Has it a stack, that is, did it run before?
@@ -392,6 +405,37 @@ impl Task {
             ops: self.fuel.get().max(0) as u64,
             channel_ops: u64::from(self.channel_fuel.get()),
             ..Budget::ZERO
+        }
+    }
+
+    /// What becomes of it when its budget is spent. Before it is queued.
+    #[inline]
+    pub(crate) fn set_rule(&self, rule: OnExhausted) {
+        self.exhaustion.store((rule as u8) << 4, Ordering::Relaxed);
+    }
+
+    pub(crate) fn rule(&self) -> OnExhausted {
+        match self.exhaustion.load(Ordering::Relaxed) >> 4 {
+            1 => OnExhausted::Wait,
+            2 => OnExhausted::End,
+            _ => OnExhausted::EndIfStuck,
+        }
+    }
+
+    /// This component ran out. Only the task itself says so.
+    pub(crate) fn note_spent(&self, resource: Resource) {
+        let rule = self.exhaustion.load(Ordering::Relaxed) & 0xF0;
+        self.exhaustion.store(rule | resource as u8, Ordering::Relaxed);
+    }
+
+    /// The part of its budget for which it is told to end, if it is.
+    pub(crate) fn ended_by(&self) -> Option<Resource> {
+        match self.flags.load(Ordering::Acquire) {
+            flags if flags & flag::OVERDRAWN != 0 => Some(Resource::Memory),
+            flags if flags & flag::SPENT != 0 => {
+                Some(Resource::ALL[usize::from(self.exhaustion.load(Ordering::Relaxed) & 0xF)])
+            }
+            _ => None,
         }
     }
 

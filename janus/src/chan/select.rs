@@ -274,7 +274,7 @@ impl Cx {
         if let Some(ready) = self.attempt_or_join(arms, &choice, timeout == Some(Duration::ZERO)) {
             return Ok(ready);
         }
-        let until = timeout.map(|timeout| self.deadline(timeout));
+        let until = timeout.map(|timeout| self.until(timeout));
         let timer = until.map(|until| self.arm(until));
         let mut result = Ok(Selected::Timeout);
         loop {

@@ -69,7 +69,7 @@ impl Socket {
     fn manner(cx: &Cx, timeout: &AtomicU64, eager: bool, at: &'static Location<'static>) -> Manner {
         let until = match timeout.load(Ordering::Relaxed) {
             0 => None,
-            nanos => Some(cx.deadline(Duration::from_nanos(nanos))),
+            nanos => Some(cx.until(Duration::from_nanos(nanos))),
         };
         Manner { cost: Operation::NetworkIo, until, eager, at }
     }
@@ -131,7 +131,7 @@ impl Socket {
         timeout: Option<Duration>,
         at: &'static Location<'static>,
     ) -> io::Result<()> {
-        let until = timeout.map(|timeout| cx.deadline(timeout));
+        let until = timeout.map(|timeout| cx.until(timeout));
         let manner = Manner { cost: Operation::NetworkIo, until, eager: false, at };
         carry_out(cx, Request::new(Call::Ready(Side::Out), self.raw()), &manner)?;
         match self.as_std(|stream: &std::net::TcpStream| stream.take_error())? {

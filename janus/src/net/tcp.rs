@@ -19,15 +19,15 @@ const BACKLOG: libc::c_int = 4096;
 /// ```
 /// # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
 /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-/// let heard = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<Vec<u8>> {
+/// let heard = runtime.run(|cx| cx.nursery(|nursery| {
 ///     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 ///     let address = listener.local_addr()?;
-///     drop(nursery.spawn(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"hello")));
+///     nursery.spawn_try(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"hello"));
 ///     let (stream, _peer) = listener.accept(cx)?;
 ///     let mut heard = Vec::new();
 ///     stream.read_to_end(cx, &mut heard)?;
 ///     Ok(heard)
-/// })).unwrap().unwrap().unwrap();
+/// })).unwrap().unwrap();
 /// assert_eq!(heard, b"hello");
 /// ```
 #[derive(Debug)]
