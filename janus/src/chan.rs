@@ -612,4 +612,5 @@ impl<T> fmt::Debug for Receiver<T> {
 
 mod select;
 use select::Slot;
-pub use select::{Arm, RecvArm, Selected, SendArm};
+pub(crate) use select::sealed;
+pub use select::{Arm, RecvArm, Selected, SendArm, TimeArm};

@@ -13,6 +13,7 @@
 //! [`Read`] and [`Write`] are `std`'s traits with a `Cx`; [`With`] makes `std`'s own out of them, for `BufReader`, `copy` and
 //! libraries. `docs/janus-io.md` is the design.
 
+mod arm;
 mod driver;
 mod epoll;
 pub(crate) mod op;
@@ -21,6 +22,7 @@ pub(crate) mod pool;
 pub(crate) mod sys;
 mod uring;
 
+pub use arm::ReadArm;
 pub(crate) use driver::Io;
 pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use pool::unblock;

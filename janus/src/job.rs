@@ -14,7 +14,7 @@ use crate::panics;
 use crate::runtime::Shared;
 use crate::stack::StackClass;
 use crate::stats::Counters;
-use crate::task::{INLINE, Outcome, Priority, TaskRef, Vtable, flag};
+use crate::task::{INLINE, Naming, Outcome, Priority, TaskRef, Vtable, flag};
 use crate::worker::{Worker, drop_result};
 use std::alloc::Layout;
 use std::error::Error;
@@ -33,7 +33,7 @@ pub(crate) struct Order {
     pub(crate) priority: Priority,
     /// Without it, the nursery's.
     pub(crate) on_exhausted: Option<OnExhausted>,
-    pub(crate) name: Option<&'static str>,
+    pub(crate) name: Option<Naming>,
     /// Bits of `flag`: capabilities, and whether it borrows.
     pub(crate) flags: u16,
     /// There will be a handle.

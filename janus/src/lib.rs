@@ -16,31 +16,142 @@
 //!
 //! It implements SPEC-021; `docs/janus-spec.md` maps each of its tags to code and tests. `docs/janus.md` is the design.
 //!
-//! # A first program
+//! # From nothing to a server
+//! **One: tasks.** `#[janus::main]` makes a function the first task. A task gets a [`Cx`], its view of itself and of its runtime:
+//! whatever it may do, it does through that. There is no global runtime and no ambient one.
 //! ```
-//! use janus::{Config, Runtime};
+//! use janus::prelude::*;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // SAFETY: no task keeps anything of its thread across a suspension (see "One promise").
-//! let runtime = unsafe { Runtime::new(Config::new()) }?;
-//! let words = vec!["one", "two", "three"];
-//! let letters: usize = runtime.run(|cx| {
-//!     cx.nursery(|nursery| {
+//! #[janus::main]
+//! fn main(cx: &Cx) -> Result<(), TaskError> {
+//!     let words = vec!["one", "two", "three"];
+//!     let letters: usize = cx.nursery(|nursery| {
 //!         // Each child borrows `words`: the nursery ends before they do.
 //!         let children: Vec<_> = words.iter().map(|word| nursery.spawn(move |_cx| word.len())).collect();
 //!         children.into_iter().map(|child| child.join(cx)).sum()
+//!     })?;
+//!     assert_eq!(letters, 11);
+//!     Ok(())
+//! }
+//! ```
+//! **Two: an echo server.** Sockets are `std`'s with a [`Cx`], and block the task, not its thread. How a connection ends is nobody
+//! else's affair, so the nursery [keeps going](NurseryOptions::keep_going); each connection owns what it uses, so it can [fail
+//! alone](Spawn::owned).
+//! ```
+//! # use janus::{net::{TcpListener, TcpStream}, prelude::*};
+//! fn echo(cx: &Cx, stream: &TcpStream) -> Result<(), TaskError> {
+//!     let mut buffer = [0; 1024];
+//!     loop {
+//!         match stream.read(cx, &mut buffer)? {
+//!             0 => return Ok(()),
+//!             length => stream.write_all(cx, &buffer[..length])?,
+//!         }
+//!     }
+//! }
+//!
+//! fn serve(cx: &Cx, listener: &TcpListener) -> Result<(), TaskError> {
+//!     cx.nursery_with(NurseryOptions::new().keep_going(), |nursery| {
+//!         loop {
+//!             let (stream, _peer) = listener.accept(cx)?;
+//!             nursery.task().owned().spawn_try(move |cx| echo(cx, &stream));
+//!         }
 //!     })
-//! })??;
-//! assert_eq!(letters, 11);
-//! # Ok(())
+//! }
+//! # #[janus::main]
+//! # fn main(cx: &Cx) -> Result<(), TaskError> {
+//! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+//! #     cx.nursery(|n| {
+//! #         let server = n.task().children(100).spawn_try(|cx| serve(cx, &listener));
+//! #         let stream = TcpStream::connect(cx, listener.local_addr()?)?;
+//! #         stream.write_all(cx, b"hello")?;
+//! #         let mut heard = [0; 5];
+//! #         stream.read_exact(cx, &mut heard)?;
+//! #         assert_eq!(&heard, b"hello");
+//! #         server.cancel();
+//! #         assert!(server.join(cx).is_err());
+//! #         Ok(())
+//! #     })
 //! # }
 //! ```
-//! [`Runtime::run`] makes the first task, and the calling thread waits for it. A task gets a [`Cx`], its view of itself
-//! and of its runtime: everything that it may do, it does through that. There is no global runtime and no ambient one.
+//! **Three: budgets and a time-out.** A connection may make 1,000 calls; then it [ends](OnExhausted), and its client learns that.
+//! Half a minute of silence ends it too, with a last word that a [shield](Cx::shield) gives it time for:
+//! ```
+//! # use janus::{net::{TcpListener, TcpStream}, prelude::*};
+//! # use std::time::Duration;
+//! const CALLS: Budget = Budget { syscalls: 1_000, ..Budget::UNLIMITED };
+//!
+//! fn echo(cx: &Cx, stream: &TcpStream, patience: Duration) -> Result<(), TaskError> {
+//!     let mut buffer = [0; 1024];
+//!     loop {
+//!         let length = match cx.timeout(patience, || Ok(stream.read(cx, &mut buffer)?)) {
+//!             Ok(0) => return Ok(()),
+//!             Ok(length) => length,
+//!             Err(error) => {
+//!                 // Late, or cancelled: this may still take a second.
+//!                 cx.shield(Duration::from_secs(1), || stream.write_all(cx, b"bye"))?;
+//!                 return Err(error);
+//!             }
+//!         };
+//!         stream.write_all(cx, &buffer[..length])?;
+//!     }
+//! }
+//!
+//! fn take<'scope>(nursery: &'scope Scope<'scope, '_>, stream: TcpStream, patience: Duration) -> Handle<'scope, ()> {
+//!     let task = nursery.task().name("echo").budget(CALLS).on_exhausted(OnExhausted::End);
+//!     task.owned().spawn_try(move |cx| echo(cx, &stream, patience))
+//! }
+//! # #[janus::main]
+//! # fn main(cx: &Cx) -> Result<(), TaskError> {
+//! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+//! #     let end = cx.nursery(|n| {
+//! #         let near = TcpStream::connect(cx, listener.local_addr()?)?;
+//! #         let silent = take(n, listener.accept(cx)?.0, Duration::from_millis(1));
+//! #         let mut heard = Vec::new();
+//! #         cx.shield(Duration::from_secs(60), || near.read_to_end(cx, &mut heard))?;
+//! #         assert_eq!(heard, b"bye");
+//! #         silent.join(cx)
+//! #     });
+//! #     assert!(matches!(end, Err(TaskError::TimedOut)), "{end:?}");
+//! #     Ok(())
+//! # }
+//! ```
+//! **Four: a graceful end.** One [select](Cx::select) waits for calls and for [signals](signal): then stop accepting, let those who
+//! are there finish, for so long, and cancel the rest.
+//! ```
+//! # use janus::{net::TcpListener, prelude::*, signal::{Signal, Signals}};
+//! # use std::time::Duration;
+//! fn serve(cx: &Cx, listener: TcpListener, signals: &Signals) -> Result<(), TaskError> {
+//!     cx.nursery_with(NurseryOptions::new().keep_going(), |nursery| {
+//!         while cx.select(&mut [&mut listener.arm(), &mut signals.arm()], None)? == Selected::Arm(0) {
+//!             let (stream, peer) = listener.accept(cx)?;
+//!             nursery.task().name(format!("echo to {peer}")).spawn(move |_cx| drop(stream));
+//!         }
+//!         signals.next();
+//!         drop(listener);
+//!         // All have ended, or somebody is in a hurry, or the time is over.
+//!         let five = Some(Duration::from_secs(5));
+//!         if cx.select(&mut [&mut nursery.arm(), &mut signals.arm()], five)? != Selected::Arm(0) {
+//!             nursery.cancel();
+//!         }
+//!         Ok(())
+//!     })
+//! }
+//! # #[janus::main]
+//! # fn main(cx: &Cx) -> Result<(), TaskError> {
+//! #     let signals = Signals::new(cx, &[Signal::Terminate])?;
+//! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+//! #     unsafe { libc::raise(libc::SIGTERM) };
+//! #     serve(cx, listener, &signals)
+//! # }
+//! ```
+//! `janus/examples/graceful.rs` is all of it in one file. Coming from tokio, Go or Trio? `docs/janus-coming-from.md`.
+//!
+//! Without the attribute, [`Runtime::new`] makes a runtime and [`Runtime::run`] its first task; the calling thread waits for it.
 //!
 //! # Nurseries
 //! [`Cx::nursery`] opens a [`Scope`]. [`Scope::spawn`] starts a child and gives a [`Handle`]; to drop the handle leaves
-//! the child to the nursery. The nursery returns the body's value, or the first failure of a child:
+//! the child to the nursery. The nursery returns the body's value, or the first failure, which cancels the other children and
+//! ends the body's waits ([`NurseryOptions::keep_going`] lets them go on):
 //! ```
 //! # use janus::{Config, Runtime, TaskError};
 //! # std::panic::set_hook(Box::new(|_| {}));
@@ -93,14 +204,21 @@
 //!
 //! Budget or not, a task gives way to others after [`QUANTUM`] operations.
 //!
-//! # Cancellation
+//! What becomes of a child that has spent its budget is a rule, [`OnExhausted`]: it ends, it waits, or it waits as long as
+//! anybody may be there to recharge it. A task that a budget ended says so to its parent, whatever it returned.
+//!
+//! # Cancellation and scopes
 //! [`Scope::cancel`] asks all children of a nursery to end, [`Handle::cancel`] one. A child that waits is woken; every
 //! operation that can wait answers with an error; the task passes it on with `?` and cleans up on the way. Nothing is
 //! torn down from outside. A child that returns a value all the same has returned a value: its handle gets it.
 //!
+//! [`Cx::timeout`] and [`Cx::deadline`] do the same to a part of a task, [`Cx::shield`] holds it off for clean-up that has to
+//! wait. They nest. All of them, joins and nurseries answer one error, [`TaskError`], so one `?` passes it on.
+//!
 //! # Channels, select, time
 //! [`channel`] makes a rendezvous (capacity 0) or a bounded channel, for many senders and many receivers, served first
-//! come first served. [`Cx::select`] waits for the first of several operations, [`Cx::sleep`] for a time. All of them
+//! come first served. [`Cx::select`] waits for the first of several operations, or for the end of a task, a time, a socket, a
+//! signal; [`Cx::sleep`] for a time. All of them
 //! block the task, not the worker. Threads that are no workers use [`Sender::send_blocking`] and
 //! [`Receiver::recv_blocking`].
 //! ```
@@ -233,6 +351,7 @@ mod job;
 mod join;
 mod lock;
 mod monitor;
+mod names;
 pub mod net;
 mod nursery;
 mod observe;
@@ -241,6 +360,7 @@ mod overflow_hooks;
 mod panics;
 #[doc(hidden)]
 pub mod points;
+pub mod prelude;
 pub mod process;
 #[doc(hidden)]
 pub mod raw;
@@ -248,6 +368,7 @@ mod ring;
 mod runtime;
 mod scope;
 mod search;
+pub mod signal;
 mod stack;
 #[doc(hidden)]
 pub mod start;
@@ -334,15 +455,18 @@ pub use trace;
 
 pub use budget::{Budget, Operation, Resource};
 pub use caps::{CapBudget, CapSpawn};
-pub use chan::{Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, channel, unbounded};
+pub use chan::{
+    Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, TimeArm, channel, unbounded,
+};
 pub use config::{Config, MAX_WORKERS, Profile, QUANTUM, Strategy};
 pub use cx::{ChargeError, Cx, Held, TaskId, Ticker};
 pub use error::{Cancelled, RechargeError, RuntimeError, SpawnError, TaskError};
 pub use monitor::Hog;
+pub use names::Name;
 pub use nursery::{OnExhausted, Recharge};
 pub use observe::{Dump, Stats, TaskDump};
 pub use runtime::Runtime;
-pub use scope::{Handle, NurseryOptions, Scope, Spawn, Supervisor};
+pub use scope::{DrainArm, Handle, JoinArm, NurseryOptions, Scope, Spawn, Supervisor};
 pub use stack::StackClass;
 pub use state::{Event, TaskState};
 pub use stats::WorkerStats;

@@ -42,7 +42,11 @@ pub fn make_room() {
 }
 
 /// Calls `body` with the context of the task that runs here; None: there is none.
-pub fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
+///
+/// # Safety
+/// Only for an interface whose functions cannot be given a [`Cx`]: to have one is the authority to act for the task, and nobody
+/// gets it from nowhere.
+pub unsafe fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
     current_task().map(|task| body(&Cx::of(task)))
 }
 
@@ -224,7 +228,8 @@ mod tests {
         for number in 1..=4 {
             let sum = &sum;
             let body = move || {
-                with_task(|cx| crate::nursery::refill(cx.task, &Budget::UNLIMITED, None)).unwrap();
+                // SAFETY: as C would.
+                unsafe { with_task(|cx| crate::nursery::refill(cx.task, &Budget::UNLIMITED, None)) }.unwrap();
                 let inner = RawNursery::open(None).unwrap();
                 for _ in 0..number {
                     // SAFETY: `sum` outlives both nurseries.

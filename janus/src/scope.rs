@@ -6,15 +6,18 @@
 use crate::alloc::Quiet;
 use crate::budget::{Budget, Resource};
 use crate::caps::CapSpawn;
+use crate::chan::Selected;
 use crate::cx::{Cx, TaskId, ensure_stack, make_room_here};
 use crate::error::{Cancelled, RechargeError, SpawnError, TaskError};
 use crate::job::{self, Fallible, Order, Plain};
 use crate::nursery::{Nursery, OnExhausted, Pool, Recharge, Terms};
+use crate::runtime::Shared;
 use crate::stack::StackClass;
 use crate::state::TaskState;
-use crate::task::{Priority, TaskRef, Wait, flag};
+use crate::task::{Naming, Priority, TaskRef, Wait, flag};
 use crate::waiter::wake_task;
 use crate::worker::{Worker, current_worker};
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::marker::PhantomData;
@@ -22,8 +25,12 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+mod arms;
+
+pub use arms::{DrainArm, JoinArm};
+
 /// How often a task looks whether a child of another runtime has ended.
-const FOREIGN_LOOK: Duration = Duration::from_micros(200);
+pub(crate) const FOREIGN_LOOK: Duration = Duration::from_micros(200);
 
 /// An open nursery: see [`Cx::nursery`].
 ///
@@ -303,6 +310,19 @@ impl<'scope> Scope<'scope, '_> {
         self.nursery.cancel(current_worker());
     }
 
+    /// Waits until every child has ended, or so long: true, all have. For a graceful end: take no more work, `drain`, and then
+    /// [`cancel`](Scope::cancel) those that are still there.
+    #[track_caller]
+    pub fn drain(&self, cx: &Cx, time: Duration) -> Result<bool, Cancelled> {
+        Ok(cx.select(&mut [&mut self.arm()], Some(time))? == Selected::Arm(0))
+    }
+
+    /// An arm of a [`Cx::select`] that is ready when no child is left.
+    #[must_use]
+    pub fn arm(&self) -> DrainArm<'_> {
+        DrainArm(&self.nursery)
+    }
+
     /// Was it cancelled?
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
@@ -459,10 +479,39 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         self
     }
 
-    /// A name for dumps and for the watchdog.
-    pub fn name(mut self, name: &'static str) -> Self {
-        self.order.name = Some(name);
+    /// A name for dumps and for the watchdog: a text of the program's, or one that was built for this task, of which 56 bytes are
+    /// kept.
+    ///
+    /// ```
+    /// # use janus::{Config, Runtime};
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
+    /// runtime.run(|cx| cx.nursery(|nursery| {
+    ///     for room in 0..3 {
+    ///         nursery.task().name(format!("keeper of room {room}")).spawn(|_cx| ());
+    ///     }
+    ///     Ok(())
+    /// })).unwrap().unwrap();
+    /// ```
+    pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.forget_name();
+        self.order.name = Some(match name.into() {
+            Cow::Borrowed(name) => Naming::Static(name),
+            Cow::Owned(name) => Naming::Built(self.shared().names.take(&name)),
+        });
         self
+    }
+
+    /// There is no task for it.
+    #[cold]
+    fn forget_name(&mut self) {
+        if let Some(Naming::Built(slot)) = self.order.name.take() {
+            self.shared().names.give(slot);
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: the runtime outlives its nurseries.
+        unsafe { &*self.nursery.shared }
     }
 
     /// Another stack than the runtime's default.
@@ -540,7 +589,19 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
 
     #[inline]
     fn start<T>(
-        self,
+        mut self,
+        spawn: impl FnOnce(Option<&Worker>, Order, &Nursery) -> Result<TaskRef, SpawnError>,
+    ) -> Result<Handle<'scope, T>, SpawnError> {
+        let started = self.start_as(spawn);
+        if started.is_err() {
+            self.forget_name();
+        }
+        started
+    }
+
+    #[inline]
+    fn start_as<T>(
+        &self,
         spawn: impl FnOnce(Option<&Worker>, Order, &Nursery) -> Result<TaskRef, SpawnError>,
     ) -> Result<Handle<'scope, T>, SpawnError> {
         let Some(spawner) = current_worker().and_then(Worker::task) else {
@@ -678,6 +739,12 @@ impl<'scope, T> Handle<'scope, T> {
         let result = unsafe { job::take_result(task) };
         job::free(task, Some(cx.worker()));
         result
+    }
+
+    /// An arm of a [`Cx::select`] that is ready when the child has ended: then [`join`](Handle::join) does not wait.
+    #[must_use]
+    pub fn arm(&self) -> JoinArm<'_, T> {
+        JoinArm(self)
     }
 
     /// Has the child ended?

@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::cx::UNFUELLED;
 use crate::error::TaskError;
 use crate::join::Join;
+use crate::names::{Name, Slot};
 use crate::nursery::{Nursery, OnExhausted};
 use crate::runtime::Shared;
 use crate::stack::{Stack, StackClass};
@@ -174,6 +175,18 @@ pub(crate) mod flag {
     pub(crate) const SCOPED: u16 = 16384;
 }
 
+/// In [`Task::name`]: it is a slot's address.
+const BUILT: u64 = 1 << 63;
+/// In [`Task::name`]: where the address is.
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// A name for a task that is about to be.
+#[derive(Clone, Copy)]
+pub(crate) enum Naming {
+    Static(&'static str),
+    Built(NonNull<Slot>),
+}
+
 /// See the module.
 #[repr(C, align(64))]
 pub(crate) struct Task {
@@ -212,7 +225,7 @@ pub(crate) struct Task {
     // The fourth: what a dump shows, and the list of siblings.
     pub(crate) spawned_at: AtomicPtr<Location<'static>>,
     pub(crate) waits_at: AtomicPtr<Location<'static>>,
-    /// A `&'static str`: its length in the upper 16 bits, its address below.
+    /// A `&'static str`: its length in the upper 16 bits, its address below; or, with `BUILT`, the address of a slot.
     name: AtomicU64,
     pub(crate) siblings: Cell<(Option<TaskRef>, Option<TaskRef>)>,
     /// The runtime that it belongs to, from the making of its slab to the end.
@@ -439,28 +452,55 @@ impl Task {
         }
     }
 
-    /// A name that is longer than 64 KiB, or does not lie where programs do, is none.
+    /// A name that is longer than 32 KiB, or does not lie where programs do, is none. What was built for the last task that lay
+    /// here is given back.
     #[inline]
-    pub(crate) fn set_name(&self, name: Option<&'static str>) {
-        let pack = |name: &'static str| {
-            let address = name.as_ptr().expose_provenance() as u64;
-            (name.len() <= usize::from(u16::MAX) && address < 1 << 48)
-                .then_some((name.len() as u64) << 48 | address)
+    pub(crate) fn set_name(&self, name: Option<Naming>) {
+        if self.name.load(Ordering::Relaxed) & BUILT != 0 {
+            self.give_name_back();
+        }
+        let pack = |name: Naming| match name {
+            Naming::Static(name) => {
+                let address = name.as_ptr().expose_provenance() as u64;
+                (name.len() < 1 << 15 && address < 1 << 48).then_some((name.len() as u64) << 48 | address)
+            }
+            Naming::Built(slot) => {
+                let address = slot.as_ptr().expose_provenance() as u64;
+                (address < 1 << 48).then_some(BUILT | address)
+            }
         };
         self.name.store(name.and_then(pack).unwrap_or(0), Ordering::Relaxed);
     }
 
+    #[cold]
+    fn give_name_back(&self) {
+        let address = self.name.load(Ordering::Relaxed) & ADDRESS;
+        let slot = ptr::with_exposed_provenance_mut::<Slot>(address as usize);
+        if let Some(slot) = NonNull::new(slot) {
+            // SAFETY: the runtime outlives its tasks.
+            unsafe { &*self.shared }.names.give(slot);
+        }
+    }
+
     /// The name, if the task is the one with this id.
-    pub(crate) fn name(&self, id: u64) -> Option<&'static str> {
+    pub(crate) fn name(&self, id: u64) -> Option<Name> {
         let packed = self.name.load(Ordering::Acquire);
-        if packed == 0 || self.id.load(Ordering::Acquire) != id {
+        if packed == 0 {
             return None;
         }
-        let pointer = ptr::with_exposed_provenance::<u8>((packed & ((1 << 48) - 1)) as usize);
-        // SAFETY: only `&'static str`s are stored, whole.
-        Some(unsafe {
-            std::str::from_utf8_unchecked(std::slice::from_raw_parts(pointer, (packed >> 48) as usize))
-        })
+        let address = (packed & ADDRESS) as usize;
+        let name = if packed & BUILT != 0 {
+            // SAFETY: slots stay as long as the runtime, and are read word by word.
+            unsafe { &*ptr::with_exposed_provenance::<Slot>(address) }.read()
+        } else {
+            let bytes = ptr::with_exposed_provenance::<u8>(address);
+            // SAFETY: only `&'static str`s are stored, whole.
+            Name::fixed(unsafe {
+                std::str::from_utf8_unchecked(std::slice::from_raw_parts(bytes, (packed >> 48) as usize))
+            })
+        };
+        // Read before this: if the task is still that one, so was the name.
+        (self.id.load(Ordering::Acquire) == id).then_some(name)
     }
 
     pub(crate) fn location(pointer: &AtomicPtr<Location<'static>>) -> Option<&'static Location<'static>> {

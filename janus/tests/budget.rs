@@ -172,7 +172,10 @@ fn one_exhaustion(rt: &Runtime, cx: &Cx, resource: Resource, spend: Spend) {
             assert_eq!(count.load(Ordering::Relaxed), 10 * round, "{resource}");
             let dump = rt.dump();
             let seen = dump.tasks.iter().find(|task| task.id == child.id()).unwrap();
-            assert_eq!((seen.state, seen.name), (janus::TaskState::BudgetExhausted, Some("spender")));
+            assert_eq!(
+                (seen.state, seen.name.as_deref()),
+                (janus::TaskState::BudgetExhausted, Some("spender"))
+            );
             assert_eq!((seen.waits_for, seen.budget.get(resource)), (janus::Wait::Recharge, 0));
             assert!(dump.to_string().contains("BudgetExhausted"), "{dump}");
             child.recharge(&Budget::ZERO.with(resource, 10)).unwrap();

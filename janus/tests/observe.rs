@@ -29,7 +29,7 @@ const WAITING: [(&str, TaskState, Wait); 4] = [
 /// Does the dump show all of these?
 fn shows(dump: &Dump, expected: &[(&str, TaskState, Wait)]) -> bool {
     expected.iter().all(|&(name, state, wait)| {
-        dump.tasks.iter().any(|t| t.name == Some(name) && (t.state, t.waits_for) == (state, wait))
+        dump.tasks.iter().any(|t| t.name.as_deref() == Some(name) && (t.state, t.waits_for) == (state, wait))
     })
 }
 
@@ -74,7 +74,8 @@ fn a_dump_shows_everybody() {
         let dump = dump_until(&rt, |dump| dump.tasks.len() == 6 && shows(dump, &expected));
         stop.store(true, Ordering::Release);
         main.join().expect("a thread").expect("the main task");
-        let find = |name| dump.tasks.iter().find(|task| task.name == Some(name)).expect(name);
+        let find =
+            |name: &str| dump.tasks.iter().find(|task| task.name.as_deref() == Some(name)).expect(name);
         for (name, state, wait) in expected {
             let task = find(name);
             assert_eq!((task.state, task.waits_for), (state, wait), "{name}");

@@ -63,7 +63,10 @@ fn the_hog_is_named_and_tasks_that_never_ran_go_on() {
         let named = named.lock().expect("nobody panics");
         assert_eq!(named.len(), 1, "once: {named:?}");
         let hog = &named[0];
-        assert_eq!((Some(hog.task), hog.name, hog.worker, hog.relieved), (id, Some("greedy"), 0, true));
+        assert_eq!(
+            (Some(hog.task), hog.name.as_deref(), hog.worker, hog.relieved),
+            (id, Some("greedy"), 0, true)
+        );
         let at = hog.spawned_at.expect("a place");
         assert!(at.file().ends_with("watchdog.rs") && at.line().abs_diff(line) <= 2, "{at}, not {line}");
         assert!(hog.held >= LIMIT);
@@ -138,7 +141,7 @@ fn tasks_that_had_started_go_on_by_default() {
         })
     });
     assert!(matches!(result, Ok(Ok(true))), "{result:?}");
-    assert_eq!(named.lock().expect("nobody panics")[0].name, Some("main"));
+    assert_eq!(named.lock().expect("nobody panics")[0].name.as_deref(), Some("main"));
 }
 
 /// The worker threads, spares included, that run or sleep; there is one more for the watchdog.

@@ -189,7 +189,7 @@ impl Op {
         Name { op: ptr::from_ref(self).addr(), fd: self.fd }
     }
 
-    fn new(task: TaskRef, request: &Request) -> Op {
+    pub(super) fn new(task: TaskRef, request: &Request) -> Op {
         let answer = AtomicI64::new(NONE);
         Op { task, answer, side: request.side(), fd: request.fd, next: Cell::new(ptr::null()) }
     }
@@ -208,7 +208,7 @@ impl Op {
         wake_task(task, Some(here));
     }
 
-    fn answer(&self) -> Option<i32> {
+    pub(super) fn answer(&self) -> Option<i32> {
         match self.answer.load(Ordering::Acquire) {
             NONE => None,
             answer => Some(answer as i32),

@@ -201,6 +201,12 @@ macro_rules! stream {
                 Read::read_to_end(&mut &*self, cx, buffer)
             }
 
+            /// An arm of a [`Cx::select`] that is ready when there is something to read, or the end.
+            #[must_use]
+            pub fn arm(&self) -> crate::io::ReadArm<'_> {
+                crate::io::ReadArm::new(self.0.as_fd())
+            }
+
             /// Ends one direction, or both: the other side reads up to the end, or writes in vain. Whoever waits here for that
             /// direction goes on.
             pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {

@@ -5,7 +5,7 @@ use super::socket::{Socket, descriptor, stream};
 use crate::budget::Operation;
 use crate::cx::Cx;
 use crate::io::sys::{self, Address};
-use crate::io::{Read, Write, begin};
+use crate::io::{Read, ReadArm, Write, begin};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::panic::Location;
@@ -60,6 +60,12 @@ impl TcpListener {
         let (socket, peer) = self.0.accept(cx, Location::caller())?;
         let peer = peer.get().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         Ok((TcpStream(socket), peer))
+    }
+
+    /// An arm of a [`Cx::select`] that is ready when a connection waits.
+    #[must_use]
+    pub fn arm(&self) -> ReadArm<'_> {
+        ReadArm::new(self.0.as_fd())
     }
 
     /// An accept that waits longer than this ends with [`TimedOut`](io::ErrorKind::TimedOut).
