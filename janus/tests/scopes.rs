@@ -150,6 +150,26 @@ fn j_20_a_join_is_not_masked_by_the_failure_that_it_waits_for() {
     });
 }
 
+/// A sibling has failed, and who is joined still cleans up: the join answers how it ended, not that something failed.
+#[test]
+fn j_20_a_join_waits_for_who_cleans_up_after_a_failure() {
+    everywhere(|rt| {
+        rt.run(|cx| {
+            let end = cx.nursery(|n| {
+                let careful = n.spawn(|cx| cx.shield(LONG, || cx.sleep(3 * SHORT).map(|()| 5)));
+                until(cx, || careful.state() == TaskState::Blocked);
+                let failing = n.spawn_try(|_| Err::<(), _>(Sour));
+                assert!(is_sour(&failing.join(cx)));
+                assert!(cx.is_cancelled());
+                assert_eq!(careful.join(cx).ok(), Some(Ok(5)), "not that something failed");
+                Ok(())
+            });
+            assert!(is_sour(&end), "{end:?}");
+        })
+        .unwrap();
+    });
+}
+
 #[test]
 fn j_20_a_refused_spawn_is_not_swallowed_with_its_handle() {
     on(2, |cx| {
@@ -349,6 +369,33 @@ fn j_20_the_grace_of_a_shield_ends() {
             .unwrap();
         })
         .unwrap();
+    });
+}
+
+/// In virtual time this is exact: the grace is counted from the cancellation, and neither from the beginning of the shield nor
+/// not at all.
+#[test]
+fn j_20_the_grace_begins_with_the_cancellation() {
+    const SECOND: Duration = Duration::from_secs(1);
+    within(|| {
+        for seed in 0..20 {
+            let end = common::seeded(2, seed).run(|cx| {
+                cx.nursery(|n| {
+                    let child = n.spawn(|cx| {
+                        let ended = cx.shield(10 * SECOND, || cx.sleep(LONG));
+                        (ended, cx.now())
+                    });
+                    cx.sleep(60 * SECOND)?;
+                    let asked = cx.now();
+                    child.cancel();
+                    let (ended, at) = child.join(cx)?;
+                    assert_eq!(ended, Err(Cancelled));
+                    assert_eq!(at - asked, 10 * SECOND);
+                    Ok(())
+                })
+            });
+            end.unwrap().unwrap();
+        }
     });
 }
 

@@ -6,7 +6,7 @@ use crate::chan::sealed::{Either, Poll};
 use crate::cx::Cx;
 use crate::nursery::Nursery;
 
-/// See [`Scope::arm`].
+/// See [`Scope::arm`](crate::Scope::arm).
 pub struct DrainArm<'a>(pub(super) &'a Nursery);
 
 impl Poll for DrainArm<'_> {
