@@ -260,7 +260,12 @@ pub struct SignalArm<'a> {
 }
 
 impl Poll for SignalArm<'_> {
-    fn is_ready(&self, _cx: &Cx) -> bool {
+    fn is_ready(&self, cx: &Cx) -> bool {
+        if self.signals.came() == 0 && self.pipe.is_answered() {
+            // A byte of a signal that was taken before the handler had written it: wait for the next one.
+            self.pipe.end(cx);
+            self.begin(cx);
+        }
         self.signals.came() != 0
     }
 

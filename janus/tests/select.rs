@@ -293,7 +293,8 @@ fn j_20_a_nursery_drains() {
                 // It waits no more: the end of a child is not taken for the end of this.
                 stuck.cancel();
                 let _ = stuck.join(cx)?;
-                assert!(n.drain(cx, Duration::ZERO)?);
+                // A join may be a moment faster than the count.
+                assert!(n.drain(cx, LONG)?);
                 Ok(())
             });
             end.unwrap();

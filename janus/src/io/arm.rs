@@ -38,6 +38,11 @@ impl<'a> ReadArm<'a> {
         }
     }
 
+    /// Has the driver said that there is something? Then it says so no more until `end` and `begin`.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.op().is_some_and(|op| op.answer().is_some())
+    }
+
     fn op(&self) -> Option<&Op> {
         // SAFETY: only the select that has the arm calls this, `begin` and `end`, one after the other; what others write in
         // the operation is atomic, or the driver's.
