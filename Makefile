@@ -96,7 +96,7 @@ tour: setup-rust ## play the tour of the simulator (pauses for Enter on a termin
 
 janus: setup-rust ## play the examples of the runtime, one after the other
 	@cargo build --release --locked -p janus --examples
-	@for name in hello budget replay pipeline hog overflow trace supervisor; do \
+	@for name in hello budget replay pipeline hog overflow trace supervisor "graceful -- once"; do \
 	  printf '\n--- %s (janus/examples/%s.rs)\n' $$name $$name; \
 	  cargo run --release --quiet --locked -p janus --example $$name || exit 1; done
 

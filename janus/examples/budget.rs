@@ -2,7 +2,7 @@
 //!
 //! Run it: `cargo run -p janus --example budget`
 
-use janus::{Budget, Config, NurseryError, NurseryOptions, Recharge, Runtime, TaskState};
+use janus::{Budget, Config, NurseryOptions, Recharge, Runtime, TaskState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -19,17 +19,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 while cx.check().is_ok() {
                     rounds.fetch_add(1, Ordering::Relaxed);
                 }
-            })?;
+            });
             // On the same worker, and it gets its turn: a task gives way after 1,024 operations, budget or not.
-            let other = nursery.spawn(|cx| {
+            nursery.spawn(|cx| {
                 for _ in 0..10 {
                     neighbour.fetch_add(1, Ordering::Relaxed);
                     if cx.yield_now().is_err() {
                         break;
                     }
                 }
-            })?;
-            drop(other);
+            });
             for grant in 0..3 {
                 while hog.state() != TaskState::BudgetExhausted {
                     if cx.sleep(Duration::from_millis(1)).is_err() {
@@ -43,12 +42,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     hog.recharge(&more).expect("the pool is without limit");
                 }
             }
-            Ok::<(), janus::SpawnError>(())
+            Ok(())
         })
     })?;
     // The parent now waits, and nobody is left who could recharge the child: it ends, with the reason.
     match outcome {
-        Err(NurseryError::Child(error)) => println!("the nursery ends: {error}"),
+        Err(error) => println!("the nursery ends: {error}"),
         other => println!("unexpected: {other:?}"),
     }
     println!("its neighbour had {} turns", neighbour.load(Ordering::Relaxed));

@@ -2,20 +2,17 @@
 //!
 //! Run it: `cargo run -p janus --example hello`
 
-use janus::{Config, NurseryError, Runtime, SpawnError, TaskError};
+use janus::{Config, Runtime, TaskError};
 
 /// Letters of each word, counted by one task a word. The words are borrowed, not copied: the nursery ends before they do.
 fn count(runtime: &Runtime, words: &[&str]) -> Result<Vec<usize>, Box<dyn std::error::Error>> {
     let counts = runtime.run(|cx| {
         cx.nursery(|nursery| {
-            let children: Result<Vec<_>, SpawnError> =
-                words.iter().map(|word| nursery.spawn(move |_cx| word.len())).collect();
-            children.map(|children| {
-                children.into_iter().map(|child| child.join(cx)).collect::<Result<Vec<_>, _>>()
-            })
+            let children: Vec<_> = words.iter().map(|word| nursery.spawn(move |_cx| word.len())).collect();
+            children.into_iter().map(|child| child.join(cx)).collect::<Result<Vec<_>, _>>()
         })
     })?;
-    Ok(counts???)
+    Ok(counts?)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,10 +26,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // A panic ends one task. Its parent gets it as a value, from the handle or, if nobody joined, from the nursery.
     std::panic::set_hook(Box::new(|_| {}));
-    let outcome =
-        runtime.run(|cx| cx.nursery(|nursery| nursery.spawn(|_cx| panic!("out of cheese")).map(drop)))?;
+    let outcome = runtime.run(|cx| {
+        cx.nursery(|nursery| {
+            nursery.spawn(|_cx| panic!("out of cheese"));
+            Ok(())
+        })
+    })?;
     match outcome {
-        Err(NurseryError::Child(TaskError::Panicked(message))) => println!("a child panicked: {message}"),
+        Err(TaskError::Panicked(message)) => println!("a child panicked: {message}"),
         other => println!("unexpected: {other:?}"),
     }
     println!("the runtime goes on: {} tasks ended", runtime.stats().total.completed);

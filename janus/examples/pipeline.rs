@@ -2,7 +2,7 @@
 //!
 //! Run it: `cargo run -p janus --example pipeline`
 
-use janus::{NurseryError, Receiver, Selected, Sender, channel};
+use janus::{Receiver, Selected, Sender, TaskError, channel};
 use std::time::Duration;
 
 /// Sends 0, 1, 2, ... for ever, or until it is cancelled, or nobody listens.
@@ -37,10 +37,9 @@ fn main(cx: &janus::Cx) {
         let (to_merge, fast) = channel(0);
         let (also_to_merge, slow) = channel(4);
         let (lines_in, lines) = channel(16);
-        let quick = nursery.spawn(move |cx| count(cx, to_merge, Duration::from_millis(4)))?;
-        let lazy = nursery.spawn(move |cx| count(cx, also_to_merge, Duration::from_millis(15)))?;
-        let merger = nursery.spawn(move |cx| merge(cx, &fast, &slow, &lines_in))?;
-        drop(merger);
+        let quick = nursery.spawn(move |cx| count(cx, to_merge, Duration::from_millis(4)));
+        let lazy = nursery.spawn(move |cx| count(cx, also_to_merge, Duration::from_millis(15)));
+        nursery.spawn(move |cx| merge(cx, &fast, &slow, &lines_in));
         let until = cx.now() + Duration::from_millis(60);
         while let Some(left) = until.checked_sub(cx.now()) {
             match lines.recv_timeout(cx, left) {
@@ -51,8 +50,8 @@ fn main(cx: &janus::Cx) {
         // Everybody who waits is woken, sees it, and returns; a value is a value all the same.
         nursery.cancel();
         println!("cancelled; sent: {:?} fast, {:?} slow", quick.join(cx).ok(), lazy.join(cx).ok());
-        Ok::<(), janus::SpawnError>(())
+        Ok(())
     });
-    assert!(matches!(outcome, Err(NurseryError::Cancelled)), "{outcome:?}");
-    println!("the nursery says so too: {}", NurseryError::Cancelled);
+    assert!(matches!(outcome, Err(TaskError::Cancelled)), "{outcome:?}");
+    println!("the nursery says so too: {}", TaskError::Cancelled);
 }

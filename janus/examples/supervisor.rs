@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let questions = shop.actor(Child::new("clerk").budget(budget).recharge(more, 2), clerk);
         let mut seen = None;
         let _ = cx.nursery(|nursery| {
-            let tree = shop.start(cx, nursery).expect("there is room for a supervisor");
+            let tree = shop.start(cx, nursery);
             for coin in [5, 10, 13, 20, 50] {
                 coins.cast(cx, coin).expect("the till is there, or will be");
             }
@@ -92,6 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 coins.cast(cx, 13).expect("the till is there, or will be");
             }
             seen = Some((total, answers, tree.join(cx)));
+            Ok(())
         });
         seen.expect("the body ran")
     })?;

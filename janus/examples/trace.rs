@@ -13,11 +13,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     runtime.run(|cx| {
         cx.nursery(|nursery| {
             let (ping, pong) = channel(0);
-            let server = nursery.spawn(move |cx| while pong.recv(cx).is_ok() {})?;
-            let client = nursery.spawn(move |cx| (0..200).all(|n| ping.send(cx, n).is_ok()))?;
-            drop((server, client));
+            nursery.spawn(move |cx| while pong.recv(cx).is_ok() {});
+            nursery.spawn(move |cx| (0..200).all(|n| ping.send(cx, n).is_ok()));
             for width in 1..=20 {
-                let worker = nursery.spawn(move |cx| {
+                nursery.spawn(move |cx| {
                     for _ in 0..width * 2_000 {
                         std::hint::black_box(width);
                         if cx.check().is_err() {
@@ -25,12 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         }
                     }
                     let _ = cx.sleep(Duration::from_millis(width));
-                })?;
-                drop(worker);
+                });
             }
-            Ok::<(), janus::SpawnError>(())
+            Ok(())
         })
-    })???;
+    })??;
     let trace = runtime.trace().expect("the configuration asked for one");
     trace.check()?;
     println!(

@@ -132,10 +132,10 @@ pub struct Receiver<T> {
 /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let (sum, end) = runtime.run(|cx| cx.nursery(|nursery| {
 ///     let (sender, receiver) = channel(4);
-///     drop(nursery.spawn(move |cx| (1..=10).all(|n| sender.send(cx, n).is_ok())).unwrap());
+///     nursery.spawn(move |cx| (1..=10).all(|n| sender.send(cx, n).is_ok()));
 ///     let sum: u32 = (0..10).map(|_| receiver.recv(cx).unwrap()).sum();
 ///     // The sender went with its task: there is nothing more to come.
-///     (sum, receiver.recv(cx))
+///     Ok((sum, receiver.recv(cx)))
 /// })).unwrap().unwrap();
 /// assert_eq!((sum, end), (55, Err(RecvError::Closed)));
 /// ```
@@ -402,7 +402,7 @@ fn within<T>(
     receive: impl FnOnce(&mut dyn FnMut() -> Result<(), Cancelled>) -> Result<T, RecvError>,
 ) -> Result<T, RecvError> {
     ensure_stack(cx.task);
-    let until = cx.deadline(timeout);
+    let until = cx.until(timeout);
     let timer = cx.arm(until);
     let result = receive(&mut || {
         if cx.shared().now_ns() >= until {
@@ -661,4 +661,5 @@ impl<T> fmt::Debug for Receiver<T> {
 
 mod select;
 use select::Slot;
-pub use select::{Arm, RecvArm, Selected, SendArm};
+pub(crate) use select::sealed;
+pub use select::{Arm, RecvArm, Selected, SendArm, TimeArm};

@@ -24,12 +24,12 @@
 //!         }
 //!     });
 //!     cx.nursery(|nursery| {
-//!         let tree = plan.start(cx, nursery).unwrap();
+//!         let tree = plan.start(cx, nursery);
 //!         counter.cast(cx, Ask::Crash).unwrap();
 //!         counter.cast(cx, Ask::Add(2)).unwrap();     // waits in the mailbox for the next incarnation
 //!         let total = counter.call(cx, second, Ask::Total);
 //!         tree.cancel();
-//!         total
+//!         Ok(total)
 //!     })
 //! }).unwrap().unwrap().unwrap();
 //! assert_eq!(total, 2);

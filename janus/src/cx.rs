@@ -6,7 +6,7 @@ use crate::caps::{CapBudget, CapSpawn};
 use crate::config::Profile;
 use crate::error::{Cancelled, RechargeError};
 use crate::family;
-use crate::nursery::{Nursery, refill};
+use crate::nursery::{Nursery, OnExhausted, refill};
 use crate::panics;
 use crate::runtime::Shared;
 use crate::stack::{ROOM, Stack};
@@ -98,6 +98,8 @@ impl fmt::Display for TaskId {
 pub enum ChargeError {
     /// The task was cancelled while it waited for a recharge.
     Cancelled,
+    /// This part of the budget is spent, and the task is to end for it.
+    BudgetExceeded(Resource),
     /// `spawn_count` is spent.
     SpawnBudgetExhausted,
     /// `memory` is spent, or less than was asked for is left.
@@ -107,6 +109,12 @@ pub enum ChargeError {
 impl fmt::Display for ChargeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            ChargeError::BudgetExceeded(resource) => {
+                return write!(
+                    f,
+                    "the task's {resource} budget is spent, and it ends for that; grant it more"
+                );
+            }
             ChargeError::Cancelled => "this task was cancelled",
             ChargeError::SpawnBudgetExhausted => "the spawn budget is spent: recharge it or spawn less",
             ChargeError::MemoryBudgetExhausted => {
@@ -267,11 +275,26 @@ impl Cx {
         self.charge_at(operation, Location::caller())
     }
 
+    /// The part of its budget for which this task is told to end, if that is why its waits end. Its parent gets it as
+    /// [`BudgetExceeded`](crate::TaskError::BudgetExceeded), whatever the task returns.
+    #[must_use]
+    pub fn ended_by(&self) -> Option<Resource> {
+        self.task.ended_by()
+    }
+
     pub(crate) fn charge_at(
         &self,
         operation: Operation,
         at: &'static Location<'static>,
     ) -> Result<(), ChargeError> {
+        self.charge_masked(operation, at).map_err(|error| match self.ended_by() {
+            Some(resource) if error == ChargeError::Cancelled => ChargeError::BudgetExceeded(resource),
+            _ => error,
+        })
+    }
+
+    /// The same; a budget that has ended says no more than that the task is to end.
+    fn charge_masked(&self, operation: Operation, at: &'static Location<'static>) -> Result<(), ChargeError> {
         let cost = operation.cost();
         if cost.memory > 0 && !self.draw_memory(cost.memory) {
             return Err(ChargeError::MemoryBudgetExhausted);
@@ -400,13 +423,17 @@ impl Cx {
     fn stop(&self, resource: Resource, at: &'static Location<'static>) -> Result<(), Cancelled> {
         let task = self.task;
         Counters::add(&self.worker().counters.exhaustions);
-        task.spent.set(resource as u8);
+        task.note_spent(resource);
         loop {
             let fed = self.nursery_of_mine().is_some_and(|nursery| nursery.feed(task, resource, 1));
             if fed || task.meter(resource).load(Ordering::Acquire) > 0 {
                 return Ok(());
             }
             if self.is_cancelled() || self.panicking() {
+                return Err(Cancelled);
+            }
+            if task.rule() == OnExhausted::End {
+                task.set(flag::SPENT | flag::SAW_CANCEL);
                 return Err(Cancelled);
             }
             self.worker().sleep(task, Event::Exhaust, Wait::Recharge, at);
@@ -445,13 +472,26 @@ impl Cx {
     /// The same for who is in the middle of something that others refer to, and sees it through.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
-        const ASKED: u16 = flag::CANCEL | flag::SPENT | flag::OVERDRAWN | flag::DOOMED;
-        let asked = self.task.flags.load(Ordering::Acquire) & ASKED != 0
-            || self.nursery_of_mine().is_some_and(Nursery::is_cancelled);
-        if asked {
+        self.is_asked_but(std::ptr::null())
+    }
+
+    /// The same for who waits for a child of `except`: that this nursery has failed ends the child, and so the wait.
+    #[inline]
+    fn is_asked_but(&self, except: *const Nursery) -> bool {
+        const ASKED: u16 = flag::CANCEL | flag::SPENT | flag::OVERDRAWN | flag::DOOMED | flag::SCOPED;
+        let flags = self.task.flags.load(Ordering::Acquire);
+        let cancelled = self.nursery_of_mine().is_some_and(Nursery::is_cancelled);
+        (flags & ASKED != 0 || cancelled) && self.weigh(flags, cancelled, except)
+    }
+
+    /// Somebody asked, or may have.
+    #[cold]
+    fn weigh(&self, flags: u16, cancelled: bool, except: *const Nursery) -> bool {
+        if flags & (flag::SPENT | flag::OVERDRAWN | flag::DOOMED) != 0 {
             self.task.set(flag::SAW_CANCEL);
+            return true;
         }
-        asked
+        self.must_end(cancelled || flags & flag::CANCEL != 0, except)
     }
 
     /// A task whose family is given up goes no further: see `family.rs`. Whoever waited, and was told to end, calls it when it
@@ -469,7 +509,18 @@ impl Cx {
     /// here others may refer to their frames already. After an error they call `stop_if_doomed`.
     #[inline]
     pub(crate) fn block(&self, wait: Wait, at: &'static Location<'static>) -> Result<(), Cancelled> {
-        if self.is_asked() || self.panicking() {
+        self.block_but(std::ptr::null(), wait, at)
+    }
+
+    /// The same for who waits for a child of `except`.
+    #[inline]
+    pub(crate) fn block_but(
+        &self,
+        except: *const Nursery,
+        wait: Wait,
+        at: &'static Location<'static>,
+    ) -> Result<(), Cancelled> {
+        if self.is_asked_but(except) || self.panicking() {
             return Err(Cancelled);
         }
         self.worker().sleep(self.task, Event::Block, wait, at);
@@ -500,7 +551,7 @@ impl Cx {
     pub fn sleep(&self, duration: Duration) -> Result<(), Cancelled> {
         ensure_stack(self.task);
         self.check()?;
-        let until = self.deadline(duration);
+        let until = self.until(duration);
         let at = Location::caller();
         let timer = self.arm(until);
         let mut result = Ok(());
@@ -531,7 +582,8 @@ impl Cx {
         Duration::from_nanos(self.shared().now_ns())
     }
 
-    pub(crate) fn deadline(&self, duration: Duration) -> u64 {
+    /// The time on the runtime's clock when so much of it is over.
+    pub(crate) fn until(&self, duration: Duration) -> u64 {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.shared().now_ns().saturating_add(nanos).min(u64::MAX - 1)
     }

@@ -1,17 +1,31 @@
 //! Everything that can go wrong, as types: SPEC-021 [SCHED:14.1.1] "Scheduler Errors". Each message names what is wrong
 //! and what to do next.
 
+use crate::alloc::Quiet;
 use crate::budget::Resource;
+use crate::chan::{RecvError, SendError};
+use crate::cx::ChargeError;
+use crate::io::IoError;
+use crate::sync::WaitError;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// How a task ended, when it did not return: its parent gets this from [`Handle::join`](crate::Handle::join), and the
-/// first of a nursery's children from [`Cx::nursery`](crate::Cx::nursery).
+/// Why something did not come to its end: the one error of tasks, joins, nurseries, deadlines and bodies, so that `?` passes it
+/// through all of them. [`Handle::join`](crate::Handle::join) answers it for one task, [`Cx::nursery`](crate::Cx::nursery) for
+/// the first that failed.
+///
+/// The errors of this crate, [`std::io::Error`] and boxed errors become one by `?`, any other by [`TaskError::failed`].
 #[derive(Clone, Debug)]
 pub enum TaskError {
     /// It was cancelled before it ran, or ended itself with [`Cancelled`].
     Cancelled,
+    /// The time of a [`Cx::timeout`](crate::Cx::timeout) or [`Cx::deadline`](crate::Cx::deadline) is over.
+    TimedOut,
+    /// There is no such task: the spawn was refused.
+    Refused(SpawnError),
+    /// The task that opens a nursery has less of this than its pool asks for. Nothing was run.
+    Pool(Resource),
     /// It panicked; this is the message.
     Panicked(String),
     /// It used more stack than it was given. Its frames were abandoned: no destructor ran.
@@ -22,18 +36,40 @@ pub enum TaskError {
     WorkerPanic,
     /// It returned an error code (C) that is negative.
     Code(i64),
-    /// It returned an error ([`Scope::spawn_try`](crate::Scope::spawn_try)).
+    /// It returned an error: a task of [`Scope::spawn_try`](crate::Scope::spawn_try), or the body of a nursery.
     Failed(Arc<dyn Error + Send + Sync>),
 }
 
 impl TaskError {
+    /// An error of yours.
+    ///
+    /// ```
+    /// # use janus::TaskError;
+    /// let number = "seven".parse::<u32>().map_err(TaskError::failed);
+    /// assert_eq!(number.unwrap_err().to_string(), "the task failed: invalid digit found in string");
+    /// ```
+    pub fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> TaskError {
+        TaskError::from(error.into())
+    }
+
+    /// Does it say no more than that the task was asked to end, be it wrapped in an error of yours?
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            TaskError::Cancelled | TaskError::Refused(SpawnError::Cancelled) => true,
+            TaskError::Failed(error) => says_cancelled(&**error),
+            _ => false,
+        }
+    }
+
     /// The specification's code for C [SCHED:3.6.1].
     #[must_use]
     pub fn code(&self) -> i64 {
         match self {
-            TaskError::Cancelled => -1,
+            TaskError::Cancelled | TaskError::TimedOut => -1,
             TaskError::Panicked(_) | TaskError::StackOverflow | TaskError::WorkerPanic => -2,
-            TaskError::BudgetExceeded(_) => -3,
+            TaskError::BudgetExceeded(_) | TaskError::Pool(_) => -3,
+            TaskError::Refused(_) => -4,
             TaskError::Code(code) => *code,
             TaskError::Failed(_) => i64::MIN,
         }
@@ -44,6 +80,13 @@ impl fmt::Display for TaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TaskError::Cancelled => f.write_str("the task was cancelled"),
+            TaskError::TimedOut => {
+                f.write_str("the time that was set for it is over; give it more, or retry")
+            }
+            TaskError::Refused(why) => write!(f, "there is no such task: {why}"),
+            TaskError::Pool(r) => {
+                write!(f, "the task has less {r} than the nursery's pool asks for; ask for less")
+            }
             TaskError::Panicked(message) => write!(f, "the task panicked: {message}"),
             TaskError::StackOverflow => {
                 f.write_str("the task overflowed its stack; give it more with Spawn::stack, or recurse less")
@@ -62,10 +105,98 @@ impl Error for TaskError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             TaskError::Failed(error) => Some(&**error),
+            TaskError::Refused(error) => Some(error),
             _ => None,
         }
     }
 }
+
+/// Is this error, or what caused it, that a task was asked to end?
+fn says_cancelled(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let of_io = || error.downcast_ref::<std::io::Error>().and_then(IoError::of);
+        let says = error.is::<Cancelled>()
+            || error.downcast_ref() == Some(&RecvError::Cancelled)
+            || error.downcast_ref() == Some(&ChargeError::Cancelled)
+            || error.downcast_ref() == Some(&SpawnError::Cancelled)
+            || error.downcast_ref() == Some(&WaitError::Cancelled)
+            || error.downcast_ref() == Some(&IoError::Cancelled)
+            || of_io() == Some(IoError::Cancelled)
+            || error.downcast_ref().is_some_and(TaskError::is_cancelled);
+        if says {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+impl From<Box<dyn Error + Send + Sync>> for TaskError {
+    /// What this crate says of a task stays what it is.
+    fn from(error: Box<dyn Error + Send + Sync>) -> TaskError {
+        let error = match error.downcast::<TaskError>() {
+            Ok(error) => return *error,
+            Err(error) => error,
+        };
+        if let Some(&refused) = error.downcast_ref::<SpawnError>() {
+            return refused.into();
+        }
+        let of_io = error.downcast_ref().and_then(IoError::of);
+        let of_charge = error.downcast_ref::<ChargeError>().copied();
+        if let Some(IoError::BudgetExceeded(resource)) = of_io {
+            return TaskError::BudgetExceeded(resource);
+        }
+        if let Some(ChargeError::BudgetExceeded(resource)) = of_charge {
+            return TaskError::BudgetExceeded(resource);
+        }
+        let direct = error.is::<Cancelled>()
+            || error.downcast_ref() == Some(&RecvError::Cancelled)
+            || of_charge == Some(ChargeError::Cancelled)
+            || error.downcast_ref() == Some(&WaitError::Cancelled)
+            || of_io == Some(IoError::Cancelled);
+        if direct {
+            return TaskError::Cancelled;
+        }
+        let _quiet = Quiet::new();
+        TaskError::Failed(error.into())
+    }
+}
+
+impl From<SpawnError> for TaskError {
+    fn from(error: SpawnError) -> TaskError {
+        if error == SpawnError::Cancelled { TaskError::Cancelled } else { TaskError::Refused(error) }
+    }
+}
+
+impl From<Cancelled> for TaskError {
+    fn from(_: Cancelled) -> TaskError {
+        TaskError::Cancelled
+    }
+}
+
+impl<T> From<SendError<T>> for TaskError {
+    /// The message is dropped: an error may outlive what it borrows.
+    fn from(error: SendError<T>) -> TaskError {
+        match error {
+            SendError::Cancelled(_) => TaskError::Cancelled,
+            SendError::Closed(_) => TaskError::failed(SendError::Closed(())),
+            SendError::Full(_) => TaskError::failed(SendError::Full(())),
+        }
+    }
+}
+
+/// Errors that are boxed on their way.
+macro_rules! from {
+    ($($error:ty),*) => {$(
+        impl From<$error> for TaskError {
+            fn from(error: $error) -> TaskError {
+                TaskError::failed(error)
+            }
+        }
+    )*};
+}
+from!(RecvError, ChargeError, RechargeError, WaitError, std::io::Error);
 
 /// The task was asked to end. Pass it on with `?`; the nursery waits until the task has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +317,12 @@ impl Error for RuntimeError {
             RuntimeError::Task(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+impl From<TaskError> for RuntimeError {
+    fn from(error: TaskError) -> RuntimeError {
+        RuntimeError::Task(error)
     }
 }
 

@@ -13,6 +13,7 @@
 //! [`Read`] and [`Write`] are `std`'s traits with a `Cx`; [`With`] makes `std`'s own out of them, for `BufReader`, `copy` and
 //! libraries. `docs/janus-io.md` is the design.
 
+mod arm;
 mod driver;
 mod epoll;
 pub(crate) mod op;
@@ -21,11 +22,12 @@ pub(crate) mod pool;
 pub(crate) mod sys;
 mod uring;
 
+pub use arm::ReadArm;
 pub(crate) use driver::Io;
 pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use pool::unblock;
 
-use crate::budget::Operation;
+use crate::budget::{Operation, Resource};
 use crate::cx::{ChargeError, Cx, ensure_stack};
 use std::error::Error;
 use std::fmt;
@@ -47,8 +49,10 @@ pub enum Backend {
 /// What the runtime has to say about I/O, inside a [`std::io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoError {
-    /// The task was cancelled, or its budget ended for good.
+    /// The task was cancelled, or a deadline around it is over.
     Cancelled,
+    /// This part of the task's budget is spent, and the task is to end for it.
+    BudgetExceeded(Resource),
     /// The time that was set for it is over; the kind is [`TimedOut`](io::ErrorKind::TimedOut).
     TimedOut,
     /// The runtime is deterministic: it has no outside. The kind is [`Unsupported`](io::ErrorKind::Unsupported).
@@ -62,6 +66,11 @@ impl IoError {
         error.get_ref()?.downcast_ref::<IoError>().copied()
     }
 
+    /// Why a task that is told to end gets no answer.
+    pub(crate) fn why(cx: &Cx) -> IoError {
+        cx.ended_by().map_or(IoError::Cancelled, IoError::BudgetExceeded)
+    }
+
     /// Is it that the process, or the system, has no descriptors left? An accept loop survives that: it waits until one is
     /// closed, and goes on.
     #[must_use]
@@ -73,7 +82,10 @@ impl IoError {
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            IoError::Cancelled => "the task was cancelled, or ended for its budget, while it waited for I/O",
+            IoError::BudgetExceeded(resource) => {
+                return write!(f, "the task's {resource} budget is spent: no more I/O; grant it more");
+            }
+            IoError::Cancelled => "the task was cancelled, or its time is over, while it waited for I/O",
             IoError::TimedOut => "the time that was set for this I/O is over",
             IoError::Deterministic => {
                 "a deterministic runtime has no I/O: run without a seed, or feed it by channels"
@@ -88,7 +100,7 @@ impl From<IoError> for io::Error {
     fn from(error: IoError) -> io::Error {
         let kind = match error {
             // Not `Interrupted`: `std` would try again, for ever.
-            IoError::Cancelled => io::ErrorKind::Other,
+            IoError::Cancelled | IoError::BudgetExceeded(_) => io::ErrorKind::Other,
             IoError::TimedOut => io::ErrorKind::TimedOut,
             IoError::Deterministic => io::ErrorKind::Unsupported,
         };
@@ -102,6 +114,7 @@ pub(crate) fn charge(cx: &Cx, operation: Operation, at: &'static Location<'stati
     match cx.charge_at(operation, at) {
         Ok(()) => Ok(()),
         Err(ChargeError::Cancelled) => Err(IoError::Cancelled.into()),
+        Err(ChargeError::BudgetExceeded(resource)) => Err(IoError::BudgetExceeded(resource).into()),
         Err(other) => Err(io::Error::other(other)),
     }
 }
@@ -171,13 +184,13 @@ impl<T: Write + ?Sized> Write for &mut T {
 /// # use janus::{Config, Runtime, io::With, net::{TcpListener, TcpStream}};
 /// # use std::io::{BufRead, BufReader};
 /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-/// let line = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<String> {
+/// let line = runtime.run(|cx| cx.nursery(|nursery| {
 ///     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 ///     let address = listener.local_addr()?;
-///     drop(nursery.spawn(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"one\ntwo\n")));
+///     nursery.spawn_try(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"one\ntwo\n"));
 ///     let (stream, _) = listener.accept(cx)?;
-///     BufReader::new(With::new(cx, &stream)).lines().nth(1).expect("two lines")
-/// })).unwrap().unwrap().unwrap();
+///     BufReader::new(With::new(cx, &stream)).lines().nth(1).expect("two lines").map_err(Into::into)
+/// })).unwrap().unwrap();
 /// assert_eq!(line, "two");
 /// ```
 #[derive(Debug)]

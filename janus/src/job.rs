@@ -1,19 +1,20 @@
 //! From a closure to a task and from a task to its result: the only place that knows both the types and the bytes.
 //!
-//! Invariant: the payload of a task holds, in this order, its closure (until it first runs), nothing (while it runs), its
-//! result (when its outcome is `Value`). What does not fit into the task itself has a block of its own, allocated when
+//! Invariant: the payload of a task holds, in this order, its closure (until it first runs), its list of scopes (while it
+//! runs), its result (when its outcome is `Value`). What does not fit into the task itself has a block of its own, allocated when
 //! it is written and freed when it is read.
 
 use crate::alloc::Quiet;
 use crate::budget::Budget;
+use crate::cancel::Node;
 use crate::cx::Cx;
-use crate::error::{Cancelled, SpawnError, TaskError};
-use crate::nursery::Nursery;
+use crate::error::{SpawnError, TaskError};
+use crate::nursery::{Nursery, OnExhausted};
 use crate::panics;
 use crate::runtime::Shared;
 use crate::stack::StackClass;
 use crate::stats::Counters;
-use crate::task::{INLINE, Outcome, Priority, TaskRef, Vtable, flag};
+use crate::task::{INLINE, Naming, Outcome, Priority, TaskRef, Vtable, flag};
 use crate::worker::{Worker, drop_result};
 use std::alloc::Layout;
 use std::error::Error;
@@ -30,7 +31,9 @@ pub(crate) struct Order {
     pub(crate) children: u64,
     pub(crate) stack: StackClass,
     pub(crate) priority: Priority,
-    pub(crate) name: Option<&'static str>,
+    /// Without it, the nursery's.
+    pub(crate) on_exhausted: Option<OnExhausted>,
+    pub(crate) name: Option<Naming>,
     /// Bits of `flag`: capabilities, and whether it borrows.
     pub(crate) flags: u16,
     /// There will be a handle.
@@ -45,6 +48,7 @@ impl Order {
             children: 0,
             stack: shared.config.stack,
             priority: Priority::Normal,
+            on_exhausted: None,
             name: None,
             flags: 0,
             wanted: true,
@@ -79,15 +83,11 @@ impl<T, E: Into<Box<dyn Error + Send + Sync>>> Ending for Fallible<T, E> {
     type Value = T;
 
     fn into_outcome(self) -> Result<T, Outcome> {
-        self.0.map_err(|error| {
-            let error: Box<dyn Error + Send + Sync> = error.into();
-            match error.downcast::<TaskError>() {
-                Ok(error) => Outcome::Error(error),
-                Err(error) if error.is::<Cancelled>() => Outcome::Cancelled,
-                Err(error) => {
-                    let _quiet = Quiet::new();
-                    Outcome::Error(Box::new(TaskError::Failed(error.into())))
-                }
+        self.0.map_err(|error| match TaskError::failed(error) {
+            TaskError::Cancelled => Outcome::Cancelled,
+            error => {
+                let _quiet = Quiet::new();
+                Outcome::Error(Box::new(error))
             }
         })
     }
@@ -155,6 +155,8 @@ impl<E: Ending, F: FnOnce(&Cx) -> E> Job<F, E> {
     unsafe fn run(task: TaskRef) {
         // SAFETY: the closure is there: the task never ran.
         let closure = unsafe { read::<F>(task) };
+        // SAFETY: the payload is free, and stays so until the closure has returned (invariant 3 of the task).
+        unsafe { task.payload.get().cast::<*const Node>().write(std::ptr::null()) };
         let cx = Cx::of(task);
         // What becomes of an error is the user's code too.
         let caught = catch_unwind(AssertUnwindSafe(|| closure(&cx).into_outcome()));
@@ -229,6 +231,7 @@ pub(crate) fn spawn_as<E: Ending, F: FnOnce(&Cx) -> E>(
     task.flags.store(order.flags | fixed, Ordering::Relaxed);
     task.overflowed.store(false, Ordering::Relaxed);
     task.set_budget(&granted);
+    task.set_rule(order.on_exhausted.unwrap_or(nursery.on_exhausted));
     task.nursery.set(nursery);
     task.open.set(std::ptr::null());
     task.quiet.set(0);

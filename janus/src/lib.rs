@@ -16,51 +16,165 @@
 //!
 //! It implements SPEC-021; `docs/janus-spec.md` maps each of its tags to code and tests. `docs/janus.md` is the design.
 //!
-//! # A first program
+//! # From nothing to a server
+//! **One: tasks.** `#[janus::main]` makes a function the first task. A task gets a [`Cx`], its view of itself and of its runtime:
+//! whatever it may do, it does through that. There is no global runtime and no ambient one.
 //! ```
-//! use janus::{Config, Runtime};
+//! use janus::prelude::*;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // SAFETY: no task keeps anything of its thread across a suspension (see "One promise").
-//! let runtime = unsafe { Runtime::new(Config::new()) }?;
-//! let words = vec!["one", "two", "three"];
-//! let letters: usize = runtime.run(|cx| {
-//!     cx.nursery(|nursery| {
+//! #[janus::main]
+//! fn main(cx: &Cx) -> Result<(), TaskError> {
+//!     let words = vec!["one", "two", "three"];
+//!     let letters: usize = cx.nursery(|nursery| {
 //!         // Each child borrows `words`: the nursery ends before they do.
-//!         let children: Vec<_> = words.iter().map(|word| nursery.spawn(move |_cx| word.len()).unwrap()).collect();
-//!         children.into_iter().map(|child| child.join(cx).unwrap()).sum()
+//!         let children: Vec<_> = words.iter().map(|word| nursery.spawn(move |_cx| word.len())).collect();
+//!         children.into_iter().map(|child| child.join(cx)).sum()
+//!     })?;
+//!     assert_eq!(letters, 11);
+//!     Ok(())
+//! }
+//! ```
+//! **Two: an echo server.** Sockets are `std`'s with a [`Cx`], and block the task, not its thread. How a connection ends is nobody
+//! else's affair, so the nursery [keeps going](NurseryOptions::keep_going); each connection owns what it uses, so it can [fail
+//! alone](Spawn::owned).
+//! ```
+//! # use janus::{net::{TcpListener, TcpStream}, prelude::*};
+//! fn echo(cx: &Cx, stream: &TcpStream) -> Result<(), TaskError> {
+//!     let mut buffer = [0; 1024];
+//!     loop {
+//!         match stream.read(cx, &mut buffer)? {
+//!             0 => return Ok(()),
+//!             length => stream.write_all(cx, &buffer[..length])?,
+//!         }
+//!     }
+//! }
+//!
+//! fn serve(cx: &Cx, listener: &TcpListener) -> Result<(), TaskError> {
+//!     cx.nursery_with(NurseryOptions::new().keep_going(), |nursery| {
+//!         loop {
+//!             let (stream, _peer) = listener.accept(cx)?;
+//!             nursery.task().owned().spawn_try(move |cx| echo(cx, &stream));
+//!         }
 //!     })
-//! })??;
-//! assert_eq!(letters, 11);
-//! # Ok(())
+//! }
+//! # #[janus::main]
+//! # fn main(cx: &Cx) -> Result<(), TaskError> {
+//! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+//! #     cx.nursery(|n| {
+//! #         let server = n.task().children(100).spawn_try(|cx| serve(cx, &listener));
+//! #         let stream = TcpStream::connect(cx, listener.local_addr()?)?;
+//! #         stream.write_all(cx, b"hello")?;
+//! #         let mut heard = [0; 5];
+//! #         stream.read_exact(cx, &mut heard)?;
+//! #         assert_eq!(&heard, b"hello");
+//! #         server.cancel();
+//! #         assert!(server.join(cx).is_err());
+//! #         Ok(())
+//! #     })
 //! # }
 //! ```
-//! [`Runtime::run`] makes the first task, and the calling thread waits for it. A task gets a [`Cx`], its view of itself
-//! and of its runtime: everything that it may do, it does through that. There is no global runtime and no ambient one.
+//! **Three: budgets and a time-out.** A connection may make 1,000 calls; then it [ends](OnExhausted), and its client learns that.
+//! Half a minute of silence ends it too, with a last word that a [shield](Cx::shield) gives it time for:
+//! ```
+//! # use janus::{net::{TcpListener, TcpStream}, prelude::*};
+//! # use std::time::Duration;
+//! const CALLS: Budget = Budget { syscalls: 1_000, ..Budget::UNLIMITED };
+//!
+//! fn echo(cx: &Cx, stream: &TcpStream, patience: Duration) -> Result<(), TaskError> {
+//!     let mut buffer = [0; 1024];
+//!     loop {
+//!         let length = match cx.timeout(patience, || Ok(stream.read(cx, &mut buffer)?)) {
+//!             Ok(0) => return Ok(()),
+//!             Ok(length) => length,
+//!             Err(error) => {
+//!                 // Late, or cancelled: this may still take a second.
+//!                 cx.shield(Duration::from_secs(1), || stream.write_all(cx, b"bye"))?;
+//!                 return Err(error);
+//!             }
+//!         };
+//!         stream.write_all(cx, &buffer[..length])?;
+//!     }
+//! }
+//!
+//! fn take<'scope>(nursery: &'scope Scope<'scope, '_>, stream: TcpStream, patience: Duration) -> Handle<'scope, ()> {
+//!     let task = nursery.task().name("echo").budget(CALLS).on_exhausted(OnExhausted::End);
+//!     task.owned().spawn_try(move |cx| echo(cx, &stream, patience))
+//! }
+//! # #[janus::main]
+//! # fn main(cx: &Cx) -> Result<(), TaskError> {
+//! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+//! #     let end = cx.nursery(|n| {
+//! #         let near = TcpStream::connect(cx, listener.local_addr()?)?;
+//! #         let silent = take(n, listener.accept(cx)?.0, Duration::from_millis(1));
+//! #         let mut heard = Vec::new();
+//! #         cx.shield(Duration::from_secs(60), || near.read_to_end(cx, &mut heard))?;
+//! #         assert_eq!(heard, b"bye");
+//! #         silent.join(cx)
+//! #     });
+//! #     assert!(matches!(end, Err(TaskError::TimedOut)), "{end:?}");
+//! #     Ok(())
+//! # }
+//! ```
+//! **Four: a graceful end.** One [select](Cx::select) waits for calls and for [signals](signal): then stop accepting, let those who
+//! are there finish, for so long, and cancel the rest.
+//! ```
+//! # use janus::{net::TcpListener, prelude::*, signal::{Signal, Signals}};
+//! # use std::time::Duration;
+//! fn serve(cx: &Cx, listener: TcpListener, signals: &Signals) -> Result<(), TaskError> {
+//!     cx.nursery_with(NurseryOptions::new().keep_going(), |nursery| {
+//!         while cx.select(&mut [&mut listener.arm(), &mut signals.arm()], None)? == Selected::Arm(0) {
+//!             let (stream, peer) = listener.accept(cx)?;
+//!             nursery.task().name(format!("echo to {peer}")).spawn(move |_cx| drop(stream));
+//!         }
+//!         signals.next();
+//!         drop(listener);
+//!         // All have ended, or somebody is in a hurry, or the time is over.
+//!         let five = Some(Duration::from_secs(5));
+//!         if cx.select(&mut [&mut nursery.arm(), &mut signals.arm()], five)? != Selected::Arm(0) {
+//!             nursery.cancel();
+//!         }
+//!         Ok(())
+//!     })
+//! }
+//! # #[janus::main]
+//! # fn main(cx: &Cx) -> Result<(), TaskError> {
+//! #     let signals = Signals::new(cx, &[Signal::Terminate])?;
+//! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+//! #     unsafe { libc::raise(libc::SIGTERM) };
+//! #     serve(cx, listener, &signals)
+//! # }
+//! ```
+//! `janus/examples/graceful.rs` is all of it in one file. Coming from tokio, Go or Trio? `docs/janus-coming-from.md`.
+//!
+//! Without the attribute, [`Runtime::new`] makes a runtime and [`Runtime::run`] its first task; the calling thread waits for it.
 //!
 //! # Nurseries
 //! [`Cx::nursery`] opens a [`Scope`]. [`Scope::spawn`] starts a child and gives a [`Handle`]; to drop the handle leaves
-//! the child to the nursery. The nursery returns the body's value, or the first failure of a child:
+//! the child to the nursery. The nursery returns the body's value, or the first failure, which cancels the other children and
+//! ends the body's waits ([`NurseryOptions::keep_going`] lets them go on):
 //! ```
-//! # use janus::{Config, NurseryError, Runtime, TaskError};
+//! # use janus::{Config, Runtime, TaskError};
 //! # std::panic::set_hook(Box::new(|_| {}));
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-//! let outcome = runtime.run(|cx| cx.nursery(|nursery| drop(nursery.spawn(|_cx| panic!("no cheese"))))).unwrap();
-//! assert!(matches!(outcome, Err(NurseryError::Child(TaskError::Panicked(message))) if message == "no cheese"));
+//! let outcome = runtime.run(|cx| cx.nursery(|nursery| {
+//!     nursery.spawn(|_cx| panic!("no cheese"));
+//!     Ok(())
+//! })).unwrap();
+//! assert!(matches!(outcome, Err(TaskError::Panicked(message)) if message == "no cheese"));
 //! ```
 //! [`Scope::task`] is a spawn with a name, a stack, a priority, a budget or capabilities. [`Scope::spawn_try`] starts a
 //! child whose `Err` is its failure. Children have no right to spawn unless [`Spawn::children`] gives it to them:
 //! ```
-//! # use janus::{Config, Runtime, SpawnError};
+//! # use janus::{Config, Runtime, SpawnError, TaskError};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-//! let grandchild = |cx: &janus::Cx| cx.nursery(|nursery| nursery.spawn(|_cx| ()).map(drop));
+//! let grandchild = |cx: &janus::Cx| cx.nursery(|nursery| Ok(nursery.try_spawn(|_cx| ())?.join(cx)?));
 //! let (without, with) = runtime.run(|cx| cx.nursery(|nursery| {
-//!     let without = nursery.spawn(grandchild).unwrap();
-//!     let with = nursery.task().children(1).spawn(grandchild).unwrap();
-//!     (without.join(cx).unwrap().unwrap(), with.join(cx).unwrap().unwrap())
+//!     let without = nursery.spawn(grandchild);
+//!     let with = nursery.task().children(1).spawn(grandchild);
+//!     Ok((without.join(cx)?, with.join(cx)?))
 //! })).unwrap().unwrap();
-//! assert_eq!(without, Err(SpawnError::SpawnBudgetExhausted));
-//! assert_eq!(with, Ok(()));
+//! assert!(matches!(without, Err(TaskError::Refused(SpawnError::SpawnBudgetExhausted))));
+//! assert!(with.is_ok());
 //! ```
 //!
 //! # Budgets
@@ -70,16 +184,16 @@
 //! stops at its next check. In the `:service` profile the pool recharges it as long as it has something; with
 //! [`Recharge::Manual`] somebody must:
 //! ```
-//! # use janus::{Budget, Config, NurseryError, NurseryOptions, Recharge, Resource, Runtime, TaskError};
+//! # use janus::{Budget, Config, NurseryOptions, Recharge, Resource, Runtime, TaskError};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 //! let manual = NurseryOptions::new().recharge(Recharge::Manual);
 //! let outcome = runtime.run(|cx| cx.nursery_with(manual, |nursery| {
 //!     let hundred = Budget { ops: 100, ..Budget::ZERO };
-//!     let hog = nursery.task().budget(hundred).spawn(|cx| while cx.check().is_ok() {});
-//!     drop(hog.unwrap());
+//!     nursery.task().budget(hundred).spawn(|cx| while cx.check().is_ok() {});
+//!     Ok(())
 //! })).unwrap();
 //! // The parent waits, nobody is left who could recharge: the child ends with the reason.
-//! assert!(matches!(outcome, Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Ops)))));
+//! assert!(matches!(outcome, Err(TaskError::BudgetExceeded(Resource::Ops))));
 //! ```
 //! Who recharges: the parent by [`Handle::recharge`], a child with a [`Supervisor`], the task itself with a
 //! [`CapBudget`]. Exhausted operations, channel operations and system calls stop the task; exhausted memory and
@@ -90,14 +204,21 @@
 //!
 //! Budget or not, a task gives way to others after [`QUANTUM`] operations.
 //!
-//! # Cancellation
+//! What becomes of a child that has spent its budget is a rule, [`OnExhausted`]: it ends, it waits, or it waits as long as
+//! anybody may be there to recharge it. A task that a budget ended says so to its parent, whatever it returned.
+//!
+//! # Cancellation and scopes
 //! [`Scope::cancel`] asks all children of a nursery to end, [`Handle::cancel`] one. A child that waits is woken; every
 //! operation that can wait answers with an error; the task passes it on with `?` and cleans up on the way. Nothing is
 //! torn down from outside. A child that returns a value all the same has returned a value: its handle gets it.
 //!
+//! [`Cx::timeout`] and [`Cx::deadline`] do the same to a part of a task, [`Cx::shield`] holds it off for clean-up that has to
+//! wait. They nest. All of them, joins and nurseries answer one error, [`TaskError`], so one `?` passes it on.
+//!
 //! # Channels, select, time
 //! [`channel`] makes a rendezvous (capacity 0) or a bounded channel, for many senders and many receivers, served first
-//! come first served. [`Cx::select`] waits for the first of several operations, [`Cx::sleep`] for a time. All of them
+//! come first served. [`Cx::select`] waits for the first of several operations, or for the end of a task, a time, a socket, a
+//! signal; [`Cx::sleep`] for a time. All of them
 //! block the task, not the worker. Threads that are no workers use [`Sender::send_blocking`] and
 //! [`Receiver::recv_blocking`].
 //! ```
@@ -107,11 +228,11 @@
 //! let got = runtime.run(|cx| cx.nursery(|nursery| {
 //!     let (to_us, numbers) = channel(0);
 //!     let (_silent, never) = channel::<u32>(0);
-//!     drop(nursery.spawn(move |cx| to_us.send(cx, 42).is_ok()).unwrap());
+//!     nursery.spawn(move |cx| to_us.send(cx, 42).is_ok());
 //!     let (mut first, mut second) = (numbers.arm(), never.arm());
 //!     let chosen = cx.select(&mut [&mut first, &mut second], Some(Duration::from_secs(5))).unwrap();
 //!     assert_eq!(chosen, Selected::Arm(0));
-//!     first.into_result().unwrap()
+//!     Ok(first.into_result()?)
 //! })).unwrap().unwrap();
 //! assert_eq!(got, 42);
 //! ```
@@ -126,15 +247,15 @@
 //! ```
 //! # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-//! let heard = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<[u8; 4]> {
+//! let heard = runtime.run(|cx| cx.nursery(|nursery| {
 //!     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;
-//!     drop(nursery.spawn(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"ping")));
+//!     nursery.spawn_try(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"ping"));
 //!     let (stream, _peer) = listener.accept(cx)?;
 //!     let mut heard = [0; 4];
 //!     stream.read_exact(cx, &mut heard)?;
 //!     Ok(heard)
-//! })).unwrap().unwrap().unwrap();
+//! })).unwrap().unwrap();
 //! assert_eq!(&heard, b"ping");
 //! ```
 //!
@@ -155,8 +276,9 @@
 //!     let runtime = unsafe { Runtime::new(Config::new().workers(16).seed(seed)) }.unwrap();
 //!     runtime.run(|cx| cx.nursery(|nursery| {
 //!         for _ in 0..20 {
-//!             drop(nursery.spawn(|cx| (0..10).all(|_| cx.check().is_ok())).unwrap());
+//!             nursery.spawn(|cx| (0..10).all(|_| cx.check().is_ok()));
 //!         }
+//!         Ok(())
 //!     })).unwrap().unwrap();
 //!     runtime.order().unwrap()
 //! };
@@ -209,6 +331,7 @@ mod alloc;
 mod atomics;
 mod blocks;
 pub mod budget;
+mod cancel;
 mod caps;
 mod chan;
 pub mod cluster;
@@ -230,6 +353,7 @@ mod job;
 mod join;
 mod lock;
 mod monitor;
+mod names;
 pub mod net;
 mod nursery;
 mod observe;
@@ -238,6 +362,7 @@ mod overflow_hooks;
 mod panics;
 #[doc(hidden)]
 pub mod points;
+pub mod prelude;
 pub mod process;
 #[doc(hidden)]
 pub mod raw;
@@ -245,6 +370,7 @@ mod ring;
 mod runtime;
 mod scope;
 mod search;
+pub mod signal;
 mod stack;
 #[doc(hidden)]
 pub mod start;
@@ -266,7 +392,7 @@ pub use counted::{Counted, Live};
 /// Inserts yield checks and charges into an ordinary function, where a compiler would [SCHED:4.1.1].
 ///
 /// ```
-/// use janus::{Budget, Config, Cx, NurseryError, Resource, Runtime, TaskError, budgeted};
+/// use janus::{Budget, Config, Cx, Resource, Runtime, TaskError, budgeted};
 ///
 /// /// Ends for 1, 2 and 4; for 3 nobody knows a reason why it should not run for ever.
 /// #[budgeted]
@@ -280,10 +406,10 @@ pub use counted::{Counted, Live};
 /// let runtime = unsafe { Runtime::new(Config::new().workers(1)) }.unwrap();
 /// let budget = Budget { ops: 10_000, ..Budget::ZERO };
 /// let solve = |number| runtime.run(|cx| cx.nursery(|nursery| {
-///     nursery.task().budget(budget).spawn(move |cx| puzzle(cx, number)).unwrap().join(cx)
+///     nursery.task().budget(budget).spawn(move |cx| puzzle(cx, number)).join(cx)
 /// })).unwrap();
-/// assert_eq!(solve(4).unwrap().unwrap(), 1);
-/// assert!(matches!(solve(3), Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Ops)))));
+/// assert_eq!(solve(4).unwrap(), 1);
+/// assert!(matches!(solve(3), Err(TaskError::BudgetExceeded(Resource::Ops))));
 /// ```
 /// The function is given its task's `&Cx` as a parameter, or says where it is: `#[budgeted(cx = self.cx)]`.
 ///
@@ -311,8 +437,8 @@ pub use janus_macros::budgeted;
 /// #[janus::main]
 /// fn main(cx: &Cx) {
 ///     let sum = cx.nursery(|nursery| {
-///         let child = nursery.spawn(|_cx| 40).unwrap();
-///         2 + child.join(cx).unwrap()
+///         let child = nursery.spawn(|_cx| 40);
+///         Ok(2 + child.join(cx)?)
 ///     });
 ///     assert_eq!(sum.unwrap(), 42);
 /// }
@@ -331,15 +457,18 @@ pub use trace;
 
 pub use budget::{Budget, Operation, Resource};
 pub use caps::{CapBudget, CapSpawn};
-pub use chan::{Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, channel, unbounded};
+pub use chan::{
+    Arm, Receiver, RecvArm, RecvError, Selected, SendArm, SendError, Sender, TimeArm, channel, unbounded,
+};
 pub use config::{Config, MAX_WORKERS, Profile, QUANTUM, Strategy};
 pub use cx::{ChargeError, Cx, Held, TaskId, Ticker};
 pub use error::{Cancelled, RechargeError, RuntimeError, SpawnError, TaskError};
 pub use monitor::Hog;
-pub use nursery::Recharge;
+pub use names::Name;
+pub use nursery::{OnExhausted, Recharge};
 pub use observe::{Dump, Stats, TaskDump};
 pub use runtime::Runtime;
-pub use scope::{Handle, NurseryError, NurseryOptions, Scope, Spawn, Supervisor};
+pub use scope::{DrainArm, Handle, JoinArm, NurseryOptions, Scope, Spawn, Supervisor};
 pub use stack::StackClass;
 pub use state::{Event, TaskState};
 pub use stats::WorkerStats;

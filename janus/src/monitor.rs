@@ -2,6 +2,7 @@
 //! serves its queue meanwhile. It also fires timers that no worker had time for.
 
 use crate::cx::TaskId;
+use crate::names::Name;
 use crate::runtime::Shared;
 use crate::task::Task;
 use crate::worker::Worker;
@@ -22,7 +23,7 @@ pub struct Hog {
     /// Who.
     pub task: TaskId,
     /// Its name, if it has one.
-    pub name: Option<&'static str>,
+    pub name: Option<Name>,
     /// Where it was spawned.
     pub spawned_at: Option<&'static Location<'static>>,
     /// The worker that it held.

@@ -29,6 +29,8 @@ const CANCELLED: u32 = 2;
 const HAS_FIXED: u32 = 4;
 /// Its children are given up, with the task that opened it: see `family.rs`.
 const DOOMED: u32 = 8;
+/// A child has failed, and that ends the whole: also the body, where it waits.
+const FAILED: u32 = 16;
 
 /// In `live`: the parent waits for the last child.
 const WAITING: usize = 1;
@@ -44,6 +46,21 @@ pub enum Recharge {
     FromPool,
     /// It stops until its parent, a supervisor or its own `CapBudget` recharges it.
     Manual,
+}
+
+/// What becomes of a child that has spent its operations, channel operations or system calls, when its nursery's pool gives it
+/// no more: [`Spawn::on_exhausted`](crate::Spawn::on_exhausted), [`NurseryOptions::on_exhausted`](crate::NurseryOptions::on_exhausted).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OnExhausted {
+    /// It stops until somebody recharges it; if its parent waits for it and nobody in the nursery can go on, nobody is taken to
+    /// be left who could, and it ends with [`BudgetExceeded`](TaskError::BudgetExceeded) [SCHED:8.3.1].
+    #[default]
+    EndIfStuck = 0,
+    /// It stops until somebody recharges it, or cancels it, however long that is: whoever waits for it waits.
+    Wait = 1,
+    /// It ends at once with [`BudgetExceeded`](TaskError::BudgetExceeded), and with it what it has: a connection is closed.
+    End = 2,
 }
 
 pub(crate) struct Nursery {
@@ -63,6 +80,8 @@ pub(crate) struct Nursery {
     pub(crate) supervisors: AtomicUsize,
     pub(crate) cancel_on_error: bool,
     recharge: Recharge,
+    /// The rule for children that do not have one of their own.
+    pub(crate) on_exhausted: OnExhausted,
     /// What a child gets at most, unless it is told otherwise.
     share: Budget,
     /// Of a pool of its own: where the blocks of ended children are credited.
@@ -96,6 +115,7 @@ pub(crate) struct Terms {
     pub(crate) pool: Pool,
     pub(crate) share: Budget,
     pub(crate) recharge: Recharge,
+    pub(crate) on_exhausted: OnExhausted,
     pub(crate) cancel_on_error: bool,
 }
 
@@ -117,6 +137,7 @@ impl Nursery {
             supervisors: AtomicUsize::new(0),
             cancel_on_error: terms.cancel_on_error,
             recharge: terms.recharge,
+            on_exhausted: terms.on_exhausted,
             share: terms.share,
             account: AtomicPtr::new(std::ptr::null_mut()),
             inner: SpinLock::new(Inner { children: None, pool, error: None }),
@@ -126,6 +147,12 @@ impl Nursery {
     #[inline]
     pub(crate) fn is_cancelled(&self) -> bool {
         self.flags.load(Ordering::Acquire) & CANCELLED != 0
+    }
+
+    /// Is it to end because a child failed?
+    #[inline]
+    pub(crate) fn is_failed(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & FAILED != 0
     }
 
     /// How many children have not ended.
@@ -294,6 +321,9 @@ impl Nursery {
             if listed {
                 Self::unlist(&mut inner, child);
             }
+            // Who was asked to end, and did, has not failed.
+            let error =
+                error.filter(|error| !matches!(error, TaskError::Cancelled) || !self.has_asked(child));
             let failed = error.is_some();
             if inner.error.is_none() {
                 inner.error = error;
@@ -303,7 +333,7 @@ impl Nursery {
                 self.put_into_pool(&unused(child));
             }
             if failed && self.cancel_on_error {
-                self.cancel(here);
+                self.fail(here);
             }
         }
         if self.boundless {
@@ -318,6 +348,34 @@ impl Nursery {
         }
         if self.is_starving() {
             self.starve(here, Some(child), 0);
+        }
+    }
+
+    fn has_asked(&self, child: TaskRef) -> bool {
+        child.has(flag::CANCEL | flag::SAW_CANCEL) || self.is_cancelled()
+    }
+
+    /// A child has failed, or there was none although one was asked for: the others are to end, and so is the body.
+    #[cold]
+    pub(crate) fn fail(&self, here: Option<&Worker>) {
+        self.flags.fetch_or(FAILED, Ordering::AcqRel);
+        self.cancel(here);
+        if let (Some(opener), false) = (self.opener(), self.raw.get()) {
+            opener.set(flag::SCOPED);
+            wake_task(opener, here);
+        }
+    }
+
+    /// A spawn was refused, and nobody but the nursery is told of it.
+    #[cold]
+    pub(crate) fn refuse(&self, error: SpawnError, here: Option<&Worker>) {
+        // Who is cancelled takes no more children, and has not failed for that.
+        if error == SpawnError::Cancelled {
+            return;
+        }
+        let _ = self.keep_error(TaskError::Refused(error));
+        if self.cancel_on_error {
+            self.fail(here);
         }
     }
 
@@ -569,6 +627,8 @@ impl Nursery {
             }
             listed += 1;
             match child.word.state() {
+                // Somebody will recharge it, whoever that is: that was said.
+                TaskState::BudgetExhausted if child.rule() == OnExhausted::Wait => return,
                 TaskState::BudgetExhausted => exhausted += 1,
                 // Who waits for a time, or for the kernel, goes on by itself.
                 TaskState::Blocked if !Wait::is_outside(child.waits_for.load(Ordering::Relaxed)) => {}

@@ -5,6 +5,7 @@ use crate::alloc::Quiet;
 use crate::budget::Budget;
 use crate::cx::TaskId;
 use crate::monitor::Hog;
+use crate::names::Name;
 use crate::runtime::Runtime;
 use crate::state::TaskState;
 use crate::stats::WorkerStats;
@@ -21,7 +22,7 @@ pub struct TaskDump {
     /// Who.
     pub id: TaskId,
     /// Its name, if it has one.
-    pub name: Option<&'static str>,
+    pub name: Option<Name>,
     /// Its state.
     pub state: TaskState,
     /// What it waits for.
@@ -189,7 +190,7 @@ impl fmt::Display for Dump {
                 f,
                 "{:>8}  {:<16} {:<16} {:<28} {:<28} {}",
                 task.id.to_string(),
-                task.name.unwrap_or("-"),
+                task.name.as_deref().unwrap_or("-"),
                 format!("{:?}", task.state),
                 waits,
                 place(task.spawned_at),

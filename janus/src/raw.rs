@@ -9,10 +9,10 @@ use crate::caps::CapBudget;
 use crate::cx::{self, Cx};
 use crate::error::SpawnError;
 use crate::job::{self, Code, Order};
-use crate::nursery::{Nursery, Pool, Terms};
+use crate::nursery::{Nursery, OnExhausted, Pool, Terms};
 use crate::runtime::{Runtime, Shared};
 use crate::stack::StackClass;
-use crate::task::{Priority, TaskRef, flag};
+use crate::task::{Naming, Priority, TaskRef, flag};
 use crate::waiter::{Parker, Waiter};
 use crate::worker::{Worker, current_worker};
 use std::panic::Location;
@@ -44,7 +44,11 @@ pub fn make_room() {
 }
 
 /// Calls `body` with the context of the task that runs here; None: there is none.
-pub fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
+///
+/// # Safety
+/// Only for an interface whose functions cannot be given a [`Cx`]: to have one is the authority to act for the task, and nobody
+/// gets it from nowhere.
+pub unsafe fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
     current_task().map(|task| body(&Cx::of(task)))
 }
 
@@ -114,7 +118,13 @@ impl RawNursery {
         runtime: Option<&Arc<Runtime>>,
     ) -> NonNull<RawNursery> {
         let recharge = shared.config.recharge();
-        let terms = Terms { pool, share: Budget::CHILD, recharge, cancel_on_error: false };
+        let terms = Terms {
+            pool,
+            share: Budget::CHILD,
+            recharge,
+            on_exhausted: OnExhausted::default(),
+            cancel_on_error: false,
+        };
         let nursery = Nursery::new(shared, parent, &terms);
         nursery.raw.set(true);
         NonNull::from(Box::leak(Box::new(RawNursery { nursery, runtime: runtime.cloned() })))
@@ -163,7 +173,7 @@ impl RawNursery {
             children: asked.children,
             stack: asked.stack.unwrap_or(plain.stack),
             priority: asked.priority,
-            name: asked.name,
+            name: asked.name.map(Naming::Static),
             flags: flags.into_iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, flag)| flags | flag),
             wanted: false,
             ..plain
@@ -263,7 +273,8 @@ mod tests {
         for number in 1..=4 {
             let sum = &sum;
             let body = move || {
-                with_task(|cx| crate::nursery::refill(cx.task, &Budget::UNLIMITED, None)).unwrap();
+                // SAFETY: as C would.
+                unsafe { with_task(|cx| crate::nursery::refill(cx.task, &Budget::UNLIMITED, None)) }.unwrap();
                 let inner = RawNursery::open(None).unwrap();
                 for _ in 0..number {
                     // SAFETY: `sum` outlives both nurseries.

@@ -12,11 +12,12 @@ use crate::events::Log;
 use crate::idle::Idle;
 use crate::job::{self, Order};
 use crate::monitor::Monitor;
-use crate::nursery::{Nursery, Pool, Terms};
+use crate::names::Names;
+use crate::nursery::{Nursery, OnExhausted, Pool, Terms};
 use crate::panics;
 use crate::stack::StackPool;
 use crate::state::Event;
-use crate::task::{TaskPool, TaskRef, flag};
+use crate::task::{Naming, TaskPool, TaskRef, flag};
 use crate::timers::{NEVER, Timers};
 use crate::waiter::{Parker, Waiter};
 use crate::worker::{Worker, current_worker};
@@ -35,6 +36,8 @@ pub struct Shared {
     pub(crate) idle: Idle,
     pub(crate) common: Common,
     pub(crate) tasks: TaskPool,
+    /// Names of tasks that were built at run time.
+    pub(crate) names: Names,
     pub(crate) stacks: StackPool,
     pub(crate) blocks: Blocks,
     pub(crate) timers: Timers,
@@ -86,6 +89,7 @@ impl Shared {
             active: AtomicUsize::new(real),
             common: Common::new(),
             tasks: TaskPool::new(),
+            names: Names::default(),
             stacks: StackPool::new(config.plain_guards),
             blocks: Blocks::new(),
             timers: Timers::new(real),
@@ -480,6 +484,7 @@ impl Runtime {
             pool: Pool::Own(crate::budget::Budget::UNLIMITED),
             share: shared.config.root_budget,
             recharge: shared.config.recharge(),
+            on_exhausted: OnExhausted::default(),
             cancel_on_error: false,
         };
         let nursery = Nursery::new(shared, Waiter::thread(parker), &terms);
@@ -487,7 +492,7 @@ impl Runtime {
             budget: Some(shared.config.root_budget),
             stack: shared.config.root_stack,
             flags: flag::MAY_SPAWN | flag::MAY_RECHARGE | owned,
-            name: Some("main"),
+            name: Some(Naming::Static("main")),
             ..Order::new(shared, Location::caller())
         };
         let spawned = job::spawn(&nursery, None, order, main);

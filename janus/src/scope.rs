@@ -6,15 +6,18 @@
 use crate::alloc::Quiet;
 use crate::budget::{Budget, Resource};
 use crate::caps::CapSpawn;
+use crate::chan::Selected;
 use crate::cx::{Cx, TaskId, ensure_stack, make_room_here};
 use crate::error::{Cancelled, RechargeError, SpawnError, TaskError};
 use crate::job::{self, Fallible, Order, Plain};
-use crate::nursery::{Nursery, Pool, Recharge, Terms};
+use crate::nursery::{Nursery, OnExhausted, Pool, Recharge, Terms};
+use crate::runtime::Shared;
 use crate::stack::StackClass;
 use crate::state::TaskState;
-use crate::task::{Priority, TaskRef, Wait, flag};
+use crate::task::{Naming, Priority, TaskRef, Wait, flag};
 use crate::waiter::wake_task;
 use crate::worker::{Worker, current_worker};
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::marker::PhantomData;
@@ -22,8 +25,12 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+mod arms;
+
+pub use arms::{DrainArm, JoinArm};
+
 /// How often a task looks whether a child of another runtime has ended.
-const FOREIGN_LOOK: Duration = Duration::from_micros(200);
+pub(crate) const FOREIGN_LOOK: Duration = Duration::from_micros(200);
 
 /// An open nursery: see [`Cx::nursery`].
 ///
@@ -38,28 +45,36 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// How a nursery is opened: see [`Cx::nursery_with`].
 ///
 /// ```
-/// # use janus::{Budget, Config, NurseryError, NurseryOptions, Resource, Runtime};
+/// # use janus::{Budget, Config, NurseryOptions, Resource, Runtime, TaskError};
 /// // A task with 1,000 operations sets 600 aside for its children; 600 more are not there.
 /// let config = Config::new().root_budget(Budget::UNLIMITED.with(Resource::Ops, 1_000));
 /// let pool = NurseryOptions::new().pool(Budget { ops: 600, ..Budget::ZERO });
 /// let (one, two) = unsafe { Runtime::new(config) }.unwrap().run(|cx| {
-///     let inner = cx.nursery_with(pool, |_| cx.nursery_with(pool, |_| ()));
-///     (inner.is_ok(), inner.unwrap())
+///     let mut two = Ok(());
+///     let one = cx.nursery_with(pool, |_| { two = cx.nursery_with(pool, |_| Ok(())); Ok(()) });
+///     (one, two)
 /// }).unwrap();
-/// assert!(one);
-/// assert!(matches!(two, Err(NurseryError::Pool(Resource::Ops))));
+/// assert!(one.is_ok());
+/// assert!(matches!(two, Err(TaskError::Pool(Resource::Ops))));
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NurseryOptions {
     pool: Option<Budget>,
     share: Budget,
     recharge: Option<Recharge>,
-    cancel_on_error: bool,
+    on_exhausted: OnExhausted,
+    keep_going: bool,
 }
 
 impl Default for NurseryOptions {
     fn default() -> NurseryOptions {
-        NurseryOptions { pool: None, share: Budget::CHILD, recharge: None, cancel_on_error: false }
+        NurseryOptions {
+            pool: None,
+            share: Budget::CHILD,
+            recharge: None,
+            on_exhausted: OnExhausted::default(),
+            keep_going: false,
+        }
     }
 }
 
@@ -91,78 +106,73 @@ impl NurseryOptions {
         self
     }
 
-    /// Cancels the other children when one fails.
+    /// What becomes of children that have spent what they were given, unless [`Spawn::on_exhausted`] says otherwise.
     #[must_use]
-    pub fn cancel_on_error(mut self) -> NurseryOptions {
-        self.cancel_on_error = true;
+    pub fn on_exhausted(mut self, rule: OnExhausted) -> NurseryOptions {
+        self.on_exhausted = rule;
         self
     }
-}
 
-/// Why [`Cx::nursery`] did not end well.
-#[derive(Debug)]
-pub enum NurseryError {
-    /// The opening task has less of this than the pool asks for. Nothing was run.
-    Pool(Resource),
-    /// This was the first of the children to fail.
-    Child(TaskError),
-    /// The nursery was cancelled, by [`Scope::cancel`] or from outside.
-    Cancelled,
-}
-
-impl fmt::Display for NurseryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NurseryError::Pool(r) => write!(f, "the task has less {r} than the nursery's pool asks for"),
-            NurseryError::Child(error) => write!(f, "a child of the nursery failed: {error}"),
-            NurseryError::Cancelled => f.write_str("the nursery was cancelled"),
-        }
-    }
-}
-
-impl Error for NurseryError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            NurseryError::Child(error) => Some(error),
-            _ => None,
-        }
+    /// A failure is nobody's but the one's who failed: siblings and body go on, and the nursery answers the first failure when
+    /// all have ended. For servers whose connections have nothing to do with each other.
+    #[must_use]
+    pub fn keep_going(mut self) -> NurseryOptions {
+        self.keep_going = true;
+        self
     }
 }
 
 impl Cx {
     /// Opens a nursery, runs `body`, and returns when every child that was spawned in it has ended.
     ///
-    /// The error is the first failure of a child, or that the nursery was cancelled; a task that unwinds gets this error
-    /// at once, as it may not wait. A panic of `body` goes on after the
-    /// children, which are cancelled, have ended.
+    /// The first failure is the nursery's: that of a child (a panic, a spent budget, an `Err` of a
+    /// [`spawn_try`](Scope::spawn_try)), a spawn that was refused, or the body's own `Err`. It cancels the other children, and
+    /// ends the body's waits with [`Cancelled`]; [`NurseryOptions::keep_going`] lets them go on. A child that was asked to end
+    /// has not failed. A panic of `body` goes on after the children, which are cancelled, have ended. A task that unwinds gets
+    /// [`TaskError::Cancelled`] at once, as it may not wait.
+    ///
+    /// ```
+    /// # use janus::{Config, Runtime, TaskError, channel};
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
+    /// let end: Result<u32, TaskError> = runtime.run(|cx| cx.nursery(|nursery| {
+    ///     let (_silent, numbers) = channel::<u32>(0);
+    ///     let patient = numbers.clone();
+    ///     nursery.spawn(move |cx| patient.recv(cx));
+    ///     nursery.spawn_try(|_cx| "seven".parse::<u32>());
+    ///     // Both waits end: nobody is left alone with a sibling's failure.
+    ///     Ok(numbers.recv(cx)?)
+    /// })).unwrap();
+    /// assert_eq!(end.unwrap_err().to_string(), "the task failed: invalid digit found in string");
+    /// ```
     #[track_caller]
-    pub fn nursery<'env, R, F>(&self, body: F) -> Result<R, NurseryError>
+    pub fn nursery<'env, R, F>(&self, body: F) -> Result<R, TaskError>
     where
-        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, TaskError>,
     {
         self.nursery_with(NurseryOptions::new(), body)
     }
 
-    /// The same with a pool, shares or another way to recharge.
+    /// The same with a pool, shares or other rules.
     #[track_caller]
-    pub fn nursery_with<'env, R, F>(&self, options: NurseryOptions, body: F) -> Result<R, NurseryError>
+    pub fn nursery_with<'env, R, F>(&self, options: NurseryOptions, body: F) -> Result<R, TaskError>
     where
-        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, TaskError>,
     {
         let at = Location::caller();
         let task = self.task;
         ensure_stack(task);
         if self.panicking() {
-            return Err(NurseryError::Cancelled);
+            return Err(TaskError::Cancelled);
         }
         if let Some(pool) = options.pool {
-            self.take_pool(&pool).map_err(NurseryError::Pool)?;
+            self.take_pool(&pool).map_err(TaskError::Pool)?;
         }
         let terms = Terms {
             pool: options.pool.map_or(Pool::Of(task), Pool::Own),
             share: options.share,
             recharge: options.recharge.unwrap_or(self.shared().config.recharge()),
-            cancel_on_error: options.cancel_on_error,
+            on_exhausted: options.on_exhausted,
+            cancel_on_error: !options.keep_going,
         };
         let scope = Scope {
             nursery: Nursery::new(task.shared, self.waiter(), &terms),
@@ -171,24 +181,38 @@ impl Cx {
         };
         scope.nursery.outer.set(task.open.replace(&raw const scope.nursery));
         let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
-        if result.is_err() {
-            scope.nursery.cancel(Some(self.worker()));
-        }
+        self.end_body(&scope.nursery, &result);
         scope.nursery.close();
         self.wait_for_children(&scope.nursery, at);
         task.open.set(scope.nursery.outer.get());
+        self.look_for_scopes();
         if options.pool.is_some() {
             self.give_pool(&scope.nursery.end_pool());
         }
-        match result {
-            Err(panic) => resume_unwind(panic),
-            Ok(value) => match scope.nursery.take_error() {
-                // Those who ended because of the cancellation are no failure of their own.
-                Some(error) if !matches!(error, TaskError::Cancelled) => Err(NurseryError::Child(error)),
-                _ if scope.nursery.is_cancelled() => Err(NurseryError::Cancelled),
-                Some(error) => Err(NurseryError::Child(error)),
-                None => Ok(value),
-            },
+        let result = result.unwrap_or_else(|panic| resume_unwind(panic));
+        match scope.nursery.take_error() {
+            Some(error) => Err(error),
+            None if scope.nursery.is_cancelled() => Err(TaskError::Cancelled),
+            None => result,
+        }
+    }
+
+    /// A body that panicked, or failed, takes the children with it.
+    #[inline]
+    fn end_body<R>(&self, nursery: &Nursery, result: &std::thread::Result<Result<R, TaskError>>) {
+        let error = match result {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        if let Some(error) = error
+            && !error.is_cancelled()
+        {
+            // The first is the one: a child may have failed before.
+            drop(nursery.keep_error(error.clone()));
+        }
+        if error.is_none() || nursery.cancel_on_error {
+            nursery.cancel(Some(self.worker()));
         }
     }
 
@@ -220,9 +244,14 @@ impl Cx {
 
 impl<'scope> Scope<'scope, '_> {
     /// Starts a child. Its closure gets the child's own [`Cx`] and may borrow whatever outlives the nursery.
+    ///
+    /// There is no error to look at: a spawn that is refused ([`SpawnError`]: a budget, a capability, no memory) is a failure of
+    /// the nursery, like that of a child, and the handle's, whether anybody looks at it or not. In `:service` nothing refuses
+    /// a task whose right to [spawn children](Spawn::children) is not spent, as long as there is memory. Who can do something
+    /// about a refusal asks by [`try_spawn`](Scope::try_spawn).
     #[track_caller]
     #[inline]
-    pub fn spawn<T, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    pub fn spawn<T, F>(&'scope self, body: F) -> Handle<'scope, T>
     where
         F: FnOnce(&Cx) -> T + Send + 'scope,
         T: Send + 'scope,
@@ -233,13 +262,25 @@ impl<'scope> Scope<'scope, '_> {
     /// Starts a child that may fail: an `Err` is its failure, and the nursery's if it is the first. A joined
     /// handle gets the error too. [`Cancelled`], passed on with `?`, is no failure of its own kind but [`TaskError::Cancelled`].
     #[track_caller]
-    pub fn spawn_try<T, E, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    pub fn spawn_try<T, E, F>(&'scope self, body: F) -> Handle<'scope, T>
     where
         F: FnOnce(&Cx) -> Result<T, E> + Send + 'scope,
         T: Send + 'scope,
         E: Into<Box<dyn Error + Send + Sync>> + 'scope,
     {
         self.task().spawn_try(body)
+    }
+
+    /// The same as [`spawn`](Scope::spawn), for who can do something about a refusal: then nothing has changed, and the nursery
+    /// has not failed.
+    #[track_caller]
+    #[inline]
+    pub fn try_spawn<T, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    where
+        F: FnOnce(&Cx) -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.task().try_spawn(body)
     }
 
     /// A child with a budget, a name, a stack or capabilities of its own.
@@ -255,7 +296,7 @@ impl<'scope> Scope<'scope, '_> {
     /// Starts a child that borrows nothing, so that it can fail alone: see [`Spawn::owned`].
     #[track_caller]
     #[inline]
-    pub fn spawn_owned<T, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    pub fn spawn_owned<T, F>(&'scope self, body: F) -> Handle<'scope, T>
     where
         F: FnOnce(&Cx) -> T + Send + 'static,
         T: Send + 'static,
@@ -263,10 +304,23 @@ impl<'scope> Scope<'scope, '_> {
         self.task().owned().spawn(body)
     }
 
-    /// Asks every child to end, now and in future; those that wait are woken.
+    /// Asks every child to end, now and in future; those that wait are woken. The body goes on, and may wait for them.
     pub fn cancel(&self) {
         make_room_here();
         self.nursery.cancel(current_worker());
+    }
+
+    /// Waits until every child has ended, or so long: true, all have. For a graceful end: take no more work, `drain`, and then
+    /// [`cancel`](Scope::cancel) those that are still there.
+    #[track_caller]
+    pub fn drain(&self, cx: &Cx, time: Duration) -> Result<bool, Cancelled> {
+        Ok(cx.select(&mut [&mut self.arm()], Some(time))? == Selected::Arm(0))
+    }
+
+    /// An arm of a [`Cx::select`] that is ready when no child is left.
+    #[must_use]
+    pub fn arm(&self) -> DrainArm<'_> {
+        DrainArm(&self.nursery)
     }
 
     /// Was it cancelled?
@@ -306,13 +360,13 @@ impl<'scope> Scope<'scope, '_> {
 /// let manual = NurseryOptions::new().recharge(Recharge::Manual);
 /// let rounds = runtime.run(|cx| cx.nursery_with(manual, |nursery| {
 ///     let fifty = Budget { ops: 50, ..Budget::ZERO };
-///     let worker = nursery.task().budget(fifty).spawn(|cx| (0..100).filter(|_| cx.check().is_ok()).count()).unwrap();
+///     let worker = nursery.task().budget(fifty).spawn(|cx| (0..100).filter(|_| cx.check().is_ok()).count());
 ///     let supervisor = nursery.supervisor();
-///     drop(nursery.spawn(move |cx| {
+///     nursery.spawn(move |cx| {
 ///         while supervisor.exhausted().is_empty() && cx.sleep(Duration::from_micros(50)).is_ok() {}
 ///         supervisor.exhausted().into_iter().all(|child| supervisor.recharge(child, &fifty).is_ok())
-///     }).unwrap());
-///     worker.join(cx).unwrap()
+///     });
+///     worker.join(cx)
 /// })).unwrap().unwrap();
 /// assert_eq!(rounds, 100);
 /// ```
@@ -359,7 +413,7 @@ impl Drop for Supervisor<'_> {
 /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let text = runtime.run(|cx| cx.nursery(|nursery| {
 ///     let child = nursery.task().name("printer").stack(StackClass::Medium).priority(Priority::High);
-///     child.spawn(|cx| format!("task {}", cx.id())).unwrap().join(cx).unwrap()
+///     child.spawn(|cx| format!("task {}", cx.id())).join(cx)
 /// })).unwrap().unwrap();
 /// assert!(text.starts_with("task #"));
 /// ```
@@ -385,9 +439,9 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
     /// }
     /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
     /// let end = runtime.run(|cx| cx.nursery(|nursery| {
-    ///     nursery.task().owned().spawn(|_cx| deep(0)).unwrap().join(cx)
+    ///     nursery.task().owned().spawn(|_cx| deep(0)).join(cx)
     /// }));
-    /// assert!(matches!(end, Ok(Err(janus::NurseryError::Child(TaskError::StackOverflow)))));
+    /// assert!(matches!(end, Ok(Err(TaskError::StackOverflow))));
     /// ```
     pub fn owned(mut self) -> Spawn<'scope, 'static> {
         self.order.flags |= flag::OWNED;
@@ -402,16 +456,62 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         self
     }
 
+    /// What becomes of the child when a part of its budget is spent.
+    ///
+    /// ```
+    /// # use janus::{Budget, Config, OnExhausted, Resource, Runtime, TaskError};
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
+    /// let end = runtime.run(|cx| cx.nursery(|nursery| {
+    ///     let ten = Budget { ops: 10, ..Budget::ZERO };
+    ///     let child = nursery.task().budget(ten).on_exhausted(OnExhausted::End);
+    ///     child.spawn_try(|cx| -> Result<(), TaskError> { loop { cx.check()? } }).join(cx)
+    /// })).unwrap();
+    /// assert!(matches!(end, Err(TaskError::BudgetExceeded(Resource::Ops))));
+    /// ```
+    pub fn on_exhausted(mut self, rule: OnExhausted) -> Self {
+        self.order.on_exhausted = Some(rule);
+        self
+    }
+
     /// The right to have so many children of its own.
     pub fn children(mut self, count: u64) -> Self {
         self.order.children = count;
         self
     }
 
-    /// A name for dumps and for the watchdog.
-    pub fn name(mut self, name: &'static str) -> Self {
-        self.order.name = Some(name);
+    /// A name for dumps and for the watchdog: a text of the program's, or one that was built for this task, of which 56 bytes are
+    /// kept.
+    ///
+    /// ```
+    /// # use janus::{Config, Runtime};
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
+    /// runtime.run(|cx| cx.nursery(|nursery| {
+    ///     for room in 0..3 {
+    ///         nursery.task().name(format!("keeper of room {room}")).spawn(|_cx| ());
+    ///     }
+    ///     Ok(())
+    /// })).unwrap().unwrap();
+    /// ```
+    pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.forget_name();
+        self.order.name = Some(match name.into() {
+            Cow::Borrowed(name) => Naming::Static(name),
+            Cow::Owned(name) => Naming::Built(self.shared().names.take(&name)),
+        });
         self
+    }
+
+    /// There is no task for it.
+    #[cold]
+    fn forget_name(&mut self) {
+        if let Some(Naming::Built(slot)) = self.order.name.take() {
+            self.shared().names.give(slot);
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: the runtime outlives its nurseries.
+        unsafe { &*self.nursery.shared }
     }
 
     /// Another stack than the runtime's default.
@@ -441,9 +541,20 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         Ok(self)
     }
 
-    /// Starts it.
+    /// Starts it: see [`Scope::spawn`].
     #[inline]
-    pub fn spawn<T, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    pub fn spawn<T, F>(self, body: F) -> Handle<'scope, T>
+    where
+        F: FnOnce(&Cx) -> T + Send + 'life,
+        T: Send + 'life,
+    {
+        let nursery = self.nursery;
+        Handle::or_refused(self.try_spawn(body), nursery)
+    }
+
+    /// Starts it, if it may: see [`Scope::try_spawn`].
+    #[inline]
+    pub fn try_spawn<T, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
     where
         F: FnOnce(&Cx) -> T + Send + 'life,
         T: Send + 'life,
@@ -454,7 +565,18 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
     }
 
     /// Starts one that may fail: see [`Scope::spawn_try`].
-    pub fn spawn_try<T, E, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
+    pub fn spawn_try<T, E, F>(self, body: F) -> Handle<'scope, T>
+    where
+        F: FnOnce(&Cx) -> Result<T, E> + Send + 'life,
+        T: Send + 'life,
+        E: Into<Box<dyn Error + Send + Sync>> + 'life,
+    {
+        let nursery = self.nursery;
+        Handle::or_refused(self.try_spawn_try(body), nursery)
+    }
+
+    /// Starts one that may fail, if it may.
+    pub(crate) fn try_spawn_try<T, E, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
     where
         F: FnOnce(&Cx) -> Result<T, E> + Send + 'life,
         T: Send + 'life,
@@ -467,7 +589,19 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
 
     #[inline]
     fn start<T>(
-        self,
+        mut self,
+        spawn: impl FnOnce(Option<&Worker>, Order, &Nursery) -> Result<TaskRef, SpawnError>,
+    ) -> Result<Handle<'scope, T>, SpawnError> {
+        let started = self.start_as(spawn);
+        if started.is_err() {
+            self.forget_name();
+        }
+        started
+    }
+
+    #[inline]
+    fn start_as<T>(
+        &self,
         spawn: impl FnOnce(Option<&Worker>, Order, &Nursery) -> Result<TaskRef, SpawnError>,
     ) -> Result<Handle<'scope, T>, SpawnError> {
         let Some(spawner) = current_worker().and_then(Worker::task) else {
@@ -484,14 +618,15 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         }
         // The check may have moved us to another worker.
         let task = spawn(Some(cx.worker()), self.order, self.nursery)?;
-        Ok(Handle { task, nursery: self.nursery, value: PhantomData })
+        Ok(Handle { task: Ok(task), nursery: self.nursery, value: PhantomData })
     }
 }
 
-/// A child's result, for its parent: see [`Scope::spawn`]. To drop it leaves the child to its nursery.
-#[must_use = "a dropped handle gives up the result; the child runs on"]
+/// A child's result, for its parent: see [`Scope::spawn`]. To drop it leaves the child to its nursery: the result is given up,
+/// a failure is not.
 pub struct Handle<'scope, T> {
-    task: TaskRef,
+    /// The error: there is no child.
+    task: Result<TaskRef, SpawnError>,
     nursery: &'scope Nursery,
     value: PhantomData<(&'scope (), T)>,
 }
@@ -501,7 +636,23 @@ unsafe impl<T: Send> Send for Handle<'_, T> {}
 // SAFETY: a shared handle gives nobody a T.
 unsafe impl<T: Send> Sync for Handle<'_, T> {}
 
-impl<T> Handle<'_, T> {
+impl<'scope, T> Handle<'scope, T> {
+    /// One for a child that was refused: the nursery learns of it here, so that it is not lost with the handle.
+    #[inline]
+    fn or_refused(started: Result<Self, SpawnError>, nursery: &'scope Nursery) -> Self {
+        started.unwrap_or_else(|error| {
+            make_room_here();
+            nursery.refuse(error, current_worker());
+            Handle { task: Err(error), nursery, value: PhantomData }
+        })
+    }
+
+    /// Why there is no child, if there is none.
+    #[must_use]
+    pub fn refused(&self) -> Option<SpawnError> {
+        self.task.err()
+    }
+
     /// Waits for the child's end and takes its result. If the caller is cancelled meanwhile, the answer is `Cancelled`, and
     /// the child goes on until its nursery ends it.
     #[track_caller]
@@ -519,17 +670,17 @@ impl<T> Handle<'_, T> {
     /// # use std::time::Duration;
     /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
     /// let end = runtime.run(|cx| cx.nursery(|nursery| {
-    ///     let sleeper = nursery.spawn(|cx| cx.sleep(Duration::from_secs(3600)).is_err()).unwrap();
+    ///     let sleeper = nursery.spawn(|cx| cx.sleep(Duration::from_secs(3600)).is_err());
     ///     let sleeper = sleeper.join_timeout(cx, Duration::from_millis(1)).expect_err("it sleeps");
     ///     sleeper.cancel();
-    ///     sleeper.join(cx)
+    ///     Ok(sleeper.join(cx))
     /// })).unwrap().unwrap();
     /// assert!(matches!(end, Ok(true)));
     /// ```
     #[track_caller]
     pub fn join_timeout(self, cx: &Cx, timeout: Duration) -> Result<Result<T, TaskError>, Self> {
         let at = Location::caller();
-        let until = cx.deadline(timeout);
+        let until = cx.until(timeout);
         ensure_stack(cx.task);
         let timer = cx.arm(until);
         let ended = self.wait(cx, until, at);
@@ -541,31 +692,33 @@ impl<T> Handle<'_, T> {
         }
     }
 
-    /// Waits until the child has ended, or until that time, for which the caller has armed a timer; has it?
+    /// Waits until the child has ended, or until that time, for which the caller has armed a timer; has it? That the child's own
+    /// nursery has failed does not end the wait: it ends the child.
     fn wait(&self, cx: &Cx, until: u64, at: &'static Location<'static>) -> Result<bool, Cancelled> {
         ensure_stack(cx.task);
+        let Ok(task) = self.task else { return Ok(true) };
         let late = || until != u64::MAX && cx.shared().now_ns() >= until;
         if !std::ptr::eq(cx.task.shared, self.nursery.shared) {
             // A task of another runtime may be gone, runtime and all, when this child wakes it: it looks by itself.
-            while !self.task.join.is_done() {
+            while !task.join.is_done() {
                 if late() {
                     return Ok(false);
                 }
                 cx.sleep(FOREIGN_LOOK)?;
             }
         }
-        while !self.task.join.is_done() {
+        while !task.join.is_done() {
             if late() {
                 return Ok(false);
             }
-            if self.task.join.wait(cx.waiter().bits()) {
+            if task.join.wait(cx.waiter().bits()) {
                 // Who waits for a child that cannot go on learns it, as one who waits for all of them does. Where the pool
                 // has no end, only one with an exact budget can stop for good.
                 let expects = !self.nursery.never_starves();
                 if expects {
                     self.nursery.expect_one(cx.waiter(), Some(cx.worker()));
                 }
-                let end = cx.block(Wait::Join, at);
+                let end = cx.block_but(self.nursery, Wait::Join, at);
                 if expects {
                     self.nursery.expect_none(cx.waiter());
                 }
@@ -580,7 +733,7 @@ impl<T> Handle<'_, T> {
 
     /// The result of a child that has ended.
     fn take(self, cx: &Cx) -> Result<T, TaskError> {
-        let task = self.task;
+        let task = self.task?;
         std::mem::forget(self);
         // SAFETY: the task has ended, and this was its handle.
         let result = unsafe { job::take_result(task) };
@@ -588,66 +741,77 @@ impl<T> Handle<'_, T> {
         result
     }
 
+    /// An arm of a [`Cx::select`] that is ready when the child has ended: then [`join`](Handle::join) does not wait.
+    #[must_use]
+    pub fn arm(&self) -> JoinArm<'_, T> {
+        JoinArm(self)
+    }
+
     /// Has the child ended?
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.task.join.is_done()
+        self.task.is_err() || self.task.is_ok_and(|task| task.join.is_done())
     }
 
-    /// The child's number.
+    /// The child's number; 0 is nobody's.
     #[must_use]
     pub fn id(&self) -> TaskId {
-        TaskId(self.task.id.load(Ordering::Relaxed))
+        TaskId(self.task.map_or(0, |task| task.id.load(Ordering::Relaxed)))
     }
 
     /// The child's state.
     #[must_use]
     pub fn state(&self) -> TaskState {
-        self.task.word.state()
+        self.task.map_or(TaskState::Failed, |task| task.word.state())
     }
 
     /// What is left of the child's budget, less what it holds of its quantum.
     #[must_use]
     pub fn budget(&self) -> Budget {
-        self.task.budget()
+        self.task.map_or(Budget::ZERO, |task| task.budget())
     }
 
     /// Asks this child to end; if it waits, it is woken.
     pub fn cancel(&self) {
         make_room_here();
-        if !self.is_finished() {
-            self.task.set(flag::CANCEL);
-            wake_task(self.task, current_worker());
+        if let (Ok(task), false) = (self.task, self.is_finished()) {
+            task.set(flag::CANCEL);
+            wake_task(task, current_worker());
         }
     }
 
     /// Has the child end, which is stopped for want of budget, as if nobody were left to recharge it.
     pub(crate) fn give_up(&self) {
-        self.task.set(flag::SPENT);
-        wake_task(self.task, current_worker());
+        if let Ok(task) = self.task {
+            task.set(flag::SPENT);
+            wake_task(task, current_worker());
+        }
     }
 
     /// Wakes the caller when the child ends, once; false: it has ended.
     pub(crate) fn watch(&self, cx: &Cx) -> bool {
-        self.task.join.wait(cx.waiter().bits())
+        self.task.is_ok_and(|task| task.join.wait(cx.waiter().bits()))
     }
 
     /// Gives the child more, out of the nursery's pool.
     pub fn recharge(&self, amount: &Budget) -> Result<(), RechargeError> {
         make_room_here();
-        if self.is_finished() {
-            return Err(RechargeError::Ended);
+        match self.task {
+            Ok(task) if !self.is_finished() => {
+                self.nursery.recharge(task, amount, current_worker()).map_err(RechargeError::Exhausted)
+            }
+            _ => Err(RechargeError::Ended),
         }
-        self.nursery.recharge(self.task, amount, current_worker()).map_err(RechargeError::Exhausted)
     }
 }
 
 impl<T> Drop for Handle<'_, T> {
     fn drop(&mut self) {
+        let Ok(task) = self.task else { return };
         make_room_here();
-        if self.task.join.detach() {
+        if task.join.detach() {
             // SAFETY: the task has ended, and this was its handle.
-            unsafe { job::discard(self.task, current_worker()) };
+            unsafe { job::discard(task, current_worker()) };
         }
     }
 }

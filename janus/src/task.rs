@@ -5,18 +5,21 @@
 //!    perhaps another one, and costs it one look (see `wake.rs`). That is why a [`TaskRef`] may be copied freely.
 //! 2. Fields of the type `Cell` belong to whoever owns the task at the moment: its maker until it is queued, then the
 //!    worker that picked it, then itself. A queue hands the ownership over. Everybody else reads atomics only.
-//! 3. `payload` holds the closure until the task first runs, then nothing, then its result; `vtable` knows the types.
+//! 3. `payload` holds the closure until the task first runs, then its list of scopes (`cancel.rs`), then its result; `vtable`
+//!    knows the types.
 //!
 //! This file does not schedule.
 
 use crate::account::Account;
 use crate::alloc::Quiet;
 use crate::budget::{Budget, Resource, UNLIMITED, put};
+use crate::cancel::Node;
 use crate::context::Context;
 use crate::cx::UNFUELLED;
 use crate::error::TaskError;
 use crate::join::Join;
-use crate::nursery::Nursery;
+use crate::names::{Name, Slot};
+use crate::nursery::{Nursery, OnExhausted};
 use crate::runtime::Shared;
 use crate::stack::{Stack, StackClass};
 use crate::wake::Word;
@@ -168,6 +171,20 @@ pub(crate) mod flag {
     pub(crate) const BURIED: u16 = 4096;
     /// A call of the C adapter found too little stack for itself: the task has overflowed when it returns.
     pub(crate) const SHORT: u16 = 8192;
+    /// It has scopes that have to be looked at (see `cancel.rs`).
+    pub(crate) const SCOPED: u16 = 16384;
+}
+
+/// In [`Task::name`]: it is a slot's address.
+const BUILT: u64 = 1 << 63;
+/// In [`Task::name`]: where the address is.
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// A name for a task that is about to be.
+#[derive(Clone, Copy)]
+pub(crate) enum Naming {
+    Static(&'static str),
+    Built(NonNull<Slot>),
 }
 
 /// See the module.
@@ -202,13 +219,13 @@ pub(crate) struct Task {
     pub(crate) waits_for: AtomicU8,
     pub(crate) class: Cell<StackClass>,
     pub(crate) priority: AtomicU8,
-    /// The component that ran out, when `SPENT` is set.
-    pub(crate) spent: Cell<u8>,
+    /// The component that ran out last (low half), and what is to become of the task then (high half).
+    exhaustion: AtomicU8,
     pub(crate) outcome: UnsafeCell<Outcome>,
     // The fourth: what a dump shows, and the list of siblings.
     pub(crate) spawned_at: AtomicPtr<Location<'static>>,
     pub(crate) waits_at: AtomicPtr<Location<'static>>,
-    /// A `&'static str`: its length in the upper 16 bits, its address below.
+    /// A `&'static str`: its length in the upper 16 bits, its address below; or, with `BUILT`, the address of a slot.
     name: AtomicU64,
     pub(crate) siblings: Cell<(Option<TaskRef>, Option<TaskRef>)>,
     /// The runtime that it belongs to, from the making of its slab to the end.
@@ -279,7 +296,7 @@ impl Task {
             home: Cell::new(u16::MAX),
             class: Cell::new(StackClass::Lean),
             priority: AtomicU8::new(1),
-            spent: Cell::new(0),
+            exhaustion: AtomicU8::new(0),
             outcome: UnsafeCell::new(Outcome::Pending),
             spawned_at: AtomicPtr::new(ptr::null_mut()),
             waits_at: AtomicPtr::new(ptr::null_mut()),
@@ -290,6 +307,15 @@ impl Task {
             account: AtomicPtr::new(ptr::null_mut()),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         }
+    }
+
+    /// The innermost deadline or shield that the task has open. Only while its closure runs, and only for itself: then nothing
+    /// else is in the payload (invariant 3).
+    #[inline]
+    pub(crate) fn scopes(&self) -> &Cell<*const Node> {
+        const { assert!(size_of::<*const Node>() <= INLINE && align_of::<*const Node>() <= 8) };
+        // SAFETY: the payload has room for it, and whoever runs the closure wrote it first; only the task itself looks.
+        unsafe { &*self.payload.get().cast::<Cell<*const Node>>() }
     }
 
     /// Has it a stack, that is, did it run before?
@@ -395,28 +421,86 @@ impl Task {
         }
     }
 
-    /// A name that is longer than 64 KiB, or does not lie where programs do, is none.
+    /// What becomes of it when its budget is spent. Before it is queued.
     #[inline]
-    pub(crate) fn set_name(&self, name: Option<&'static str>) {
-        let pack = |name: &'static str| {
-            let address = name.as_ptr().expose_provenance() as u64;
-            (name.len() <= usize::from(u16::MAX) && address < 1 << 48)
-                .then_some((name.len() as u64) << 48 | address)
+    pub(crate) fn set_rule(&self, rule: OnExhausted) {
+        self.exhaustion.store((rule as u8) << 4, Ordering::Relaxed);
+    }
+
+    pub(crate) fn rule(&self) -> OnExhausted {
+        match self.exhaustion.load(Ordering::Relaxed) >> 4 {
+            1 => OnExhausted::Wait,
+            2 => OnExhausted::End,
+            _ => OnExhausted::EndIfStuck,
+        }
+    }
+
+    /// This component ran out. Only the task itself says so.
+    pub(crate) fn note_spent(&self, resource: Resource) {
+        let rule = self.exhaustion.load(Ordering::Relaxed) & 0xF0;
+        self.exhaustion.store(rule | resource as u8, Ordering::Relaxed);
+    }
+
+    /// The part of its budget for which it is told to end, if it is.
+    pub(crate) fn ended_by(&self) -> Option<Resource> {
+        match self.flags.load(Ordering::Acquire) {
+            flags if flags & flag::OVERDRAWN != 0 => Some(Resource::Memory),
+            flags if flags & flag::SPENT != 0 => {
+                Some(Resource::ALL[usize::from(self.exhaustion.load(Ordering::Relaxed) & 0xF)])
+            }
+            _ => None,
+        }
+    }
+
+    /// A name that is longer than 32 KiB, or does not lie where programs do, is none. What was built for the last task that lay
+    /// here is given back.
+    #[inline]
+    pub(crate) fn set_name(&self, name: Option<Naming>) {
+        if self.name.load(Ordering::Relaxed) & BUILT != 0 {
+            self.give_name_back();
+        }
+        let pack = |name: Naming| match name {
+            Naming::Static(name) => {
+                let address = name.as_ptr().expose_provenance() as u64;
+                (name.len() < 1 << 15 && address < 1 << 48).then_some((name.len() as u64) << 48 | address)
+            }
+            Naming::Built(slot) => {
+                let address = slot.as_ptr().expose_provenance() as u64;
+                (address < 1 << 48).then_some(BUILT | address)
+            }
         };
         self.name.store(name.and_then(pack).unwrap_or(0), Ordering::Relaxed);
     }
 
+    #[cold]
+    fn give_name_back(&self) {
+        let address = self.name.load(Ordering::Relaxed) & ADDRESS;
+        let slot = ptr::with_exposed_provenance_mut::<Slot>(address as usize);
+        if let Some(slot) = NonNull::new(slot) {
+            // SAFETY: the runtime outlives its tasks.
+            unsafe { &*self.shared }.names.give(slot);
+        }
+    }
+
     /// The name, if the task is the one with this id.
-    pub(crate) fn name(&self, id: u64) -> Option<&'static str> {
+    pub(crate) fn name(&self, id: u64) -> Option<Name> {
         let packed = self.name.load(Ordering::Acquire);
-        if packed == 0 || self.id.load(Ordering::Acquire) != id {
+        if packed == 0 {
             return None;
         }
-        let pointer = ptr::with_exposed_provenance::<u8>((packed & ((1 << 48) - 1)) as usize);
-        // SAFETY: only `&'static str`s are stored, whole.
-        Some(unsafe {
-            std::str::from_utf8_unchecked(std::slice::from_raw_parts(pointer, (packed >> 48) as usize))
-        })
+        let address = (packed & ADDRESS) as usize;
+        let name = if packed & BUILT != 0 {
+            // SAFETY: slots stay as long as the runtime, and are read word by word.
+            unsafe { &*ptr::with_exposed_provenance::<Slot>(address) }.read()
+        } else {
+            let bytes = ptr::with_exposed_provenance::<u8>(address);
+            // SAFETY: only `&'static str`s are stored, whole.
+            Name::fixed(unsafe {
+                std::str::from_utf8_unchecked(std::slice::from_raw_parts(bytes, (packed >> 48) as usize))
+            })
+        };
+        // Read before this: if the task is still that one, so was the name.
+        (self.id.load(Ordering::Acquire) == id).then_some(name)
     }
 
     pub(crate) fn location(pointer: &AtomicPtr<Location<'static>>) -> Option<&'static Location<'static>> {

@@ -24,8 +24,7 @@ fn with_budget<T: Send + 'static>(budget: Budget, body: impl FnOnce(&Cx) -> T + 
     let slot = result.clone();
     on(1, move |cx| {
         let child = |cx: &Cx| *slot.lock().unwrap() = Some(body(cx));
-        cx.nursery_with(manual(), |n| n.task().budget(budget).spawn(child).unwrap().join(cx).unwrap())
-            .unwrap();
+        cx.nursery_with(manual(), |n| n.task().budget(budget).spawn(child).join(cx)).unwrap();
     });
     result.lock().unwrap().take().unwrap()
 }
@@ -58,7 +57,7 @@ fn the_runtime_charges_every_cell_of_the_table_by_its_own_operations() {
                 let _ = cx.select(&mut [&mut rx.arm()], Some(std::time::Duration::ZERO));
             };
             assert_eq!(spent(cx, select), [1, 0, 0, 1, 0], "select, {round}");
-            let spawn = || cx.nursery(|n| n.spawn(|_| ()).unwrap().join(cx).unwrap()).unwrap();
+            let spawn = || cx.nursery(|n| n.spawn(|_| ()).join(cx)).unwrap();
             assert_eq!(spent(cx, spawn), [1, 0, 1, 0, 0], "spawn, {round}");
             assert_eq!(spent(cx, || cx.yield_now().unwrap()), [0; 5], "an explicit yield is free, {round}");
         }
@@ -93,12 +92,11 @@ fn a_blocked_channel_operation_is_charged_once() {
         cx.nursery_with(manual(), |n| {
             let receiver =
                 n.task().budget(PLENTY).spawn(move |cx| spent(cx, || assert_eq!(rx.recv(cx), Ok(9))));
-            let receiver = receiver.unwrap();
             common::until(cx, || receiver.state() == janus::TaskState::Blocked);
-            let sender =
-                n.task().budget(PLENTY).spawn(move |cx| spent(cx, || tx.send(cx, 9).unwrap())).unwrap();
+            let sender = n.task().budget(PLENTY).spawn(move |cx| spent(cx, || tx.send(cx, 9).unwrap()));
             assert_eq!(receiver.join(cx).unwrap(), [1, 0, 0, 1, 0]);
             assert_eq!(sender.join(cx).unwrap(), [1, 0, 0, 1, 0]);
+            Ok(())
         })
         .unwrap();
     });
@@ -168,13 +166,16 @@ fn one_exhaustion(rt: &Runtime, cx: &Cx, resource: Resource, spend: Spend) {
     let options = manual().pool(PLENTY.with(resource, 30));
     cx.nursery_with(options, |n| {
         let budget = PLENTY.with(resource, 10).with(Resource::Spawn, 0);
-        let child = n.task().budget(budget).name("spender").spawn(body).unwrap();
+        let child = n.task().budget(budget).name("spender").spawn(body);
         for round in 1..=2 {
             common::until(cx, || child.state() == janus::TaskState::BudgetExhausted);
             assert_eq!(count.load(Ordering::Relaxed), 10 * round, "{resource}");
             let dump = rt.dump();
             let seen = dump.tasks.iter().find(|task| task.id == child.id()).unwrap();
-            assert_eq!((seen.state, seen.name), (janus::TaskState::BudgetExhausted, Some("spender")));
+            assert_eq!(
+                (seen.state, seen.name.as_deref()),
+                (janus::TaskState::BudgetExhausted, Some("spender"))
+            );
             assert_eq!((seen.waits_for, seen.budget.get(resource)), (janus::Wait::Recharge, 0));
             assert!(dump.to_string().contains("BudgetExhausted"), "{dump}");
             child.recharge(&Budget::ZERO.with(resource, 10)).unwrap();
@@ -185,6 +186,7 @@ fn one_exhaustion(rt: &Runtime, cx: &Cx, resource: Resource, spend: Spend) {
         child.join(cx).unwrap();
         assert_eq!(n.pool().get(resource), 5, "25 of 30 were used");
         assert!(rt.stats().total.exhaustions >= 2);
+        Ok(())
     })
     .unwrap();
 }
@@ -195,7 +197,7 @@ fn a_recharge_beyond_the_pool_changes_nothing() {
         let pool = Budget { ops: 10, spawn_count: 1, memory: 7, ..Budget::ZERO };
         cx.nursery_with(manual().pool(pool), |n| {
             let child = n.task().budget(Budget { ops: 5, ..Budget::ZERO });
-            let child = child.spawn(|cx| while cx.check().is_ok() {}).unwrap();
+            let child = child.spawn(|cx| while cx.check().is_ok() {});
             common::until(cx, || child.state() == janus::TaskState::BudgetExhausted);
             let left = n.pool();
             assert_eq!(left, Budget { ops: 5, memory: 7, ..Budget::ZERO });
@@ -203,6 +205,7 @@ fn a_recharge_beyond_the_pool_changes_nothing() {
             assert_eq!(child.recharge(&ask), Err(RechargeError::Exhausted(Resource::Memory)));
             assert_eq!((n.pool(), child.state()), (left, janus::TaskState::BudgetExhausted));
             child.cancel();
+            Ok(())
         })
         .unwrap();
     });
@@ -222,7 +225,7 @@ fn a_supervisor_recharges_and_is_waited_for() {
                     }
                     done.fetch_add(1, Ordering::Relaxed);
                 };
-                drop(worker.spawn(body).unwrap());
+                drop(worker.spawn(body));
             }
             let supervisor = n.supervisor();
             let body = |cx: &Cx| {
@@ -235,7 +238,8 @@ fn a_supervisor_recharges_and_is_waited_for() {
                     cx.sleep(std::time::Duration::from_micros(100)).unwrap();
                 }
             };
-            drop(n.task().budget(Budget { ops: 10_000, ..Budget::ZERO }).spawn(body).unwrap());
+            drop(n.task().budget(Budget { ops: 10_000, ..Budget::ZERO }).spawn(body));
+            Ok(())
         });
         result.unwrap();
         assert_eq!((done.into_inner(), recharges.into_inner()), (3, 6), "each needed two recharges");
@@ -261,8 +265,9 @@ fn a_task_recharges_itself_up_to_the_limit_of_its_capability() {
                 }
                 unreachable!("the limit is 25");
             });
-            let (steps, error) = child.unwrap().join(cx).unwrap();
+            let (steps, error) = child.join(cx).unwrap();
             assert_eq!((steps, error), (30, RechargeError::Exhausted(Resource::Ops)));
+            Ok(())
         })
         .unwrap();
         assert_eq!(cap.left().ops, 5);
@@ -273,7 +278,7 @@ fn a_task_recharges_itself_up_to_the_limit_of_its_capability() {
 #[test]
 fn a_spawn_without_memory_is_an_error() {
     with_budget(PLENTY.with(Resource::Memory, 0), |cx| {
-        let spawned = cx.nursery(|n| n.spawn(|_| ()).map(drop)).unwrap();
+        let spawned = cx.nursery(|n| Ok(n.try_spawn(|_| ()).map(drop))).unwrap();
         assert_eq!(spawned, Err(SpawnError::MemoryBudgetExhausted));
     });
 }
@@ -290,7 +295,7 @@ fn spawn_and_memory_exhaustion_are_errors_and_stop_nobody() {
         cx.charge(Operation::Spawn).unwrap();
         assert_eq!(cx.charge(Operation::Spawn), Err(ChargeError::SpawnBudgetExhausted));
         drop((rest, last));
-        let spawned = cx.nursery(|n| n.spawn(|_| ()).map(drop)).unwrap();
+        let spawned = cx.nursery(|n| Ok(n.try_spawn(|_| ()).map(drop))).unwrap();
         assert_eq!(spawned, Err(SpawnError::SpawnBudgetExhausted));
         cx.budget()
     });
@@ -301,10 +306,10 @@ fn spawn_and_memory_exhaustion_are_errors_and_stop_nobody() {
 fn a_pool_without_memory_takes_no_child() {
     on(1, |cx| {
         let pool = Budget { memory: 0, ..PLENTY };
-        let error = cx.nursery_with(manual().pool(pool), |n| n.spawn(|_| ()).map(drop)).unwrap();
+        let error = cx.nursery_with(manual().pool(pool), |n| Ok(n.try_spawn(|_| ()).map(drop))).unwrap();
         assert_eq!(error, Err(SpawnError::MemoryBudgetExhausted));
         let error = cx.nursery_with(manual().pool(PLENTY), |n| {
-            n.task().budget(Budget { syscalls: 501, ..Budget::ZERO }).spawn(|_| ()).map(drop)
+            Ok(n.task().budget(Budget { syscalls: 501, ..Budget::ZERO }).try_spawn(|_| ()).map(drop))
         });
         assert_eq!(error.unwrap(), Err(SpawnError::PoolExhausted(Resource::Syscalls)));
     });
@@ -319,16 +324,17 @@ fn a_child_that_may_not_spawn_is_not_exhausted_by_that() {
                     assert_eq!(cx.budget().spawn_count, 0);
                     (0..5000).for_each(|_| cx.check().unwrap());
                     assert_eq!(cx.charge(Operation::Spawn), Err(ChargeError::SpawnBudgetExhausted));
-                    cx.nursery(|n| n.spawn(|_| ()).map(drop)).unwrap()
+                    cx.nursery(|n| Ok(n.try_spawn(|_| ()).map(drop))).unwrap()
                 });
-                assert_eq!(child.unwrap().join(cx).unwrap(), Err(SpawnError::SpawnBudgetExhausted));
+                assert_eq!(child.join(cx).unwrap(), Err(SpawnError::SpawnBudgetExhausted));
                 let allowed = n.task().children(2).spawn(|cx| {
                     // One after the other: by default each gets all the memory that there is.
                     let join = |child: janus::Handle<'_, ()>| child.join(cx).unwrap();
-                    cx.nursery(|n| [1, 2, 3].map(|_| n.spawn(|_| ()).map(join))).unwrap()
+                    cx.nursery(|n| Ok([1, 2, 3].map(|_| n.try_spawn(|_| ()).map(join)))).unwrap()
                 });
                 let end = Err(SpawnError::SpawnBudgetExhausted);
-                assert_eq!(allowed.unwrap().join(cx).unwrap(), [Ok(()), Ok(()), end]);
+                assert_eq!(allowed.join(cx).unwrap(), [Ok(()), Ok(()), end]);
+                Ok(())
             })
             .unwrap();
         })
@@ -349,7 +355,7 @@ fn the_pool_is_exact_after_every_child() {
             };
             let (tx, rx) = channel::<u8>(64);
             let used = AtomicU64::new(0);
-            cx.nursery_with(manual().pool(pool).share(PLENTY.with(Resource::Spawn, 0)), |n| {
+            cx.nursery_with(manual().keep_going().pool(pool).share(PLENTY.with(Resource::Spawn, 0)), |n| {
                 for child in 0..10_u64 {
                     let (tx, rx, used) = (tx.clone(), rx.clone(), &used);
                     let body = move |cx: &Cx| {
@@ -363,7 +369,7 @@ fn the_pool_is_exact_after_every_child() {
                         used.fetch_add(child * 100 + 4, Ordering::Relaxed);
                         assert!(child != 7, "this one panics, and pays all the same");
                     };
-                    let _ = n.spawn(body).unwrap().join(cx);
+                    let _ = n.spawn(body).join(cx);
                 }
                 let used = used.load(Ordering::Relaxed);
                 let left = Budget {
@@ -374,6 +380,7 @@ fn the_pool_is_exact_after_every_child() {
                     syscalls: pool.syscalls - 10,
                 };
                 assert_eq!(n.pool(), left);
+                Ok(())
             })
             .unwrap_err();
         })
@@ -384,15 +391,15 @@ fn the_pool_is_exact_after_every_child() {
 #[test]
 fn a_nurserys_own_pool_comes_out_of_the_task_and_goes_back_to_it() {
     with_budget(PLENTY, |cx| {
-        let all = cx.nursery_with(manual().pool(PLENTY.with(Resource::Ops, 50_001)), |_| ());
-        assert!(matches!(all, Err(janus::NurseryError::Pool(Resource::Ops))), "{all:?}");
+        let all = cx.nursery_with(manual().pool(PLENTY.with(Resource::Ops, 50_001)), |_| Ok(()));
+        assert!(matches!(all, Err(janus::TaskError::Pool(Resource::Ops))), "{all:?}");
         assert_eq!(cx.budget(), PLENTY, "nothing was taken");
         let pool = Budget { ops: 1000, memory: 1000, spawn_count: 10, channel_ops: 10, syscalls: 10 };
         let nursery = || {
             let body = |cx: &Cx| (0..300).for_each(|_| cx.check().unwrap());
             let share =
                 NurseryOptions::new().pool(pool).share(Budget { ops: 400, memory: 1, ..Budget::ZERO });
-            cx.nursery_with(share, |n| n.spawn(body).unwrap().join(cx).unwrap()).unwrap();
+            cx.nursery_with(share, |n| n.spawn(body).join(cx)).unwrap();
         };
         assert_eq!(spent(cx, nursery), [301, 0, 1, 0, 0], "300 of the child, one for the spawn");
     });
@@ -414,9 +421,10 @@ fn the_pool_feeds_by_itself_in_service_and_only_what_is_there() {
                     assert_eq!(cx.charge(Operation::Allocation(41)), Err(ChargeError::MemoryBudgetExhausted));
                     cx.charge(Operation::Allocation(40)).unwrap();
                 };
-                n.spawn(body).unwrap().join(cx).unwrap();
+                n.spawn(body).join(cx).unwrap();
                 let left = Budget { ops: 458, memory: 0, spawn_count: 9, channel_ops: 10, syscalls: 10 };
                 assert_eq!(n.pool(), left, "542 operations");
+                Ok(())
             })
             .unwrap();
         })
@@ -435,7 +443,8 @@ fn a_huge_allocation_is_answered_at_once() {
                 );
                 cx.charge(Operation::Allocation(1 << 60)).unwrap();
             });
-            child.unwrap().join(cx).unwrap();
+            child.join(cx).unwrap();
+            Ok(())
         })
         .unwrap();
     });
@@ -448,7 +457,7 @@ fn unlimited_is_never_used_up() {
         cx.charge(Operation::Allocation(u64::MAX - 1)).unwrap();
         cx.charge(Operation::FileIo).unwrap();
         cx.charge(Operation::ChannelRecv).unwrap();
-        cx.nursery(|n| n.task().budget(Budget::UNLIMITED).spawn(|_| ()).unwrap().join(cx).unwrap()).unwrap();
+        cx.nursery(|n| n.task().budget(Budget::UNLIMITED).spawn(|_| ()).join(cx)).unwrap();
         assert_eq!(cx.budget(), Budget::UNLIMITED);
     });
 }
@@ -471,8 +480,9 @@ fn a_task_gives_way_after_a_quantum_with_budget_left() {
                             order.lock().unwrap().push(name);
                         }
                     };
-                    drop(n.spawn(body).unwrap());
+                    drop(n.spawn(body));
                 }
+                Ok(())
             })
             .unwrap();
         })
@@ -496,8 +506,9 @@ fn an_endless_loop_that_checks_or_ticks_does_not_hold_its_worker() {
                         if ticks { ticker.tick().unwrap() } else { cx.check().unwrap() }
                     }
                 };
-                drop(n.task().budget(Budget::UNLIMITED).spawn(hog).unwrap());
-                drop(n.spawn(|_| stop.store(true, Ordering::Relaxed)).unwrap());
+                drop(n.task().budget(Budget::UNLIMITED).spawn(hog));
+                drop(n.spawn(|_| stop.store(true, Ordering::Relaxed)));
+                Ok(())
             })
             .unwrap();
         }

@@ -213,11 +213,11 @@ fn through_children(cx: &Cx) -> Result<u64, Failure> {
     let sum = cx.nursery(|nursery| {
         let children: Vec<_> = numbers
             .iter()
-            .map(|n| nursery.spawn(move |child| if child.is_cancelled() { 0 } else { n * 2 }).unwrap())
+            .map(|n| nursery.spawn(move |child| if child.is_cancelled() { 0 } else { n * 2 }))
             .collect();
-        let quiet = nursery.task().name("quiet").spawn(|_| 1).unwrap();
+        let quiet = nursery.task().name("quiet").spawn(|_| 1);
         let sum: u64 = children.into_iter().map(|child| child.join(cx).unwrap()).sum();
-        sum + quiet.join(cx).unwrap()
+        Ok(sum + quiet.join(cx).unwrap())
     })?;
     Ok(sum)
 }

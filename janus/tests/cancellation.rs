@@ -4,8 +4,8 @@ mod common;
 
 use common::{everywhere, moving, on, within};
 use janus::{
-    Budget, Cancelled, Cx, NurseryError, NurseryOptions, Recharge, RecvError, SendError, SpawnError,
-    TaskError, TaskState, Wait, channel,
+    Budget, Cancelled, Cx, NurseryOptions, Recharge, RecvError, SendError, SpawnError, TaskError, TaskState,
+    Wait, channel,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -25,7 +25,6 @@ fn interrupts(wait: Wait, body: fn(&Cx) -> bool) {
                     let child = n.task().budget(budget).spawn(|cx| {
                         saw.fetch_add(usize::from(body(cx)), Ordering::Relaxed);
                     });
-                    let child = child.unwrap();
                     let waits =
                         || rt.dump().tasks.iter().any(|task| task.id == child.id() && task.waits_for == wait);
                     common::until(cx, || {
@@ -35,9 +34,10 @@ fn interrupts(wait: Wait, body: fn(&Cx) -> bool) {
                     assert!(n.is_cancelled());
                     common::until(cx, || child.is_finished());
                     assert_eq!(child.state(), TaskState::Cancelled);
+                    Ok(())
                 })
             });
-            assert!(matches!(result.unwrap(), Err(NurseryError::Cancelled)));
+            assert!(matches!(result.unwrap(), Err(TaskError::Cancelled)));
             assert_eq!(saw.load(Ordering::Relaxed), 1, "the child saw it");
         }
     });
@@ -99,17 +99,19 @@ fn a_join_is_interrupted() {
         let result = cx.nursery(|n| {
             let child =
                 n.task().budget(Budget::ZERO.with(janus::Resource::Ops, 9)).spawn(|cx| cx.sleep(LONG));
-            drop(child.unwrap());
+            drop(child);
+            Ok(())
         });
-        matches!(result, Err(NurseryError::Cancelled))
+        matches!(result, Err(TaskError::Cancelled))
     });
     interrupts(Wait::Join, |cx| {
         let result = cx.nursery(|n| {
             let child =
                 n.task().budget(Budget::ZERO.with(janus::Resource::Ops, 9)).spawn(|cx| cx.sleep(LONG));
-            assert!(matches!(child.unwrap().join(cx), Err(TaskError::Cancelled)));
+            assert!(matches!(child.join(cx), Err(TaskError::Cancelled)));
+            Ok(())
         });
-        matches!(result, Err(NurseryError::Cancelled))
+        matches!(result, Err(TaskError::Cancelled))
     });
 }
 
@@ -121,10 +123,11 @@ fn cancellation_goes_down_through_nested_nurseries() {
         } else {
             let result = cx.nursery(|n| {
                 let body = |cx: &Cx| nest(cx, depth - 1, ended);
-                drop(n.task().budget(Budget::UNLIMITED).spawn(body).unwrap());
-                drop(n.task().budget(Budget::UNLIMITED).spawn(body).unwrap());
+                drop(n.task().budget(Budget::UNLIMITED).spawn(body));
+                drop(n.task().budget(Budget::UNLIMITED).spawn(body));
+                Ok(())
             });
-            assert!(matches!(result, Err(NurseryError::Cancelled)), "{result:?}");
+            assert!(matches!(result, Err(TaskError::Cancelled)), "{result:?}");
         }
         ended.fetch_add(1, Ordering::Relaxed);
     }
@@ -132,13 +135,14 @@ fn cancellation_goes_down_through_nested_nurseries() {
         let ended = AtomicUsize::new(0);
         let result = rt.run(|cx| {
             cx.nursery(|n| {
-                drop(n.task().budget(Budget::UNLIMITED).spawn(|cx| nest(cx, 4, &ended)).unwrap());
+                drop(n.task().budget(Budget::UNLIMITED).spawn(|cx| nest(cx, 4, &ended)));
                 let asleep = || rt.dump().tasks.iter().filter(|task| task.waits_for == Wait::Sleep).count();
                 common::until(cx, || asleep() >= 16);
                 n.cancel();
+                Ok(())
             })
         });
-        assert!(matches!(result.unwrap(), Err(NurseryError::Cancelled)));
+        assert!(matches!(result.unwrap(), Err(TaskError::Cancelled)));
         assert_eq!(ended.load(Ordering::Relaxed), 31);
     });
 }
@@ -148,18 +152,19 @@ fn a_child_that_is_cancelled_before_it_starts_never_runs() {
     on(1, |cx| {
         let ran = AtomicUsize::new(0);
         let result = cx.nursery(|n| {
-            let one = n.spawn(|_| ran.fetch_add(1, Ordering::Relaxed)).unwrap();
+            let one = n.spawn(|_| ran.fetch_add(1, Ordering::Relaxed));
             one.cancel();
             let error = one.join(cx).unwrap_err();
             assert!(matches!(error, TaskError::Cancelled) && error.code() == -1);
-            let others = [0; 3].map(|_| n.spawn(|_| ran.fetch_add(1, Ordering::Relaxed)).unwrap());
+            let others = [0; 3].map(|_| n.spawn(|_| ran.fetch_add(1, Ordering::Relaxed)));
             n.cancel();
             for other in others {
                 assert!(matches!(other.join(cx), Err(TaskError::Cancelled)));
             }
-            assert_eq!(n.spawn(|_| ()).map(drop), Err(SpawnError::Cancelled));
+            assert_eq!(n.try_spawn(|_| ()).map(drop), Err(SpawnError::Cancelled));
+            Ok(())
         });
-        assert!(matches!(result, Err(NurseryError::Cancelled)));
+        assert!(matches!(result, Err(TaskError::Cancelled)));
         assert_eq!(ran.load(Ordering::Relaxed), 0);
     });
 }
@@ -170,8 +175,8 @@ fn one_child_is_cancelled_and_the_others_are_not() {
         rt.run(|cx| {
             let (tx, rx) = channel::<u8>(0);
             cx.nursery(|n| {
-                let asleep = n.spawn(|cx| cx.sleep(LONG)).unwrap();
-                let other = n.spawn(move |cx| rx.recv(cx)).unwrap();
+                let asleep = n.spawn(|cx| cx.sleep(LONG));
+                let other = n.spawn(move |cx| rx.recv(cx));
                 common::until(cx, || {
                     asleep.state() == TaskState::Blocked && other.state() == TaskState::Blocked
                 });
@@ -179,6 +184,7 @@ fn one_child_is_cancelled_and_the_others_are_not() {
                 assert_eq!(asleep.join(cx).unwrap(), Err(Cancelled));
                 tx.send(cx, 4).unwrap();
                 assert_eq!(other.join(cx).unwrap(), Ok(4));
+                Ok(())
             })
             .unwrap();
         })
@@ -196,13 +202,13 @@ fn a_running_child_sees_it_at_its_next_check() {
                         cx.check()?;
                     }
                 });
-                let child = child.unwrap();
                 cx.yield_now().unwrap();
                 n.cancel();
                 assert!(matches!(child.join(cx), Err(TaskError::Cancelled)));
+                Ok(())
             })
         });
-        assert!(matches!(result.unwrap(), Err(NurseryError::Cancelled)));
+        assert!(matches!(result.unwrap(), Err(TaskError::Cancelled)));
     });
 }
 
@@ -221,7 +227,7 @@ fn a_cancel_at_any_moment_finds_the_child() {
                         started.store(1, Ordering::Release);
                         assert_eq!(rx.recv(cx), Err(RecvError::Cancelled));
                     };
-                    drop(n.spawn(child).unwrap());
+                    drop(n.spawn(child));
                     while started.load(Ordering::Acquire) == 0 && round % 8 != 0 {
                         cx.yield_now().unwrap();
                     }
@@ -229,8 +235,9 @@ fn a_cancel_at_any_moment_finds_the_child() {
                         std::hint::spin_loop();
                     }
                     n.cancel();
+                    Ok(())
                 });
-                assert!(matches!(result, Err(NurseryError::Cancelled)), "{result:?}");
+                assert!(matches!(result, Err(TaskError::Cancelled)), "{result:?}");
             }
         })
         .unwrap();

@@ -29,15 +29,17 @@ fn a_rendezvous_send_returns_when_the_message_is_received() {
                         tx.send(cx, 5).unwrap();
                         sent.store(true, Ordering::Release);
                     };
-                    let sender = inner.spawn(sender).unwrap();
+                    let sender = inner.spawn(sender);
                     common::until(cx, || sender.state() == TaskState::Blocked);
                     assert!(!sent.load(Ordering::Acquire));
                     assert_eq!(rx.recv(cx), Ok(5));
                     sender.join(cx).unwrap();
                     assert!(sent.load(Ordering::Acquire));
+                    Ok(())
                 });
                 sender.unwrap();
                 assert_eq!(n.live(), 0);
+                Ok(())
             })
             .unwrap();
         })
@@ -57,11 +59,11 @@ fn a_bounded_channel_takes_so_many_and_keeps_their_order() {
                 assert_eq!(tx.try_send(cx, 99), Err(SendError::Full(99)));
                 cx.nursery(|n| {
                     let tx = &tx;
-                    let more =
-                        n.spawn(move |cx| (capacity..100).for_each(|m| tx.send(cx, m).unwrap())).unwrap();
+                    let more = n.spawn(move |cx| (capacity..100).for_each(|m| tx.send(cx, m).unwrap()));
                     let received: Vec<usize> = (0..100).map(|_| rx.recv(cx).unwrap()).collect();
                     assert_eq!(received, (0..100).collect::<Vec<_>>());
                     more.join(cx).unwrap();
+                    Ok(())
                 })
                 .map_or_else(|error| panic!("{error}"), drop);
                 assert_eq!(rx.try_recv(cx), Err(RecvError::Empty));
@@ -78,13 +80,14 @@ fn waiting_senders_are_served_in_order() {
         cx.nursery(|n| {
             for number in 0..20 {
                 let tx = tx.clone();
-                let sender = n.spawn(move |cx| tx.send(cx, number).unwrap()).unwrap();
+                let sender = n.spawn(move |cx| tx.send(cx, number).unwrap());
                 common::until(cx, || sender.state() == TaskState::Blocked);
             }
             assert_eq!(
                 (0..20).map(|_| rx.recv(cx).unwrap()).collect::<Vec<_>>(),
                 (0..20).collect::<Vec<_>>()
             );
+            Ok(())
         })
         .unwrap();
     });
@@ -103,7 +106,7 @@ fn four_senders_and_four_receivers_pass_each_message_exactly_once_and_each_sende
                         let tx = tx.clone();
                         let body =
                             move |cx: &Cx| (0..EACH).for_each(|m| tx.send(cx, sender * EACH + m).unwrap());
-                        drop(n.spawn(body).unwrap());
+                        drop(n.spawn(body));
                         let (rx, seen) = (rx.clone(), &seen);
                         let body = move |cx: &Cx| {
                             let mut last = [None; 4];
@@ -114,9 +117,10 @@ fn four_senders_and_four_receivers_pass_each_message_exactly_once_and_each_sende
                                 *of = Some(message);
                             }
                         };
-                        drop(n.spawn(body).unwrap());
+                        drop(n.spawn(body));
                     }
                     drop((tx, rx));
+                    Ok(())
                 })
                 .unwrap();
             })
@@ -144,11 +148,11 @@ fn receivers_get_what_is_left_and_then_the_end() {
             let ends = cx.nursery(|n| {
                 let waiters = [0; 3].map(|_| {
                     let rx = rx.clone();
-                    n.spawn(move |cx| rx.recv(cx)).unwrap()
+                    n.spawn(move |cx| rx.recv(cx))
                 });
                 common::until(cx, || waiters.iter().all(|waiter| waiter.state() == TaskState::Blocked));
                 drop(tx);
-                waiters.map(|waiter| waiter.join(cx).unwrap())
+                Ok(waiters.map(|waiter| waiter.join(cx).unwrap()))
             });
             assert_eq!(ends.unwrap(), [Err(RecvError::Closed); 3]);
         })
@@ -169,10 +173,10 @@ fn senders_get_their_messages_back_and_unread_ones_are_dropped() {
                 let (tx, tally) = (&tx, &tally);
                 let waiting =
                     n.spawn(move |cx| matches!(tx.send(cx, tally.token()), Err(SendError::Closed(_))));
-                let waiting = waiting.unwrap();
                 common::until(cx, || waiting.state() == TaskState::Blocked);
                 drop(rx);
                 assert!(waiting.join(cx).unwrap());
+                Ok(())
             })
             .map_or_else(|error| panic!("{error}"), drop);
             assert!(matches!(tx.send(cx, tally.token()), Err(SendError::Closed(_))));
@@ -194,9 +198,10 @@ fn a_timed_receive_ends_or_succeeds() {
             assert!(cx.now() - before >= SHORT);
             assert_eq!(rx.recv_timeout(cx, Duration::ZERO), Err(RecvError::Empty));
             cx.nursery(|n| {
-                let sender = n.spawn(|cx| tx.send(cx, 3)).unwrap();
+                let sender = n.spawn(|cx| tx.send(cx, 3));
                 assert_eq!(rx.recv_timeout(cx, LONG), Ok(3));
                 assert_eq!(sender.join(cx).unwrap(), Ok(()));
+                Ok(())
             })
             .unwrap();
         })
@@ -279,14 +284,15 @@ fn a_waiting_select_is_served_closed_or_timed_out() {
                     );
                     recv.into_result()
                 };
-                let served = n.spawn(wait).unwrap();
+                let served = n.spawn(wait);
                 common::until(cx, || served.state() == TaskState::Blocked);
                 tx.send(cx, 6).unwrap();
                 assert_eq!(served.join(cx).unwrap(), Ok(6));
-                let closed = n.spawn(wait).unwrap();
+                let closed = n.spawn(wait);
                 common::until(cx, || closed.state() == TaskState::Blocked);
                 drop(tx);
                 assert_eq!(closed.join(cx).unwrap(), Err(RecvError::Closed));
+                Ok(())
             })
             .map_or_else(|error| panic!("{error}"), drop);
         })
@@ -316,7 +322,7 @@ fn two_arms_of_one_channel_and_selects_on_both_sides() {
                             sent.lock().unwrap().push(number);
                         }
                     };
-                    drop(n.spawn(send).unwrap());
+                    drop(n.spawn(send));
                     let (rx_a, rx_b) = (rx_a.clone(), rx_b.clone());
                     let receive = move |cx: &Cx| loop {
                         let (mut a, mut b) = (rx_a.arm(), rx_b.arm());
@@ -328,9 +334,10 @@ fn two_arms_of_one_channel_and_selects_on_both_sides() {
                             Err(error) => break assert_eq!(error, RecvError::Closed),
                         }
                     };
-                    drop(n.spawn(receive).unwrap());
+                    drop(n.spawn(receive));
                 }
                 drop((tx_a, tx_b, rx_a, rx_b));
+                Ok(())
             })
             .unwrap();
             let (mut sent, mut got) = (sent.into_inner().unwrap(), got.into_inner().unwrap());
@@ -386,7 +393,7 @@ fn no_message_is_lost_when_senders_and_receivers_are_cancelled() {
                                 Err(_) => break back.fetch_add(1, Ordering::Relaxed),
                             };
                         };
-                        drop(n.spawn(send).unwrap());
+                        drop(n.spawn(send));
                         let rx = rx.clone();
                         let receive = move |cx: &Cx| loop {
                             let result = match task {
@@ -404,10 +411,11 @@ fn no_message_is_lost_when_senders_and_receivers_are_cancelled() {
                                 Err(_) => {}
                             }
                         };
-                        drop(n.spawn(receive).unwrap());
+                        drop(n.spawn(receive));
                     }
                     cx.sleep(Duration::from_micros(u64::from(round * 3))).unwrap();
                     n.cancel();
+                    Ok(())
                 });
                 assert!(result.is_err());
                 let mut rest = 0;

@@ -1,8 +1,8 @@
 //! `janus::Charged` installed: what tasks allocate is charged to their memory, and credited when it is freed.
 
 use janus::{
-    Budget, ChargeError, Charged, Config, Cx, NurseryError, NurseryOptions, Profile, Recharge, Resource,
-    Runtime, RuntimeError, SpawnError, TaskError, channel,
+    Budget, ChargeError, Charged, Config, Cx, NurseryOptions, Profile, Recharge, Resource, Runtime,
+    RuntimeError, SpawnError, TaskError, channel,
 };
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::hint::black_box;
@@ -98,7 +98,8 @@ fn an_allocation_costs_one_operation() {
                 let fuelled = spent(&|| (0..10).for_each(|i| drop(black_box(Box::new(i)))));
                 (unfuelled, fuelled)
             });
-            assert_eq!(child.unwrap().join(cx).unwrap(), (1, 10));
+            assert_eq!(child.join(cx).unwrap(), (1, 10));
+            Ok(())
         })
         .unwrap();
     })
@@ -177,8 +178,9 @@ fn freed_by_another_task() {
                 assert_eq!(left(cx), before);
                 done.send(cx, ()).unwrap();
             });
-            owner.unwrap().join(cx).unwrap();
-            other.unwrap().join(cx).unwrap();
+            owner.join(cx).unwrap();
+            other.join(cx).unwrap();
+            Ok(())
         })
         .unwrap();
         assert_eq!(left(cx), start, "the children have dropped the channels");
@@ -193,11 +195,11 @@ fn results_are_credited_to_the_parent() {
         let start = left(cx);
         let (kept, unwanted) = cx
             .nursery(|n| {
-                let kept = n.spawn(|_| vec![1_u8; 100_000]).unwrap().join(cx).unwrap();
-                let unwanted = n.spawn(|_| vec![1_u8; 50_000]).unwrap();
+                let kept = n.spawn(|_| vec![1_u8; 100_000]).join(cx).unwrap();
+                let unwanted = n.spawn(|_| vec![1_u8; 50_000]);
                 drop(unwanted);
                 assert_eq!(kept.len(), 100_000);
-                (kept, ())
+                Ok((kept, ()))
             })
             .unwrap();
         assert_eq!(left(cx), start - 100_000, "the child has ended, its result lives");
@@ -208,12 +210,12 @@ fn results_are_credited_to_the_parent() {
         let kept = cx
             .nursery_with(NurseryOptions::new().pool(pool), |n| {
                 assert_eq!(left(cx), start - (1 << 20));
-                let kept = n.spawn(|_| vec![1_u8; 100_000]).unwrap().join(cx).unwrap();
-                let short = n.spawn(|_| vec![1_u8; 30_000]).unwrap().join(cx).unwrap();
+                let kept = n.spawn(|_| vec![1_u8; 100_000]).join(cx).unwrap();
+                let short = n.spawn(|_| vec![1_u8; 30_000]).join(cx).unwrap();
                 assert_eq!(n.pool().memory, (1 << 20) - 130_000);
                 drop(short);
                 assert_eq!(n.pool().memory, (1 << 20) - 100_000, "the pool is open: it is credited");
-                kept
+                Ok(kept)
             })
             .unwrap();
         assert_eq!(left(cx), start - 100_000);
@@ -234,11 +236,11 @@ fn credits_climb_the_chain() {
                 let child = n.task().children(5).budget(budget(1 << 20)).spawn(|cx| {
                     let pool = Budget { spawn_count: 2, ..budget(400 * KIB) }.with(Resource::Ops, 100_000);
                     cx.nursery_with(NurseryOptions::new().pool(pool), |n| {
-                        n.spawn(|_| vec![3_u8; 77_000]).unwrap().join(cx).unwrap()
+                        Ok(n.spawn(|_| vec![3_u8; 77_000]).join(cx).unwrap())
                     })
                     .unwrap()
                 });
-                child.unwrap().join(cx).unwrap()
+                Ok(child.join(cx).unwrap())
             })
             .unwrap();
         assert_eq!(left(cx), start - 77_000);
@@ -282,11 +284,11 @@ fn freed_by_a_foreign_thread() {
         assert_eq!(left(cx), start, "the task lives");
         cx.nursery_with(NurseryOptions::new().pool(Budget { memory: 1 << 20, ..Budget::UNLIMITED }), |n| {
             let [second, third, last] =
-                n.spawn(|_| [40_000, 30_000, 20_000].map(|size| vec![2_u8; size])).unwrap().join(cx).unwrap();
+                n.spawn(|_| [40_000, 30_000, 20_000].map(|size| vec![2_u8; size])).join(cx).unwrap();
             assert_eq!(n.pool().memory, (1 << 20) - 90_000);
             pass(second, 2);
             assert_eq!(n.pool().memory, (1 << 20) - 50_000, "the task has ended, its nursery is open");
-            (third, last)
+            Ok((third, last))
         })
         .map(|(third, last)| {
             assert_eq!(left(cx), start - 50_000);
@@ -311,11 +313,12 @@ fn leak_and_respawn_exhausts_the_pool() {
             for round in 1..=10 {
                 let child =
                     n.task().budget(budget(10 * KIB)).spawn(|_| std::mem::forget(vec![1_u8; 10 * 1024]));
-                child.unwrap().join(cx).unwrap();
+                child.join(cx).unwrap();
                 assert_eq!(n.pool().memory, (100 - 10 * round) * KIB);
             }
-            let eleventh = n.task().budget(budget(1)).spawn(|_| ());
+            let eleventh = n.task().budget(budget(1)).try_spawn(|_| ());
             assert_eq!(eleventh.map(drop).unwrap_err(), SpawnError::MemoryBudgetExhausted);
+            Ok(())
         })
         .unwrap();
     })
@@ -338,7 +341,8 @@ fn the_pool_helps() {
                 assert!(!cx.is_cancelled());
                 large.len()
             });
-            assert_eq!(child.unwrap().join(cx).unwrap(), 1 << 20);
+            assert_eq!(child.join(cx).unwrap(), 1 << 20);
+            Ok(())
         })
         .unwrap();
         assert_eq!(left(cx), start, "an absurd question does not keep the pool");
@@ -370,9 +374,10 @@ fn an_overdraft_ends_at_the_next_check() {
                 went_on.store(cancelled, Ordering::Relaxed);
                 fits.len() + beyond.len()
             });
-            exceeded(child.unwrap().join(cx));
+            exceeded(child.join(cx));
+            Ok(())
         });
-        assert!(matches!(result, Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Memory)))));
+        assert!(matches!(result, Err(TaskError::BudgetExceeded(Resource::Memory))));
         assert!(dropped.load(Ordering::Relaxed) && went_on.load(Ordering::Relaxed));
         assert_eq!(left(cx), start, "an overdraft is neither kept nor given back");
     })
@@ -388,7 +393,7 @@ fn beyond_the_reserve_a_task_is_given_up_on_the_spot() {
         rt.run(|cx| {
             let start = left(cx);
             let rounds = AtomicU64::new(0);
-            let result = cx.nursery_with(manual(), |n| {
+            let result = cx.nursery_with(manual().keep_going(), |n| {
                 let sibling = n.task().budget(budget(100 * KIB)).spawn(|cx| {
                     for _ in 0..200 {
                         rounds.fetch_add(1, Ordering::Relaxed);
@@ -409,17 +414,18 @@ fn beyond_the_reserve_a_task_is_given_up_on_the_spot() {
                         }
                     }));
                 }
-                ends.into_iter().for_each(|end| exceeded(end.unwrap().join(cx)));
+                ends.into_iter().for_each(|end| exceeded(end.join(cx)));
                 // At once, and far beyond; also where the program would have coped.
                 let absurd = n.task().budget(budget(10 * KIB)).owned().spawn(move |_| {
                     let refused = Vec::<u8>::new().try_reserve_exact(1 << 40).is_err();
                     after.store(true, Ordering::Relaxed);
                     refused
                 });
-                exceeded(absurd.unwrap().join(cx));
-                sibling.unwrap().join(cx).unwrap();
+                exceeded(absurd.join(cx));
+                sibling.join(cx).unwrap();
+                Ok(())
             });
-            assert!(matches!(result, Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Memory)))));
+            assert!(matches!(result, Err(TaskError::BudgetExceeded(Resource::Memory))));
             assert!(!after.load(Ordering::Relaxed));
             assert_eq!(rounds.load(Ordering::Relaxed), 200);
             let lost = start - left(cx);
@@ -438,11 +444,11 @@ fn a_given_up_parent_waits_for_its_children() {
         let start = left(cx);
         static TURNS: AtomicU64 = AtomicU64::new(0);
         static ENDED: AtomicBool = AtomicBool::new(false);
-        let result = cx.nursery_with(manual(), |n| {
+        let result = cx.nursery_with(manual().keep_going(), |n| {
             let parent = n.task().children(4).budget(budget(200 * KIB)).owned().spawn(|cx| {
                 let local = AtomicU64::new(1);
                 let pool = Budget { memory: 50 * KIB, ops: 1_000_000, spawn_count: 2, ..Budget::ZERO };
-                let _ = cx.nursery_with(NurseryOptions::new().pool(pool), |n| {
+                let _ = cx.nursery_with(NurseryOptions::new().keep_going().pool(pool), |n| {
                     let child = n.spawn(|cx| {
                         while !cx.is_cancelled() {
                             TURNS.store(local.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
@@ -455,12 +461,14 @@ fn a_given_up_parent_waits_for_its_children() {
                         cx.yield_now().unwrap();
                     }
                     drop(black_box(vec![1_u8; 1 << 20]));
+                    Ok(())
                 });
             });
-            exceeded(parent.unwrap().join(cx));
+            exceeded(parent.join(cx));
             let turns = TURNS.load(Ordering::Relaxed);
             (0..100).for_each(|_| cx.yield_now().unwrap());
             assert_eq!(TURNS.load(Ordering::Relaxed), turns, "it runs on");
+            Ok(())
         });
         assert!(result.is_err());
         assert!(!ENDED.load(Ordering::Relaxed) && TURNS.load(Ordering::Relaxed) >= 9);
@@ -497,10 +505,11 @@ fn panics_under_a_tiny_budget() {
                 let child = n.task().budget(budget(memory)).spawn(move |_| -> u64 {
                     panic!("a task with {memory} bytes panicked, as it should");
                 });
-                let end = child.unwrap().join(cx);
+                let end = child.join(cx);
                 let budget = matches!(end, Err(TaskError::BudgetExceeded(Resource::Memory)));
                 let text = matches!(&end, Err(TaskError::Panicked(text)) if text.starts_with("a task with"));
                 assert!(budget || text, "{end:?}");
+                Ok(())
             });
             assert!(result.is_err());
             // While a task unwinds it is not stopped, whatever its destructors allocate.
@@ -517,11 +526,12 @@ fn panics_under_a_tiny_budget() {
                     let _greedy = Greedy(&dropped);
                     panic!("with a greedy destructor");
                 });
-                exceeded(child.unwrap().join(cx));
+                exceeded(child.join(cx));
+                Ok(())
             });
             assert!(result.is_err());
             assert_eq!(dropped.load(Ordering::Relaxed), 1);
-            let calm = cx.nursery(|n| n.spawn(|_| std::thread::panicking()).unwrap().join(cx).unwrap());
+            let calm = cx.nursery(|n| n.spawn(|_| std::thread::panicking()).join(cx));
             assert!(!calm.unwrap());
         }
         assert_eq!(left(cx), start);
@@ -574,12 +584,13 @@ fn stress() {
                                 cx.check().unwrap();
                             }
                         });
-                        drop(child.unwrap());
+                        drop(child);
                     }
                     while n.live() > 8 {
                         cx.yield_now().unwrap();
                     }
                 }
+                Ok(())
             })
             .unwrap();
             shelf.iter().for_each(|place| drop(place.lock().unwrap().take()));

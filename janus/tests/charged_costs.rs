@@ -37,9 +37,10 @@ fn the_runtime_pays_for_itself() {
                         black_box(&large);
                         [i; 20]
                     });
-                    drop(child.unwrap());
+                    drop(child);
                     assert!(start - cx.budget().memory <= i + 1);
                 }
+                Ok(())
             })
             .unwrap();
             assert_eq!(cx.budget().memory, start);
@@ -77,7 +78,8 @@ fn credits_race_with_ends() {
                 round += 1;
                 let pool = Budget { memory: 1 << 20, ..Budget::UNLIMITED };
                 cx.nursery_with(NurseryOptions::new().pool(pool), |n| {
-                    drop(n.spawn(|_| *slot.lock().unwrap() = Some(vec![1; 1000])).unwrap());
+                    drop(n.spawn(|_| *slot.lock().unwrap() = Some(vec![1; 1000])));
+                    Ok(())
                 })
                 .unwrap();
                 while freed.load(Ordering::Acquire) < round && Instant::now() < end {
@@ -128,20 +130,19 @@ fn costs() {
     runtime(8 << 20)
         .run(|cx| {
             least("freed by another", 1000, || {
-                drop(cx.nursery(|n| n.spawn(many).unwrap().join(cx).unwrap()).unwrap());
+                drop(cx.nursery(|n| n.spawn(many).join(cx)).unwrap());
             });
             least("freed by itself", 1000, || {
-                cx.nursery(|n| n.spawn(|cx| drop(many(cx))).unwrap().join(cx).unwrap()).unwrap();
+                cx.nursery(|n| n.spawn(|cx| drop(many(cx))).join(cx)).unwrap();
             });
             least("spawn, one pair, join", 1000, || {
                 for _ in 0..1000 {
-                    cx.nursery(|n| n.spawn(|_| drop(black_box(Box::new(1_u64)))).unwrap().join(cx).unwrap())
-                        .unwrap();
+                    cx.nursery(|n| n.spawn(|_| drop(black_box(Box::new(1_u64)))).join(cx)).unwrap();
                 }
             });
             least("spawn, join", 1000, || {
                 for _ in 0..1000 {
-                    cx.nursery(|n| n.spawn(|_| ()).unwrap().join(cx).unwrap()).unwrap();
+                    cx.nursery(|n| n.spawn(|_| ()).join(cx)).unwrap();
                 }
             });
         })

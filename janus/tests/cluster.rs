@@ -116,12 +116,13 @@ fn three(
         let [a, b, c] = ["a", "b", "c"].map(|name| plan.actor(Child::new(name), obey));
         let mut end = None;
         let _ = cx.nursery(|n| {
-            let tree = plan.start(cx, n).unwrap();
+            let tree = plan.start(cx, n);
             // All are there when the last answers.
             assert_eq!(ping(cx, &c), Ok(1));
             body(cx, [&a, &b, &c]);
             tree.cancel();
             end = Some(tree.join(cx));
+            Ok(())
         });
         end.expect("the body ran")
     });
@@ -194,7 +195,7 @@ fn j_14_exits_have_reasons() {
                         let child = Child::new("it").restart(restart).budget(budget);
                         let it = plan.owned_actor(child, obey);
                         let _ = cx.nursery(|n| {
-                            let tree = plan.start(cx, n).unwrap();
+                            let tree = plan.start(cx, n);
                             common::until(cx, || it.is_running());
                             let monitor = it.monitor().unwrap();
                             cast(cx, &it, way());
@@ -215,6 +216,7 @@ fn j_14_exits_have_reasons() {
                             tree.cancel();
                             let end = tree.join(cx).unwrap();
                             assert!(again || end == End::Finished || end == End::Stopped);
+                            Ok(())
                         });
                     }
                 }
@@ -262,7 +264,10 @@ fn j_14_a_crash_loop_ends_at_the_intensity() {
                         Err(format!("crash {}", starts.fetch_add(1, Ordering::Relaxed)).into())
                     });
                 let mut end = None;
-                let _ = cx.nursery(|n| end = Some(plan.start(cx, n).unwrap().join(cx)));
+                let _ = cx.nursery(|n| {
+                    end = Some(plan.start(cx, n).join(cx));
+                    Ok(())
+                });
                 assert!(!quiet.is_running());
                 assert_eq!(ping(cx, &quiet), Err(CallError::Gone));
                 end.unwrap()
@@ -294,7 +299,10 @@ fn j_14_the_default_intensity_is_three_in_five_seconds() {
                     if again { Err("again".to_string()) } else { Ok(()) }
                 });
                 let mut end = None;
-                let _ = cx.nursery(|n| end = Some(plan.start(cx, n).unwrap().join(cx)));
+                let _ = cx.nursery(|n| {
+                    end = Some(plan.start(cx, n).join(cx));
+                    Ok(())
+                });
                 end.unwrap()
             });
             (starts.into_inner(), end.unwrap())
@@ -352,7 +360,7 @@ fn j_14_giving_up_escalates() {
             upper.supervisor(Child::new("sub"), lower);
             let mut end = None;
             let _ = cx.nursery(|n| {
-                let tree = upper.start(cx, n).unwrap();
+                let tree = upper.start(cx, n);
                 // The mailboxes of the whole tree are open, before any of it has run.
                 assert_eq!(ping(cx, &mad), Ok(1));
                 for crash in 0..4 {
@@ -364,6 +372,7 @@ fn j_14_giving_up_escalates() {
                     cast(cx, &mad, Do::Panic);
                 }
                 end = Some(tree.join(cx));
+                Ok(())
             });
             end.unwrap()
         });
@@ -397,7 +406,7 @@ fn j_14_budgets_run_out_and_are_recharged() {
             let neighbour = plan.actor(Child::new("n"), obey);
             let mut end = None;
             let _ = cx.nursery(|n| {
-                let tree = plan.start(cx, n).unwrap();
+                let tree = plan.start(cx, n);
                 assert!(ping(cx, &hog).is_ok());
                 cast(cx, &hog, Do::Spin);
                 assert_eq!(ping(cx, &neighbour), Ok(1));
@@ -405,6 +414,7 @@ fn j_14_budgets_run_out_and_are_recharged() {
                 assert!(ping(cx, &hog).is_ok());
                 cast(cx, &hog, Do::Spin);
                 end = Some(tree.join(cx));
+                Ok(())
             });
             end.unwrap()
         });
@@ -425,9 +435,10 @@ fn j_14_a_recharged_actor_misses_nothing() {
             let it = plan.actor(child, obey);
             let mut got = Vec::new();
             let _ = cx.nursery(|n| {
-                let tree = plan.start(cx, n).unwrap();
+                let tree = plan.start(cx, n);
                 got = (0..100).map(|_| ping(cx, &it)).collect();
                 tree.cancel();
+                Ok(())
             });
             got
         });
@@ -457,7 +468,7 @@ fn j_14_a_flood_meets_back_pressure() {
                 };
                 let sink = plan.actor(Child::new("sink").mailbox(room), take);
                 let _ = cx.nursery(|n| {
-                    let tree = plan.start(cx, n).unwrap();
+                    let tree = plan.start(cx, n);
                     common::until(cx, || sink.is_running());
                     for message in 0..1_000 {
                         sink.cast(cx, message).unwrap();
@@ -465,6 +476,7 @@ fn j_14_a_flood_meets_back_pressure() {
                     }
                     common::until(cx, || seen.lock().unwrap().len() == 1_000);
                     tree.cancel();
+                    Ok(())
                 });
                 assert_eq!(*seen.lock().unwrap(), (0..1_000).collect::<Vec<_>>());
                 // What is in the mailbox, what the sender just put there, and the one in hand.
@@ -484,7 +496,7 @@ fn j_14_a_full_mailbox_refuses() {
                 let it = plan.actor(Child::new("it").mailbox(3), obey);
                 assert!(matches!(it.try_cast(cx, Do::Fail), Err(SendError::Closed(_))), "not started yet");
                 let _ = cx.nursery(|n| {
-                    let tree = plan.start(cx, n).unwrap();
+                    let tree = plan.start(cx, n);
                     assert_eq!(ping(cx, &it), Ok(1));
                     cast(cx, &it, Do::Nap(LONG));
                     common::until(cx, || it.try_cast(cx, Do::Return).is_err());
@@ -498,6 +510,7 @@ fn j_14_a_full_mailbox_refuses() {
                     tree.cancel();
                     assert_eq!(tree.join(cx).unwrap(), End::Stopped);
                     assert_eq!(ping(cx, &it), Err(CallError::Gone));
+                    Ok(())
                 });
             })
             .unwrap();
@@ -527,7 +540,7 @@ fn j_14_questions_without_an_answer() {
                 });
                 let ask = |number: u32, time| it.call(cx, time, |reply| (number, reply));
                 let _ = cx.nursery(|n| {
-                    let tree = plan.start(cx, n).unwrap();
+                    let tree = plan.start(cx, n);
                     common::until(cx, || it.is_running());
                     assert_eq!(ask(7, LONG), Ok(7));
                     assert_eq!(ask(0, LONG), Err(CallError::Unanswered));
@@ -537,6 +550,7 @@ fn j_14_questions_without_an_answer() {
                     // The late answer goes nowhere, and the next question gets its own.
                     assert_eq!(ask(9, LONG), Ok(9));
                     tree.cancel();
+                    Ok(())
                 });
             })
             .unwrap();
@@ -557,9 +571,9 @@ fn linked(runtime: &Runtime, end: fn() -> Do, tell_left: bool) -> (String, Strin
             obey(cx, inbox)
         });
         let _ = cx.nursery(|n| {
-            let right = right.start(cx, n).unwrap();
+            let right = right.start(cx, n);
             assert_eq!(ping(cx, &r), Ok(1));
-            let left = left.start(cx, n).unwrap();
+            let left = left.start(cx, n);
             assert_eq!(ping(cx, &l), Ok(1));
             let (told, other) = if tell_left { (&l, &r) } else { (&r, &l) };
             let (monitor, others) = (told.monitor().unwrap(), other.monitor().unwrap());
@@ -577,6 +591,7 @@ fn linked(runtime: &Runtime, end: fn() -> Do, tell_left: bool) -> (String, Strin
             right.cancel();
             left.join(cx).unwrap();
             right.join(cx).unwrap();
+            Ok(())
         });
     });
     ran.unwrap();
@@ -613,7 +628,7 @@ fn j_14_links_end_with_an_incarnation() {
                 obey(cx, inbox)
             });
             let _ = cx.nursery(|n| {
-                let tree = plan.start(cx, n).unwrap();
+                let tree = plan.start(cx, n);
                 assert_eq!((ping(cx, &l), ping(cx, &r)), (Ok(1), Ok(1)));
                 // A normal end: the other one does not know of it.
                 cast(cx, &l, Do::Return);
@@ -623,6 +638,7 @@ fn j_14_links_end_with_an_incarnation() {
                 common::until(cx, || log.text().contains("+r2"));
                 assert_eq!((ping(cx, &l), ping(cx, &r)), (Ok(2), Ok(1)));
                 tree.cancel();
+                Ok(())
             });
         });
         ran.unwrap();
@@ -640,7 +656,7 @@ fn j_14_what_does_not_run_is_not_watched() {
                 let it = plan.actor(Child::new("it").restart(Restart::Temporary), obey);
                 assert_eq!(it.monitor().unwrap_err(), LinkError::NotRunning);
                 let _ = cx.nursery(|n| {
-                    let tree = plan.start(cx, n).unwrap();
+                    let tree = plan.start(cx, n);
                     assert_eq!(ping(cx, &it), Ok(1));
                     let monitors: Vec<_> = (0..256).map(|_| it.monitor().unwrap()).collect();
                     assert_eq!(it.monitor().unwrap_err(), LinkError::TooMany);
@@ -655,6 +671,7 @@ fn j_14_what_does_not_run_is_not_watched() {
                         assert!(!matches!(none, Ok(Some(_))), "told twice");
                     }
                     assert_eq!(tree.join(cx).unwrap(), End::Finished);
+                    Ok(())
                 });
             })
             .unwrap();
@@ -681,7 +698,7 @@ fn j_14_no_actor_outlives_its_supervisor() {
                     };
                     let actors = ["a", "b", "c"].map(|name| plan.actor(Child::new(name), body));
                     let _ = cx.nursery(|n| {
-                        let tree = plan.start(cx, n).unwrap();
+                        let tree = plan.start(cx, n);
                         // That the last answers does not mean that the first has begun.
                         for actor in &actors {
                             assert_eq!(ping(cx, actor), Ok(1));
@@ -696,14 +713,16 @@ fn j_14_no_actor_outlives_its_supervisor() {
                         for actor in &actors {
                             assert_eq!(ping(cx, actor), Err(CallError::Gone));
                         }
+                        Ok(())
                     });
                     assert_eq!(started.load(Ordering::Acquire), 3);
                     // The same plan can be run again, by the same addresses.
                     let _ = cx.nursery(|n| {
-                        let tree = plan.start(cx, n).unwrap();
+                        let tree = plan.start(cx, n);
                         assert_eq!(ping(cx, &actors[2]), Ok(1));
                         tree.cancel();
                         let _ = tree.join(cx);
+                        Ok(())
                     });
                     tally.assert_even();
                 })
@@ -724,15 +743,16 @@ fn j_14_a_supervisor_needs_the_right_to_spawn() {
                 let mut plan = Plan::new(Strategy::OneForOne);
                 let _ = plan.actor(Child::new("it"), obey);
                 let _ = cx.nursery(|n| {
-                    let without = n.task().children(9).spawn(|cx| plan.run(cx)).unwrap().join(cx).unwrap();
+                    let without = n.task().children(9).spawn(|cx| plan.run(cx)).join(cx).unwrap();
                     assert!(matches!(
                         without.unwrap_err().exit,
                         Exit::NotStarted(janus::SpawnError::NoCapability)
                     ));
                     let none = n.task().grant_spawn(cx.cap_spawn().unwrap()).spawn(|cx| plan.run(cx));
-                    let none = none.unwrap().join(cx).unwrap();
+                    let none = none.join(cx).unwrap();
                     let spent = janus::SpawnError::SpawnBudgetExhausted;
                     assert!(matches!(none.unwrap_err().exit, Exit::NotStarted(error) if error == spent));
+                    Ok(())
                 });
             })
             .unwrap();

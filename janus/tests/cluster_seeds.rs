@@ -106,10 +106,11 @@ fn run(seed: u64, strategy: Strategy) -> Ran {
         }
         let mut end = None;
         let _ = cx.nursery(|n| {
-            let tree = plan.start(cx, n).unwrap();
+            let tree = plan.start(cx, n);
             let _ = cx.sleep(Duration::from_millis(mix(seed, 77) % 100_000));
             tree.cancel();
             end = Some(tree.join(cx).map_err(|_| "gave up"));
+            Ok(())
         });
         end.unwrap()
     });

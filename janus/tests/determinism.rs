@@ -29,20 +29,21 @@ fn workload(cx: &Cx, log: &Log) {
                     tx.send(cx, u64::from(who) * 10 + step).unwrap();
                 }
             };
-            drop(n.spawn(worker).unwrap());
+            drop(n.spawn(worker));
         }
         drop(tx);
         let nested = move |cx: &Cx| {
             cx.nursery(|n| {
                 let child = n.task().budget(Budget { ops: 50, ..Budget::ZERO });
-                let child = child.spawn(move |cx| (0..20).for_each(|_| cx.check().unwrap())).unwrap();
+                let child = child.spawn(move |cx| (0..20).for_each(|_| cx.check().unwrap()));
                 child.join(cx).unwrap();
                 note(20, cx.id().get());
+                Ok(())
             })
             .unwrap();
             quick.send(cx, 77).unwrap();
         };
-        drop(n.task().children(1).spawn(nested).unwrap());
+        drop(n.task().children(1).spawn(nested));
         let chooser = move |cx: &Cx| {
             loop {
                 let (mut a, mut b) = (rx.arm(), slow.arm());
@@ -56,21 +57,17 @@ fn workload(cx: &Cx, log: &Log) {
                 }
             }
         };
-        drop(n.spawn(chooser).unwrap());
+        drop(n.spawn(chooser));
         let spent = n.task().budget(Budget { ops: 5, ..Budget::ZERO });
-        drop(
-            spent
-                .spawn(move |cx| {
-                    while cx.check().is_ok() {
-                        note(40, cx.budget().ops)
-                    }
-                })
-                .unwrap(),
-        );
-        let cancelled =
-            n.spawn(move |cx| note(50, u64::from(cx.sleep(Duration::from_secs(9)).is_err()))).unwrap();
+        drop(spent.spawn(move |cx| {
+            while cx.check().is_ok() {
+                note(40, cx.budget().ops)
+            }
+        }));
+        let cancelled = n.spawn(move |cx| note(50, u64::from(cx.sleep(Duration::from_secs(9)).is_err())));
         cx.yield_now().unwrap();
         cancelled.cancel();
+        Ok(())
     });
     note(60, u64::from(end.is_err()));
 }
@@ -161,8 +158,9 @@ fn an_hour_passes_at_once_and_exactly() {
                             cx.sleep(HOUR * hours).unwrap();
                             order.lock().unwrap().push((hours, cx.now()));
                         };
-                        drop(n.spawn(sleeper).unwrap());
+                        drop(n.spawn(sleeper));
                     }
+                    Ok(())
                 })
                 .unwrap();
                 let order = order.into_inner().unwrap();
@@ -190,8 +188,9 @@ fn withdraw(workers: usize, seed: u64) -> (i64, Order) {
                         refused.fetch_add(1, Ordering::Relaxed);
                     }
                 };
-                drop(n.spawn(task).unwrap());
+                drop(n.spawn(task));
             }
+            Ok(())
         })
         .unwrap();
     })
@@ -229,7 +228,7 @@ fn pinned_workload(cx: &Cx) {
                     cx.yield_now().unwrap();
                 }
             };
-            drop(n.spawn(sender).unwrap());
+            n.spawn(sender);
         }
         drop(tx);
         let receiver = |cx: &Cx| {
@@ -237,7 +236,8 @@ fn pinned_workload(cx: &Cx) {
                 (0..50).for_each(|_| cx.check().unwrap());
             }
         };
-        drop(n.spawn(receiver).unwrap());
+        n.spawn(receiver);
+        Ok(())
     })
     .unwrap();
 }

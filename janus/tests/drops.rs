@@ -84,9 +84,10 @@ fn closures_and_results_that_are_used() {
                 drop(body);
                 Sized { _token: tally.token(), pad: P::make() }
             });
-            let result = child.unwrap().join(cx).unwrap();
+            let result = child.join(cx).unwrap();
             assert!(result.pad.whole());
             assert_eq!((tally.made(), tally.dropped()), (2, 1));
+            Ok(())
         })
         .unwrap();
         assert_eq!(tally.made(), 2);
@@ -111,7 +112,7 @@ fn results_that_nobody_wants() {
         cx.nursery(|n| {
             for early in [true, false] {
                 let tally = &tally;
-                let child = n.spawn(move |_| Sized { _token: tally.token(), pad: P::make() }).unwrap();
+                let child = n.spawn(move |_| Sized { _token: tally.token(), pad: P::make() });
                 if early {
                     drop(child);
                 } else {
@@ -119,6 +120,7 @@ fn results_that_nobody_wants() {
                     drop(child);
                 }
             }
+            Ok(())
         })
         .unwrap();
         assert_eq!(tally.made(), 2);
@@ -142,12 +144,13 @@ fn closures_that_never_run() {
         let result = cx.nursery(|n| {
             for _ in 0..3 {
                 let body = Sized { _token: tally.token(), pad: P::make() };
-                drop(n.spawn(move |_| assert!(body.pad.whole())).unwrap());
+                drop(n.spawn(move |_| assert!(body.pad.whole())));
             }
             n.cancel();
             // Refused.
             let body = Sized { _token: tally.token(), pad: P::make() };
-            assert_eq!(n.spawn(move |_| assert!(body.pad.whole())).map(drop), Err(SpawnError::Cancelled));
+            assert_eq!(n.try_spawn(move |_| assert!(body.pad.whole())).map(drop), Err(SpawnError::Cancelled));
+            Ok(())
         });
         assert!(result.is_err());
         assert_eq!(tally.made(), 4);
@@ -167,10 +170,10 @@ fn closures_that_never_run() {
 fn closures_of_tasks_that_panic_or_are_cancelled_or_spent() {
     fn ended<P: Pad>(cx: &Cx) {
         let tally = Tally::default();
-        let result = cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |n| {
+        let result = cx.nursery_with(NurseryOptions::new().keep_going().recharge(Recharge::Manual), |n| {
             let body = || Sized { _token: tally.token(), pad: P::make() };
             let (one, two, three) = (body(), body(), body());
-            drop(n.spawn(move |_| assert!(!one.pad.whole(), "on purpose")).unwrap());
+            drop(n.spawn(move |_| assert!(!one.pad.whole(), "on purpose")));
             let asleep = n.spawn(move |cx| {
                 let two = two;
                 let end = cx.sleep(std::time::Duration::from_secs(3600));
@@ -178,7 +181,6 @@ fn closures_of_tasks_that_panic_or_are_cancelled_or_spent() {
                 // A result that is made after the cancellation is dropped with its handle.
                 two
             });
-            let asleep = asleep.unwrap();
             common::until(cx, || asleep.state() == TaskState::Blocked);
             asleep.cancel();
             // The result of a task that ran out of its budget is not taken.
@@ -186,7 +188,8 @@ fn closures_of_tasks_that_panic_or_are_cancelled_or_spent() {
                 while cx.check().is_ok() {}
                 three
             });
-            drop(spent.unwrap());
+            drop(spent);
+            Ok(())
         });
         assert!(result.is_err());
         assert_eq!(tally.made(), 3);
@@ -210,7 +213,7 @@ fn handles_and_ends_that_race() {
             for round in 0..500_usize {
                 let _ = cx.nursery(|n| {
                     let (body, tally) = (tally.token(), &tally);
-                    let child = n.spawn(move |_| (body, tally.token())).unwrap();
+                    let child = n.spawn(move |_| (body, tally.token()));
                     for _ in 0..round % 7 {
                         std::hint::spin_loop();
                     }
@@ -222,6 +225,7 @@ fn handles_and_ends_that_race() {
                             drop(child);
                         }
                     }
+                    Ok(())
                 });
             }
         })
@@ -255,12 +259,16 @@ fn destructors_that_panic(rt: &Runtime) {
     let drops = AtomicUsize::new(0);
     rt.run(|cx| {
         // A result that nobody wants, a closure that never runs, a payload.
-        let _ = cx.nursery(|n| drop(n.spawn(|_| PanicsOnDrop(&drops)).unwrap()));
+        let _ = cx.nursery(|n| {
+            drop(n.spawn(|_| PanicsOnDrop(&drops)));
+            Ok(())
+        });
         let _ = cx.nursery(|n| {
             let body = PanicsOnDrop(&drops);
-            let child = n.spawn(move |_| std::mem::forget(body)).unwrap();
+            let child = n.spawn(move |_| std::mem::forget(body));
             child.cancel();
             let _ = child.join(cx);
+            Ok(())
         });
     })
     .unwrap();
@@ -285,8 +293,9 @@ fn the_conversion_of_an_error_may_panic() {
     everywhere(|rt| {
         let result = rt.run(|cx| {
             cx.nursery(|n| {
-                let child = n.spawn_try(|_| -> Result<(), Unconvertible> { Err(Unconvertible) }).unwrap();
+                let child = n.spawn_try(|_| -> Result<(), Unconvertible> { Err(Unconvertible) });
                 assert!(matches!(child.join(cx), Err(TaskError::Panicked(_))));
+                Ok(())
             })
         });
         assert!(result.unwrap().is_err());
@@ -306,7 +315,10 @@ impl Drop for Restless<'_> {
         let _ = cx.yield_now();
         assert!(rx.recv(cx).is_err());
         assert_eq!(cx.sleep(std::time::Duration::from_secs(3600)), Err(Cancelled));
-        let nursery = cx.nursery(|n| drop(n.spawn(|_| ())));
+        let nursery = cx.nursery(|n| {
+            drop(n.spawn(|_| ()));
+            Ok(())
+        });
         assert!(nursery.is_err());
         self.1.store(true, Ordering::Relaxed);
     }
@@ -317,18 +329,19 @@ fn a_task_that_unwinds_keeps_its_worker() {
     // The count of panics is the thread's. If others ran meanwhile, a panic of theirs would end the process.
     on(1, |cx| {
         let unwound = AtomicBool::new(false);
-        let result = cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |n| {
+        let result = cx.nursery_with(NurseryOptions::new().keep_going().recharge(Recharge::Manual), |n| {
             for _ in 0..3 {
-                drop(n.spawn(|_| panic!("a bystander")).unwrap());
+                drop(n.spawn(|_| panic!("a bystander")));
             }
             let restless = n.task().budget(Budget { ops: 2000, ..Budget::UNLIMITED }).spawn(|cx| {
                 let _restless = Restless(cx, &unwound);
                 panic!("unwinding");
             });
-            drop(restless.unwrap());
+            drop(restless);
             for _ in 0..3 {
-                drop(n.spawn(|_| panic!("a bystander")).unwrap());
+                drop(n.spawn(|_| panic!("a bystander")));
             }
+            Ok(())
         });
         assert!(result.is_err());
         assert!(unwound.load(Ordering::Relaxed));

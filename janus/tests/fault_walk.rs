@@ -62,6 +62,12 @@ fn strikes(fault: Fault, count: usize) -> bool {
         && !HAPPENED.swap(true, Ordering::Relaxed)
 }
 
+/// Calls `body` with the context of the task that runs here, if one does.
+fn in_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
+    // SAFETY: an allocator, a comparison and a hook are given no context.
+    unsafe { with_task(body) }
+}
+
 /// Counts what tasks allocate, and has one of their allocations be a large one.
 struct Faulty(Charged);
 
@@ -70,7 +76,7 @@ static ALLOC: Faulty = Faulty(Charged::new());
 
 impl Faulty {
     fn count(&self) {
-        if !COUNTING.load(Ordering::Relaxed) || with_task(|_| ()).is_none() {
+        if !COUNTING.load(Ordering::Relaxed) || in_task(|_| ()).is_none() {
             return;
         }
         let count = ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -128,7 +134,7 @@ fn frame() {
         black_box(without_end(0));
     }
     if strikes(Fault::OverflowSeen, count) {
-        with_task(|cx| cx.ensure_stack(usize::MAX));
+        in_task(|cx| cx.ensure_stack(usize::MAX));
     }
 }
 
@@ -313,10 +319,11 @@ fn step(
                 });
                 // It is waited for here, or where the nursery ends.
                 if number.is_multiple_of(2) {
-                    let _ = child.map(|child| child.join(cx));
+                    let _ = child.join(cx);
                 } else {
                     drop(child);
                 }
+                Ok(())
             });
             // Whatever became of the child, this is whole, or nobody gets here.
             part.sum();
@@ -341,9 +348,8 @@ fn step(
                         }
                     }
                 };
-                let children = (n.spawn(send), n.spawn(receive));
-                let (Ok(send), Ok(receive)) = children else { return false };
-                send.join(cx).is_ok_and(|sent| sent) && receive.join(cx).is_ok()
+                let (send, receive) = (n.spawn(send), n.spawn(receive));
+                Ok(send.join(cx).is_ok_and(|sent| sent) && receive.join(cx).is_ok())
             });
             if !ended.is_ok_and(|well| well) {
                 return Err(Stopped);
@@ -386,8 +392,9 @@ fn play(rt: &Runtime, seed: u64, fault: Fault, at: usize) -> Result<Option<u64>,
                 COUNTING.store(false, Ordering::Relaxed);
                 end
             });
-            end = Some(task.unwrap().join(cx));
+            end = Some(task.join(cx));
             COUNTING.store(false, Ordering::Relaxed);
+            Ok(())
         })
     });
     // The nursery fails as its child does; the task that opened it goes on.
@@ -401,7 +408,7 @@ fn play(rt: &Runtime, seed: u64, fault: Fault, at: usize) -> Result<Option<u64>,
 fn hush() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |what| {
-        if with_task(|_| ()).is_none() {
+        if in_task(|_| ()).is_none() {
             loud(what);
         }
     }));
@@ -479,7 +486,8 @@ fn everybody_borrows_here() {
                 let mut random = Random(1);
                 (0..24).try_for_each(|_| step(cx, lent, shared, &mut random, 0)).is_ok()
             };
-            drop(n.task().name("borrower").budget(BUDGET).spawn(body));
+            n.task().name("borrower").budget(BUDGET).spawn(body);
+            Ok(())
         })
     });
     COUNTING.store(false, Ordering::Relaxed);

@@ -95,12 +95,12 @@ fn j_13_pipes_wait_for_their_other_end() {
                     reader.read_to_end(cx, &mut all).unwrap();
                     all.len()
                 });
-                let reader = reader.unwrap();
                 until(cx, || reader.state() == TaskState::Blocked);
                 // More than a pipe holds.
                 writer.write_all(cx, &vec![1; 300_000]).unwrap();
                 drop(writer);
                 assert_eq!(reader.join(cx).unwrap(), 300_000);
+                Ok(())
             })
             .unwrap();
             let (reader, writer) = pipe(cx).unwrap();
@@ -129,7 +129,6 @@ fn j_13_a_pipe_with_a_name_is_no_regular_file() {
                     assert_eq!(&word, b"hello");
                     file.read(cx, &mut word)
                 });
-                let opener = opener.unwrap();
                 until(cx, || opener.state() == TaskState::Blocked);
                 let options = std::fs::OpenOptions::new().write(true).clone();
                 let writer = File::open_with(cx, path, &options).unwrap();
@@ -139,6 +138,7 @@ fn j_13_a_pipe_with_a_name_is_no_regular_file() {
                 opener.cancel();
                 let error = opener.join(cx).unwrap().unwrap_err();
                 assert_eq!(IoError::of(&error), Some(IoError::Cancelled));
+                Ok(())
             })
             .unwrap();
         })
@@ -154,9 +154,7 @@ fn j_13_blocking_calls_block_their_thread_only() {
             let start = Instant::now();
             cx.nursery(|n| {
                 let calls: Vec<_> = (0..8)
-                    .map(|_| {
-                        n.spawn(move |cx| unblock(cx, move || std::thread::sleep(pause)).unwrap()).unwrap()
-                    })
+                    .map(|_| n.spawn(move |cx| unblock(cx, move || std::thread::sleep(pause)).unwrap()))
                     .collect();
                 // This task runs meanwhile.
                 cx.sleep(Duration::from_millis(1)).unwrap();
@@ -164,6 +162,7 @@ fn j_13_blocking_calls_block_their_thread_only() {
                 for call in calls {
                     call.join(cx).unwrap();
                 }
+                Ok(())
             })
             .unwrap();
             assert!(start.elapsed() >= pause);
@@ -189,8 +188,9 @@ fn j_13_the_pool_is_bounded_and_calls_wait_their_turn() {
                         std::thread::sleep(Duration::from_millis(1));
                         counters.0.fetch_sub(1, Ordering::AcqRel);
                     };
-                    drop(n.spawn(move |cx| unblock(cx, call).unwrap()).unwrap());
+                    drop(n.spawn(move |cx| unblock(cx, call).unwrap()));
                 }
+                Ok(())
             })
             .unwrap();
         })
@@ -207,22 +207,22 @@ fn j_13_a_call_that_panics_is_the_tasks_panic_and_a_cancelled_one_never_begins()
         let begun: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
         rt.run(|cx| {
             cx.nursery(|n| {
-                let first =
-                    n.spawn(|cx| unblock(cx, || std::thread::sleep(Duration::from_millis(50)))).unwrap();
+                let first = n.spawn(|cx| unblock(cx, || std::thread::sleep(Duration::from_millis(50))));
                 until(cx, || first.state() == TaskState::Blocked);
-                let second = n.spawn(|cx| unblock(cx, || begun.fetch_add(1, Ordering::AcqRel))).unwrap();
+                let second = n.spawn(|cx| unblock(cx, || begun.fetch_add(1, Ordering::AcqRel)));
                 until(cx, || second.state() == TaskState::Blocked);
                 second.cancel();
                 let error = second.join(cx).unwrap().unwrap_err();
                 assert_eq!(IoError::of(&error), Some(IoError::Cancelled));
                 first.join(cx).unwrap().unwrap();
+                Ok(())
             })
             .unwrap();
             unblock(cx, || ()).unwrap();
             assert_eq!(begun.load(Ordering::Acquire), 0);
             let failed = cx.nursery(|n| {
-                let broken = n.spawn(|cx| unblock(cx, || panic!("no paper"))).unwrap();
-                format!("{}", broken.join(cx).unwrap_err())
+                let broken = n.spawn(|cx| unblock(cx, || panic!("no paper")));
+                Ok(format!("{}", broken.join(cx).unwrap_err()))
             });
             assert!(failed.is_err());
         })
@@ -245,7 +245,8 @@ fn j_13_file_calls_are_charged() {
                     file.sync_data(cx).unwrap();
                     100 - cx.budget().syscalls
                 });
-                assert_eq!(task.unwrap().join(cx).unwrap(), 3);
+                assert_eq!(task.join(cx).unwrap(), 3);
+                Ok(())
             })
             .unwrap();
         })

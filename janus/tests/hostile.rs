@@ -4,7 +4,7 @@ mod common;
 
 use common::within;
 use janus::{
-    Budget, Config, NurseryError, RecvError, Resource, Runtime, Selected, StackClass, TaskError, channel,
+    Budget, Config, NurseryOptions, RecvError, Resource, Runtime, Selected, StackClass, TaskError, channel,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn an_arm_used_twice_drops_its_result_before_the_locks() {
                 let mut arm = first.arm();
                 assert!(to_first.send(cx, Bomb(true)).is_ok());
                 assert_eq!(cx.select(&mut [&mut arm], None), Ok(Selected::Arm(0)));
-                drop(nursery.spawn(move |cx| to_first.send(cx, Bomb(false)).is_ok()).unwrap());
+                drop(nursery.spawn(move |cx| to_first.send(cx, Bomb(false)).is_ok()));
                 let select = std::panic::AssertUnwindSafe(|| {
                     let mut other = Box::new(second.arm());
                     let _ = cx.select(&mut [&mut arm, &mut *other], None);
@@ -43,7 +43,7 @@ fn an_arm_used_twice_drops_its_result_before_the_locks() {
                 let panic = std::panic::catch_unwind(select);
                 std::mem::forget(panic);
                 // Nobody receives: the arm that is gone is in no list.
-                to_second.try_send(cx, Bomb(false)).is_err()
+                Ok(to_second.try_send(cx, Bomb(false)).is_err())
             })
         });
         assert!(full.unwrap().unwrap());
@@ -56,7 +56,7 @@ fn an_arm_that_has_sent_is_not_chosen_again() {
         let got = roomy(1).run(|cx| {
             cx.nursery(|nursery| {
                 let (sender, receiver) = channel::<u32>(0);
-                let other = nursery.spawn(move |cx| (receiver.recv(cx), receiver.recv(cx))).unwrap();
+                let other = nursery.spawn(move |cx| (receiver.recv(cx), receiver.recv(cx)));
                 cx.yield_now().unwrap();
                 let mut arm = sender.arm(7);
                 assert_eq!(cx.select(&mut [&mut arm], None), Ok(Selected::Arm(0)));
@@ -64,7 +64,7 @@ fn an_arm_that_has_sent_is_not_chosen_again() {
                 assert_eq!(again, Ok(Selected::Timeout));
                 assert!(arm.into_result().is_ok());
                 drop(sender);
-                other.join(cx).unwrap()
+                Ok(other.join(cx).unwrap())
             })
         });
         assert_eq!(got.unwrap().unwrap(), (Ok(7), Err(RecvError::Closed)));
@@ -74,15 +74,24 @@ fn an_arm_that_has_sent_is_not_chosen_again() {
 #[test]
 fn payloads_that_panic_end_with_their_task() {
     within(|| {
-        roomy(1).run(|cx| cx.nursery(|n| drop(n.spawn(|_| Bomb(true)).unwrap()))).unwrap().unwrap();
+        roomy(1)
+            .run(|cx| {
+                cx.nursery(|n| {
+                    drop(n.spawn(|_| Bomb(true)));
+                    Ok(())
+                })
+            })
+            .unwrap()
+            .unwrap();
         let cancelled = roomy(1).run(|cx| {
             cx.nursery(|nursery| {
                 let bomb = Bomb(true);
-                drop(nursery.spawn(move |_| drop(bomb)).unwrap());
+                drop(nursery.spawn(move |_| drop(bomb)));
                 nursery.cancel();
+                Ok(())
             })
         });
-        assert!(matches!(cancelled, Ok(Err(NurseryError::Cancelled))));
+        assert!(matches!(cancelled, Ok(Err(TaskError::Cancelled))));
     });
 }
 
@@ -116,13 +125,14 @@ fn an_error_that_nobody_keeps_is_dropped_by_its_task() {
         // SAFETY: no task here keeps anything of its thread over a suspension.
         let runtime = unsafe { Runtime::new(Config::new().workers(1)) }.unwrap();
         let ended = runtime.run(|cx| {
-            cx.nursery(|nursery| {
-                drop(nursery.spawn_try(|_| Err::<(), _>(Deep(1))).unwrap());
+            cx.nursery_with(NurseryOptions::new().keep_going(), |nursery| {
+                drop(nursery.spawn_try(|_| Err::<(), _>(Deep(1))));
                 cx.yield_now().unwrap();
-                drop(nursery.task().owned().spawn_try(|_| Err::<(), _>(Deep(2))).unwrap());
+                drop(nursery.task().owned().spawn_try(|_| Err::<(), _>(Deep(2))));
+                Ok(())
             })
         });
-        assert!(matches!(ended, Ok(Err(NurseryError::Child(TaskError::Failed(_))))));
+        assert!(matches!(ended, Ok(Err(TaskError::Failed(_)))));
     });
 }
 
@@ -132,13 +142,11 @@ fn who_joins_a_child_whose_exact_budget_is_spent_learns_it() {
         let ended = roomy(2).run(|cx| {
             cx.nursery(|nursery| {
                 let exact = nursery.task().budget(Budget { ops: 1000, ..Budget::ZERO });
-                exact.spawn(|cx| while cx.check().is_ok() {}).unwrap().join(cx)
+                Ok(exact.spawn(|cx| while cx.check().is_ok() {}).join(cx))
             })
         });
         let spent = TaskError::BudgetExceeded(Resource::Ops);
-        assert!(
-            matches!(ended, Ok(Err(NurseryError::Child(error))) if error.to_string() == spent.to_string())
-        );
+        assert!(matches!(ended, Ok(Err(error)) if error.to_string() == spent.to_string()));
     });
 }
 
@@ -150,9 +158,9 @@ fn a_child_makes_no_budget_for_a_parent_that_may_not() {
             cx.nursery(|nursery| {
                 let child = nursery.task().budget(exact).spawn(|cx| {
                     let grandchild = |cx: &janus::Cx| cx.cap_budget(Budget::UNLIMITED).is_err();
-                    cx.nursery(|inner| inner.spawn(grandchild).unwrap().join(cx)).unwrap().unwrap()
+                    cx.nursery(|inner| Ok(inner.spawn(grandchild).join(cx))).unwrap().unwrap()
                 });
-                child.unwrap().join(cx).unwrap()
+                Ok(child.join(cx).unwrap())
             })
         });
         assert!(refused.unwrap().unwrap());
@@ -165,15 +173,14 @@ fn the_right_to_spawn_is_not_made_by_a_recharge() {
         let refused = roomy(2).run(|cx| {
             cx.nursery(|nursery| {
                 let child = nursery.task().children(3).spawn(|cx| {
-                    let body = |inner: &janus::Scope<'_, '_>| inner.pool().spawn_count;
+                    let body = |inner: &janus::Scope<'_, '_>| Ok(inner.pool().spawn_count);
                     let before = cx.nursery(body).unwrap();
                     let thousand = Budget { spawn_count: 1000, ..Budget::ZERO };
-                    let refused = cx
-                        .nursery(|inner| inner.spawn(|_| ()).unwrap().recharge(&thousand).is_err())
-                        .unwrap();
+                    let refused =
+                        cx.nursery(|inner| Ok(inner.spawn(|_| ()).recharge(&thousand).is_err())).unwrap();
                     refused && cx.budget().spawn_count <= before
                 });
-                child.unwrap().join(cx).unwrap()
+                Ok(child.join(cx).unwrap())
             })
         });
         assert!(refused.unwrap().unwrap());
@@ -196,10 +203,11 @@ fn short_loops_are_stopped_too() {
                         }
                     }
                 });
-                drop(loops.unwrap());
+                drop(loops);
+                Ok(())
             })
         });
-        assert!(matches!(ended, Ok(Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Ops))))));
+        assert!(matches!(ended, Ok(Err(TaskError::BudgetExceeded(Resource::Ops)))));
     });
 }
 
@@ -212,7 +220,7 @@ fn two_stuck_workers_with_a_task_each_are_both_relieved() {
             .run(|cx| {
                 cx.nursery(|nursery| {
                     let third = |_: &janus::Cx| std::thread::sleep(Duration::from_millis(100));
-                    drop(nursery.spawn(third).unwrap());
+                    drop(nursery.spawn(third));
                     for done in &done {
                         let ready = &ready;
                         let stuck = move |cx: &janus::Cx| {
@@ -222,15 +230,17 @@ fn two_stuck_workers_with_a_task_each_are_both_relieved() {
                                     std::thread::sleep(Duration::from_micros(100));
                                 }
                                 std::thread::sleep(Duration::from_millis(20));
-                                drop(inner.spawn(|_| done.store(true, Ordering::SeqCst)).unwrap());
+                                drop(inner.spawn(|_| done.store(true, Ordering::SeqCst)));
                                 while !done.load(Ordering::SeqCst) {
                                     std::thread::sleep(Duration::from_micros(100));
                                 }
+                                Ok(())
                             })
                             .unwrap();
                         };
-                        drop(nursery.task().children(1).spawn(stuck).unwrap());
+                        drop(nursery.task().children(1).spawn(stuck));
                     }
+                    Ok(())
                 })
             })
             .unwrap()

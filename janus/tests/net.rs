@@ -26,12 +26,12 @@ fn listen(cx: &Cx) -> (TcpListener, SocketAddr) {
 fn pair(cx: &Cx) -> (TcpStream, TcpStream) {
     let (listener, address) = listen(cx);
     cx.nursery(|n| {
-        let client = n.spawn(move |cx| TcpStream::connect(cx, address).unwrap()).unwrap();
+        let client = n.spawn(move |cx| TcpStream::connect(cx, address).unwrap());
         let (server, peer) = listener.accept(cx).unwrap();
         let client = client.join(cx).unwrap();
         assert_eq!(client.local_addr().unwrap(), peer);
         assert_eq!(server.local_addr().unwrap(), client.peer_addr().unwrap());
-        (server, client)
+        Ok((server, client))
     })
     .unwrap()
 }
@@ -61,8 +61,9 @@ fn j_13_an_echo_server_serves_many_clients() {
                     cx.nursery(|n| {
                         for _ in 0..50 {
                             let (stream, _) = listener.accept(cx).unwrap();
-                            drop(n.spawn(move |cx| echo(cx, &stream).unwrap()).unwrap());
+                            drop(n.spawn(move |cx| echo(cx, &stream).unwrap()));
                         }
+                        Ok(())
                     })
                     .unwrap();
                 });
@@ -78,13 +79,14 @@ fn j_13_an_echo_server_serves_many_clients() {
                                 assert_eq!(got, sent);
                             }
                         };
-                        n.spawn(client).unwrap()
+                        n.spawn(client)
                     })
                     .collect();
                 for client in clients {
                     client.join(cx).unwrap();
                 }
-                server.unwrap().join(cx).unwrap();
+                server.join(cx).unwrap();
+                Ok(())
             })
             .unwrap();
         })
@@ -132,7 +134,6 @@ fn j_13_a_writer_waits_for_a_slow_reader_and_the_worker_does_not() {
                     server.write_all(cx, &block).unwrap();
                     server.shutdown(Shutdown::Write).unwrap();
                 });
-                let writer = writer.unwrap();
                 // It has filled what the kernel keeps, and waits; this task runs.
                 until(cx, || writer.state() == TaskState::Blocked);
                 cx.sleep(SHORT).unwrap();
@@ -150,6 +151,7 @@ fn j_13_a_writer_waits_for_a_slow_reader_and_the_worker_does_not() {
                 }
                 assert_eq!(total, BYTES);
                 writer.join(cx).unwrap();
+                Ok(())
             })
             .unwrap();
         })
@@ -176,12 +178,12 @@ fn j_13_two_tasks_read_and_write_one_stream() {
                     }
                     sum
                 });
-                let reader = reader.unwrap();
                 for number in 0..2000_u64 {
                     client.write_all(cx, &number.to_le_bytes()).unwrap();
                 }
                 client.shutdown(Shutdown::Write).unwrap();
                 assert_eq!(reader.join(cx).unwrap(), 1999 * 1000);
+                Ok(())
             })
             .unwrap();
         })
@@ -211,10 +213,10 @@ fn j_13_cancellation_ends_every_wait_in_flight() {
             let started = Instant::now();
             for wait in waits {
                 let outcome = cx.nursery(|n| {
-                    let task = n.spawn(move |cx| wait(cx)).unwrap();
+                    let task = n.spawn(move |cx| wait(cx));
                     until(cx, || rt.dump().tasks.iter().any(|task| task.waits_for == Wait::Io));
                     task.cancel();
-                    task.join(cx).unwrap()
+                    Ok(task.join(cx).unwrap())
                 });
                 let error = outcome.unwrap().unwrap_err();
                 assert_eq!(IoError::of(&error), Some(IoError::Cancelled), "{error}");
@@ -240,7 +242,7 @@ fn j_13_a_cancelled_read_loses_no_bytes() {
             for round in 0..300_u32 {
                 let outcome = cx.nursery(|n| {
                     let server = &server;
-                    let reader = n.spawn(move |cx| server.read(cx, &mut [0; 8])).unwrap();
+                    let reader = n.spawn(move |cx| server.read(cx, &mut [0; 8]));
                     for _ in 0..round % 4 {
                         cx.yield_now().unwrap();
                     }
@@ -251,7 +253,7 @@ fn j_13_a_cancelled_read_loses_no_bytes() {
                     client.write_all(cx, &[round as u8]).unwrap();
                     sent += 1;
                     reader.cancel();
-                    reader.join(cx)
+                    Ok(reader.join(cx))
                 });
                 // Cancelled before it ran, while it waited, or not in time.
                 match outcome {
@@ -322,7 +324,8 @@ fn j_13_every_call_is_charged_to_syscalls_and_ops() {
                         let after = cx.budget();
                         (before.syscalls - after.syscalls, before.ops - after.ops)
                     });
-                assert_eq!(spent.unwrap().join(cx).unwrap(), (11, 11));
+                assert_eq!(spent.join(cx).unwrap(), (11, 11));
+                Ok(())
             })
             .unwrap();
             // Who has none left stops, and is recharged.
@@ -332,12 +335,12 @@ fn j_13_every_call_is_charged_to_syscalls_and_ops() {
                 let two = Budget { ops: 1000, syscalls: 2, ..Budget::ZERO };
                 let task =
                     n.task().budget(two).spawn(move |cx| (0..4).all(|_| client.write(cx, b"x").is_ok()));
-                let task = task.unwrap();
                 until(cx, || task.state() == TaskState::BudgetExhausted);
                 task.recharge(&Budget::ZERO.with(Resource::Syscalls, 2)).unwrap();
                 assert!(task.join(cx).unwrap());
                 let mut four = [0; 4];
                 server.read_exact(cx, &mut four).unwrap();
+                Ok(())
             })
             .unwrap();
         })
@@ -411,6 +414,7 @@ fn j_13_datagrams() {
                 assert_eq!(one.recv_from(cx, &mut buffer).unwrap(), (2, there));
                 assert_eq!(&buffer, b"pi");
                 assert_eq!(one.recv(cx, &mut buffer).unwrap(), 0);
+                Ok(())
             })
             .unwrap();
             one.set_read_timeout(Some(SHORT)).unwrap();
@@ -443,7 +447,8 @@ fn j_13_unix_sockets() {
                 stream.read_to_end(cx, &mut heard).unwrap();
                 stream.write_all(cx, &heard).unwrap();
                 drop(stream);
-                assert_eq!(client.unwrap().join(cx).unwrap(), b"by name");
+                assert_eq!(client.join(cx).unwrap(), b"by name");
+                Ok(())
             })
             .unwrap();
             assert_eq!(
@@ -485,8 +490,9 @@ fn j_13_io_goes_on_beside_a_task_that_never_waits() {
                 }
                 let each = start.elapsed() / 50;
                 client.shutdown(Shutdown::Both).unwrap();
-                hog.unwrap().cancel();
+                hog.cancel();
                 assert!(each < Duration::from_millis(50), "{each:?} a round beside a hog");
+                Ok(())
             })
             .unwrap();
         })

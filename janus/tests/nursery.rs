@@ -3,10 +3,7 @@
 mod common;
 
 use common::{everywhere, moving, on, within};
-use janus::{
-    Budget, Cx, NurseryError, NurseryOptions, Recharge, RuntimeError, SpawnError, TaskError, TaskState,
-    channel,
-};
+use janus::{Budget, Cx, NurseryOptions, Recharge, RuntimeError, SpawnError, TaskError, TaskState, channel};
 use std::error::Error;
 use std::fmt;
 use std::sync::Mutex;
@@ -36,10 +33,9 @@ fn children_borrow_from_the_scope_and_results_come_by_their_handles() {
                         counter.fetch_add(1, Ordering::Relaxed);
                         chunk.iter().sum::<u64>()
                     })
-                    .unwrap()
                 });
                 let handles: Vec<_> = chunks.collect();
-                handles.into_iter().map(|handle| handle.join(cx).unwrap()).collect::<Vec<u64>>()
+                Ok(handles.into_iter().map(|handle| handle.join(cx).unwrap()).collect::<Vec<u64>>())
             })
             .unwrap()
         });
@@ -60,8 +56,9 @@ fn a_nursery_ends_only_after_all_its_children() {
                             (0..3).for_each(|_| cx.yield_now().unwrap());
                             done.fetch_add(1, Ordering::Relaxed);
                         };
-                        drop(n.spawn(body).unwrap());
+                        drop(n.spawn(body));
                     }
+                    Ok(())
                 })
                 .unwrap();
                 assert_eq!(done.load(Ordering::Relaxed), 50);
@@ -75,20 +72,21 @@ fn a_nursery_ends_only_after_all_its_children() {
 fn the_first_error_is_the_nurserys_and_the_others_go_on() {
     on(2, |cx| {
         let done = AtomicUsize::new(0);
-        let result = cx.nursery(|n| {
+        let result = cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
             let (tx, rx) = channel::<()>(0);
-            let first = n.spawn_try(|_| -> Result<(), Sour> { Err(Sour(1)) }).unwrap();
+            let first = n.spawn_try(|_| -> Result<(), Sour> { Err(Sour(1)) });
             let first = first.join(cx).unwrap_err();
             // The handle gets the error, and the nursery too.
             let TaskError::Failed(error) = first else { panic!("{first}") };
             assert_eq!(error.downcast_ref::<Sour>(), Some(&Sour(1)));
-            drop(n.spawn_try(|_| -> Result<(), Sour> { Err(Sour(2)) }).unwrap());
-            drop(n.spawn(|_| panic!("on purpose")).unwrap());
-            drop(n.spawn(move |cx| rx.recv(cx).map(|()| done.fetch_add(1, Ordering::Relaxed))).unwrap());
+            drop(n.spawn_try(|_| -> Result<(), Sour> { Err(Sour(2)) }));
+            drop(n.spawn(|_| panic!("on purpose")));
+            drop(n.spawn(move |cx| rx.recv(cx).map(|()| done.fetch_add(1, Ordering::Relaxed))));
             tx.send(cx, ()).unwrap();
+            Ok(())
         });
         match result {
-            Err(NurseryError::Child(TaskError::Failed(error))) => {
+            Err(TaskError::Failed(error)) => {
                 assert_eq!(error.downcast_ref::<Sour>(), Some(&Sour(1)));
             }
             other => panic!("{other:?}"),
@@ -100,10 +98,10 @@ fn the_first_error_is_the_nurserys_and_the_others_go_on() {
 fn a_panic_is_caught_and_its_message_kept() {
     everywhere(|rt| {
         rt.run(|cx| {
-            let result = cx.nursery(|n| {
-                let text = n.spawn(|_| -> u8 { panic!("plain text") }).unwrap();
-                let formatted = n.spawn(|_| -> u8 { panic!("number {}", 7) }).unwrap();
-                let other = n.spawn(|_| -> u8 { std::panic::panic_any(42_u32) }).unwrap();
+            let result = cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
+                let text = n.spawn(|_| -> u8 { panic!("plain text") });
+                let formatted = n.spawn(|_| -> u8 { panic!("number {}", 7) });
+                let other = n.spawn(|_| -> u8 { std::panic::panic_any(42_u32) });
                 for (handle, message) in [(text, "plain text"), (formatted, "number 7")] {
                     let error = handle.join(cx).unwrap_err();
                     assert!(matches!(&error, TaskError::Panicked(m) if m == message), "{error}");
@@ -111,9 +109,9 @@ fn a_panic_is_caught_and_its_message_kept() {
                 }
                 assert!(matches!(other.join(cx), Err(TaskError::Panicked(_))));
                 // The workers are as before.
-                n.spawn(|_| 5).unwrap().join(cx).unwrap()
+                Ok(n.spawn(|_| 5).join(cx).unwrap())
             });
-            assert!(matches!(result, Err(NurseryError::Child(TaskError::Panicked(_)))), "{result:?}");
+            assert!(matches!(result, Err(TaskError::Panicked(_))), "{result:?}");
         })
         .unwrap();
         let error = rt.run(|_| panic!("main")).unwrap_err();
@@ -127,17 +125,17 @@ fn a_panic_of_the_body_cancels_the_children_and_goes_on_after_they_ended() {
     everywhere(|rt| {
         let ended = AtomicUsize::new(0);
         let error = rt.run(|cx| {
-            let _ = cx.nursery(|n| {
+            let _: Result<(), _> = cx.nursery(|n| {
                 for _ in 0..5 {
                     let body = |cx: &Cx| {
                         let end = cx.sleep(std::time::Duration::from_secs(3600));
                         assert!(end.is_err());
                         ended.fetch_add(1, Ordering::Relaxed);
                     };
-                    let child = n.spawn(body).unwrap();
+                    let child = n.spawn(body);
                     common::until(cx, || child.state() == TaskState::Blocked);
                 }
-                panic!("the body");
+                panic!("the body")
             });
             unreachable!("the panic goes on");
         });
@@ -152,23 +150,24 @@ fn cancel_on_error_ends_the_siblings() {
     everywhere(|rt| {
         let result = rt.run(|cx| {
             let cancelled = AtomicUsize::new(0);
-            let result = cx.nursery_with(NurseryOptions::new().cancel_on_error(), |n| {
+            let result = cx.nursery_with(NurseryOptions::new(), |n| {
                 for _ in 0..5 {
                     let wait = |cx: &Cx| {
                         let end = cx.sleep(std::time::Duration::from_secs(3600));
                         cancelled.fetch_add(usize::from(end.is_err()), Ordering::Relaxed);
                     };
-                    let child = n.spawn(wait).unwrap();
+                    let child = n.spawn(wait);
                     common::until(cx, || child.state() == TaskState::Blocked);
                 }
-                drop(n.spawn_try(|_| -> Result<(), Sour> { Err(Sour(3)) }).unwrap());
+                drop(n.spawn_try(|_| -> Result<(), Sour> { Err(Sour(3)) }));
+                Ok(())
             });
             (result, cancelled.load(Ordering::Relaxed))
         });
         let (result, cancelled) = result.unwrap();
         assert_eq!(cancelled, 5);
         assert!(
-            matches!(&result, Err(NurseryError::Child(TaskError::Failed(e))) if e.downcast_ref() == Some(&Sour(3))),
+            matches!(&result, Err(TaskError::Failed(e)) if e.downcast_ref() == Some(&Sour(3))),
             "{result:?}"
         );
     });
@@ -184,14 +183,15 @@ fn after_the_body_no_child_is_taken() {
                 let late = move |cx: &Cx| {
                     // The body ends meanwhile: the only way to spawn late is out of a child.
                     loop {
-                        match n.spawn(|_| ()) {
+                        match n.try_spawn(|_| ()) {
                             Ok(_) => cx.yield_now().unwrap(),
                             Err(error) => break *refused.lock().unwrap() = Some(error),
                         }
                     }
                 };
                 let endless = Budget { spawn_count: 1, ..Budget::UNLIMITED };
-                drop(n.task().budget(endless).spawn(late).unwrap());
+                drop(n.task().budget(endless).spawn(late));
+                Ok(())
             })
             .unwrap();
         })
@@ -208,8 +208,8 @@ fn nurseries_nest() {
         }
         cx.nursery(|n| {
             let child = |cx: &Cx| tree(cx, depth - 1);
-            let children = [0; 3].map(|_| n.task().budget(Budget::UNLIMITED).spawn(child).unwrap());
-            children.into_iter().map(|child| child.join(cx).unwrap()).sum()
+            let children = [0; 3].map(|_| n.task().budget(Budget::UNLIMITED).spawn(child));
+            Ok(children.into_iter().map(|child| child.join(cx).unwrap()).sum())
         })
         .unwrap()
     }
@@ -220,8 +220,15 @@ fn nurseries_nest() {
 fn an_inner_error_is_the_inner_nurserys_alone() {
     on(2, |cx| {
         cx.nursery(|n| {
-            let inner = |cx: &Cx| cx.nursery(|n| drop(n.spawn(|_| panic!("inner")).unwrap())).is_err();
-            assert!(n.task().children(1).spawn(inner).unwrap().join(cx).unwrap());
+            let inner = |cx: &Cx| {
+                cx.nursery(|n| {
+                    drop(n.spawn(|_| panic!("inner")));
+                    Ok(())
+                })
+                .is_err()
+            };
+            assert!(n.task().children(1).spawn(inner).join(cx).unwrap());
+            Ok(())
         })
         .unwrap();
     });
@@ -232,7 +239,7 @@ fn spawn_errors_are_typed_and_change_nothing() {
     on(1, |cx| {
         let pool = Budget { ops: 100, memory: 100, spawn_count: 3, channel_ops: 10, syscalls: 10 };
         cx.nursery_with(NurseryOptions::new().pool(pool).recharge(Recharge::Manual), |n| {
-            let ask = |budget: Budget| n.task().budget(budget).spawn(|_| ()).map(drop);
+            let ask = |budget: Budget| n.task().budget(budget).try_spawn(|_| ()).map(drop);
             let cases = [
                 (Budget { ops: 101, ..Budget::ZERO }, SpawnError::PoolExhausted(janus::Resource::Ops)),
                 (Budget { memory: 101, ..Budget::ZERO }, SpawnError::MemoryBudgetExhausted),
@@ -253,6 +260,7 @@ fn spawn_errors_are_typed_and_change_nothing() {
             }
             n.cancel();
             assert_eq!(ask(Budget::ZERO), Err(SpawnError::Cancelled));
+            Ok(())
         })
         .unwrap_err();
     });
@@ -266,20 +274,21 @@ fn a_panicking_worker_is_replaced_and_no_task_is_lost() {
             rt.panic_worker(round % 2);
             let done = AtomicUsize::new(0);
             let result = rt.run(|cx| {
-                cx.nursery(|n| {
+                cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
                     for _ in 0..20 {
                         let body = |cx: &Cx| {
                             cx.yield_now().unwrap();
                             done.fetch_add(1, Ordering::Relaxed);
                         };
-                        drop(n.spawn(body).unwrap());
+                        drop(n.spawn(body));
                     }
+                    Ok(())
                 })
             });
             match result {
                 Ok(Ok(())) => assert_eq!(done.load(Ordering::Relaxed), 20),
                 // A task that the worker had in hand, and that had not begun, has this error.
-                Ok(Err(NurseryError::Child(TaskError::WorkerPanic))) => {
+                Ok(Err(TaskError::WorkerPanic)) => {
                     assert!(done.load(Ordering::Relaxed) >= 18)
                 }
                 Err(RuntimeError::Task(TaskError::WorkerPanic)) => {}
@@ -316,8 +325,7 @@ fn many_runtimes_and_threads_side_by_side() {
                     let own = common::runtime(1);
                     for rt in [&own, shared] {
                         for _ in 0..50 {
-                            let body =
-                                |cx: &Cx| cx.nursery(|n| n.spawn(|_| number).unwrap().join(cx).unwrap());
+                            let body = |cx: &Cx| cx.nursery(|n| n.spawn(|_| number).join(cx));
                             assert_eq!(rt.run(body).unwrap().unwrap(), number);
                         }
                     }

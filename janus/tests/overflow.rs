@@ -1,6 +1,6 @@
 //! J-06: the overflow of a fiber's stack, wherever it happens, fails one task and nothing else.
 
-use janus::{Budget, Config, Cx, NurseryError, NurseryOptions, Runtime, StackClass, TaskError, channel};
+use janus::{Budget, Config, Cx, NurseryOptions, Runtime, StackClass, TaskError, channel};
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,19 +105,19 @@ fn overflow_among_siblings(rt: &Runtime, flavour: Flavour, class: StackClass, co
     let finished = AtomicUsize::new(0);
     let overflowed = AtomicUsize::new(0);
     let ended = rt.run(|cx| {
-        let result = cx.nursery(|n| {
+        let result = cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
             let mut handles = Vec::new();
             for i in 0..count {
                 let (finished, overflowed) = (&finished, &overflowed);
                 let victim = n.task().stack(class).owned().spawn(move |_| shifted(i % 37, flavour));
-                handles.push(victim.expect("a victim"));
+                handles.push(victim);
                 let sibling = n.spawn(move |cx| {
                     for _ in 0..3 {
                         cx.yield_now().expect("nobody cancels");
                     }
                     finished.fetch_add(1, Ordering::Relaxed);
                 });
-                drop(sibling.expect("a sibling"));
+                drop(sibling);
                 if handles.len() == 8 || i + 1 == count {
                     for handle in handles.drain(..) {
                         match handle.join(cx) {
@@ -127,8 +127,9 @@ fn overflow_among_siblings(rt: &Runtime, flavour: Flavour, class: StackClass, co
                     }
                 }
             }
+            Ok(())
         });
-        matches!(result, Err(NurseryError::Child(TaskError::StackOverflow)))
+        matches!(result, Err(TaskError::StackOverflow))
     });
     assert!(ended.expect("the main task"), "the nursery names the overflow");
     assert_eq!(overflowed.into_inner(), count);
@@ -190,28 +191,29 @@ fn children_stand_still_before_their_parent_ends() {
                                 "who lent something to nobody any more is neither cancelled nor unwound"
                             );
                         });
-                        drop(child.expect("a child"));
+                        drop(child);
                     }
                     // One of them runs, at least.
                     while counted.load(Ordering::Relaxed) == begun {
                         cx.yield_now().expect("nobody cancels");
                     }
-                    plain(1 << 30)
+                    Ok(plain(1 << 30))
                 });
             };
             let result = rt.run(|cx| {
-                cx.nursery(|n| {
+                cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
                     let middle = n.task().stack(StackClass::Medium).children(4).owned().spawn(middle);
-                    let result = middle.expect("the middle one").join(cx);
+                    let result = middle.join(cx);
                     assert!(matches!(result, Err(TaskError::StackOverflow)), "{result:?}");
                     let before = turns.load(Ordering::Relaxed);
                     for _ in 0..100 {
                         cx.yield_now().expect("nobody cancels");
                     }
                     assert_eq!(turns.load(Ordering::Relaxed), before, "a child of it runs on");
+                    Ok(())
                 })
             });
-            assert!(matches!(result, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{result:?}");
+            assert!(matches!(result, Ok(Err(TaskError::StackOverflow))), "{result:?}");
         }
         still_works();
     }
@@ -238,24 +240,25 @@ fn an_overflow_below_two_open_nurseries_ends_both() {
     let body = move |cx: &Cx| {
         let sleeper = || sleeper(counted.clone());
         let _ = cx.nursery_with(small(), |outer| {
-            drop(outer.spawn(sleeper()).expect("a child"));
+            drop(outer.spawn(sleeper()));
             let _ = cx.nursery_with(small(), |inner| {
-                drop(inner.spawn(sleeper()).expect("a child"));
-                drop(inner.spawn_owned(sleeper()).expect("a child"));
+                drop(inner.spawn(sleeper()));
+                drop(inner.spawn_owned(sleeper()));
                 while counted.started.load(Ordering::Relaxed) < 3 {
                     cx.yield_now().expect("nobody cancels");
                 }
-                plain(1 << 30)
+                Ok(plain(1 << 30))
             });
+            Ok(())
         });
     };
     let result = rt.run(|cx| {
         cx.nursery(|n| {
             let child = n.task().stack(StackClass::Medium).children(4).owned().spawn(body);
-            child.expect("a child").join(cx)
+            Ok(child.join(cx))
         })
     });
-    assert!(matches!(result, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{result:?}");
+    assert!(matches!(result, Ok(Err(TaskError::StackOverflow))), "{result:?}");
     let ended = counts.ended.load(Ordering::Relaxed);
     assert_eq!(ended, 1, "who owns what it uses is cancelled in order, who borrows stands still");
 }
@@ -283,16 +286,16 @@ fn an_overflow_while_panicking_fails_that_task_and_the_worker_goes_on() {
                         }
                         std::panic::resume_unwind(Box::new("quiet"));
                     };
-                    n.task().stack(StackClass::Small).owned().spawn(body).expect("a child").join(cx)
+                    Ok(n.task().stack(StackClass::Small).owned().spawn(body).join(cx))
                 })
             });
-            assert!(matches!(result, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{result:?}");
+            assert!(matches!(result, Ok(Err(TaskError::StackOverflow))), "{result:?}");
             // The worker's later tasks block and are woken as ever: they do not take themselves for panicking.
             let sum = rt.run(|cx| {
                 let (tx, rx) = channel::<u32>(0);
                 let sum = cx.nursery(|n| {
                     drop(n.spawn(move |cx| (0..10).for_each(|i| tx.send(cx, i).expect("somebody receives"))));
-                    (0..10).map(|_| rx.recv(cx).expect("somebody sends")).sum::<u32>()
+                    Ok((0..10).map(|_| rx.recv(cx).expect("somebody sends")).sum::<u32>())
                 });
                 sum.expect("both end well")
             });
@@ -334,9 +337,9 @@ fn an_overflow_in_a_cancelled_nursery_is_still_an_overflow() {
                 }
                 n.cancel();
                 state.store(2, Ordering::Release);
-                handle.expect("a child").join(cx)
+                Ok(handle.join(cx))
             });
-            matches!(result, Err(NurseryError::Child(TaskError::StackOverflow)))
+            matches!(result, Err(TaskError::StackOverflow))
         });
         assert!(result.expect("the main task"));
         assert_eq!(rt.run(|_| 7).expect("the next"), 7);

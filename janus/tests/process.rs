@@ -66,9 +66,9 @@ fn j_13_a_wait_is_cancelled_and_the_program_killed_when_nobody_else_has_it() {
             let start = Instant::now();
             let mut kept = Command::new("sleep").arg("1000").spawn(cx).unwrap();
             cx.nursery(|n| {
-                let owner = n.spawn(|cx| Command::new("sleep").arg("1000").output(cx).map(drop)).unwrap();
+                let owner = n.spawn(|cx| Command::new("sleep").arg("1000").output(cx).map(drop));
                 let kept = &mut kept;
-                let waiter = n.spawn(move |cx| kept.wait(cx).map(drop)).unwrap();
+                let waiter = n.spawn(move |cx| kept.wait(cx).map(drop));
                 until(cx, || {
                     owner.state() == TaskState::Blocked
                         && waiter.state() == TaskState::Blocked
@@ -79,6 +79,7 @@ fn j_13_a_wait_is_cancelled_and_the_program_killed_when_nobody_else_has_it() {
                     let error = task.join(cx).unwrap().unwrap_err();
                     assert_eq!(IoError::of(&error), Some(IoError::Cancelled));
                 }
+                Ok(())
             })
             .unwrap();
             // As with std, a handle that is kept decides.

@@ -14,10 +14,10 @@ fn runtime(profile: Profile) -> Runtime {
 fn ungranted(cx: &Cx) -> (Result<(), SpawnError>, bool, Option<RechargeError>) {
     cx.nursery(|n| {
         let child = |cx: &Cx| {
-            let spawned = cx.nursery(|n| n.spawn(|_| ()).map(drop)).unwrap();
+            let spawned = cx.nursery(|n| Ok(n.try_spawn(|_| ()).map(drop))).unwrap();
             (spawned, cx.cap_spawn().is_some(), cx.cap_budget(Budget::ZERO).err())
         };
-        n.task().children(1).spawn(child).unwrap().join(cx).unwrap()
+        Ok(n.task().children(1).spawn(child).join(cx).unwrap())
     })
     .unwrap()
 }
@@ -74,17 +74,18 @@ fn a_granted_capability_is_enough_and_is_not_inherited() {
                         // Its own child has nothing, and cannot be given what this one lacks.
                         cx.nursery(|n| {
                             assert_eq!(n.task().grant_budget(cx).err(), Some(RechargeError::NoCapability));
-                            n.spawn(|cx| cx.cap_spawn().is_none()).unwrap().join(cx).unwrap()
+                            Ok(n.spawn(|cx| cx.cap_spawn().is_none()).join(cx).unwrap())
                         })
                         .unwrap()
                     };
                     cx.nursery(|n| {
-                        let child = n.task().children(1).grant_spawn(cap).spawn(child).unwrap();
+                        let child = n.task().children(1).grant_spawn(cap).spawn(child);
                         assert!(child.join(cx).unwrap());
                         let budget =
                             |cx: &Cx| cx.cap_budget(Budget::ZERO).is_ok() && cx.cap_spawn().is_none();
-                        let child = n.task().grant_budget(cx).unwrap().spawn(budget).unwrap();
+                        let child = n.task().grant_budget(cx).unwrap().spawn(budget);
                         assert!(child.join(cx).unwrap());
+                        Ok(())
                     })
                     .unwrap();
                 })
@@ -99,8 +100,8 @@ fn a_capability_is_no_budget() {
         runtime(Profile::Sovereign)
             .run(|cx| {
                 let cap = cx.cap_spawn().unwrap();
-                let child = |cx: &Cx| cx.nursery(|n| n.spawn(|_| ()).map(drop)).unwrap();
-                let child = cx.nursery(|n| n.task().grant_spawn(cap).spawn(child).unwrap().join(cx).unwrap());
+                let child = |cx: &Cx| cx.nursery(|n| Ok(n.try_spawn(|_| ()).map(drop))).unwrap();
+                let child = cx.nursery(|n| n.task().grant_spawn(cap).spawn(child).join(cx));
                 assert_eq!(child.unwrap(), Err(SpawnError::SpawnBudgetExhausted));
             })
             .unwrap();
@@ -150,8 +151,8 @@ fn a_cap_budget_is_shared_by_reference_and_its_limit_is_for_all() {
             let taken: u64 = cx
                 .nursery(|n| {
                     let body = |cx: &Cx| (0..60).filter(|_| cx.recharge(&cap, &one).is_ok()).count() as u64;
-                    let children: Vec<_> = (0..3).map(|_| n.spawn(body).unwrap()).collect();
-                    children.into_iter().map(|child| child.join(cx).unwrap()).sum()
+                    let children: Vec<_> = (0..3).map(|_| n.spawn(body)).collect();
+                    Ok(children.into_iter().map(|child| child.join(cx).unwrap()).sum())
                 })
                 .unwrap();
             assert_eq!((taken, cap.left()), (100, Budget::ZERO));

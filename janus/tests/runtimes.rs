@@ -27,7 +27,7 @@ fn use_it(rt: &Runtime) {
             while let Ok(i) = rx.recv(cx) {
                 sum += i;
             }
-            sum
+            Ok(sum)
         });
         sum.expect("both end well")
     });
@@ -79,15 +79,13 @@ fn one_inside_a_task_of_another() {
             let task = || n.task().stack(janus::StackClass::Medium);
             let handles: Vec<_> = (0..4)
                 .map(|i| {
-                    task()
-                        .spawn({
-                            let inner = &inner;
-                            move |_| inner.run(|_| i)
-                        })
-                        .expect("a child")
+                    task().spawn({
+                        let inner = &inner;
+                        move |_| inner.run(|_| i)
+                    })
                 })
                 .collect();
-            handles.into_iter().map(|h| h.join(cx).expect("a child").expect("a task")).sum::<i32>()
+            Ok(handles.into_iter().map(|h| h.join(cx).expect("a child").expect("a task")).sum::<i32>())
         });
         use_it(&inner);
         answers.expect("all end well")
@@ -109,9 +107,8 @@ fn run_inside_its_own_task_is_refused() {
     // SAFETY: no task here keeps anything of its thread over a suspension.
     let rt = unsafe { Runtime::new(Config::new().pinned().workers(2)) }.expect("a runtime");
     let refused = rt.run(|cx| {
-        let child = cx.nursery(|n| {
-            n.spawn(|_| matches!(rt.run(|_| 1), Err(RuntimeError::InsideTask))).expect("a child").join(cx)
-        });
+        let child =
+            cx.nursery(|n| Ok(n.spawn(|_| matches!(rt.run(|_| 1), Err(RuntimeError::InsideTask))).join(cx)));
         matches!(rt.run(|_| 1), Err(RuntimeError::InsideTask)) && matches!(child, Ok(Ok(true)))
     });
     assert!(refused.expect("the main task"));

@@ -4,7 +4,7 @@
 mod common;
 
 use common::within;
-use janus::{Config, Cx, NurseryError, Runtime, Scope, StackClass, TaskError, channel, sync};
+use janus::{Config, Cx, NurseryOptions, Runtime, Scope, StackClass, TaskError, channel, sync};
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
@@ -119,10 +119,8 @@ fn lend(cx: &Cx, levels: usize, lent: &mut Lent, change: Change, comparisons: us
             (0..20_000).for_each(|_| {
                 busy.fetch_add(1, Ordering::Relaxed);
             })
-        })
-        .map(drop)
-        .unwrap();
-        n.spawn(move |cx| while cx.yield_now().is_ok() {}).map(drop).unwrap();
+        });
+        n.spawn(move |cx| while cx.yield_now().is_ok() {});
         let child = n.task().stack(StackClass::Medium).children(100 * levels as u64);
         let child = child.spawn(move |cx| {
             if levels > 1 {
@@ -134,9 +132,10 @@ fn lend(cx: &Cx, levels: usize, lent: &mut Lent, change: Change, comparisons: us
         });
         // By a join, or by the nursery's end: neither comes back.
         if levels.is_multiple_of(2) {
-            let _ = child.unwrap().join(cx);
+            let _ = child.join(cx);
             unreachable!("a borrower's overflow was joined");
         }
+        Ok(())
     });
     unreachable!("a nursery was left whose child was given up: {passed:?}");
 }
@@ -165,21 +164,18 @@ fn j_19_an_owned_family_fails_alone() {
                 let before = SEEN.load(Ordering::Relaxed);
                 let comparisons = 5 + levels;
                 let end = rt.run(|cx| {
-                    cx.nursery(|n| {
+                    cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
                         let root = n.task().stack(StackClass::Medium).children(1 << 30).owned();
                         let root = root.spawn(move |cx| {
                             let mut lent = Lent::new();
                             lend(cx, levels, &mut lent, change, comparisons);
                         });
-                        overflowed(&root.unwrap().join(cx));
+                        overflowed(&root.join(cx));
                         // The siblings of the owned one, and its parent, go on.
-                        n.spawn(|cx| cx.yield_now().is_ok()).unwrap().join(cx).unwrap()
+                        Ok(n.spawn(|cx| cx.yield_now().is_ok()).join(cx).unwrap())
                     })
                 });
-                assert!(
-                    matches!(end, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))),
-                    "{name}: {end:?}"
-                );
+                assert!(matches!(end, Ok(Err(TaskError::StackOverflow))), "{name}: {end:?}");
                 assert_eq!(rt.run(|_| 7).unwrap(), 7, "{name}: the runtime goes on");
                 drop(rt);
                 assert_eq!(SEEN.load(Ordering::Relaxed), before, "{name}, {levels} levels: somebody saw it");
@@ -256,12 +252,14 @@ fn j_19_a_thread_that_borrows_from_a_given_up_task_goes_on() {
                             }
                             deep(0);
                         });
+                        Ok(())
                     });
                 });
-                overflowed(&root.unwrap().join(cx));
+                overflowed(&root.join(cx));
+                Ok(())
             })
         });
-        assert!(matches!(end, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{end:?}");
+        assert!(matches!(end, Ok(Err(TaskError::StackOverflow))), "{end:?}");
         drop(rt);
         let noise: Vec<String> = (0..64).map(|i| format!("{i:*>44}")).collect();
         let (reads, begun) = (READS.load(Ordering::Acquire), std::time::Instant::now());
@@ -294,7 +292,6 @@ fn j_19_a_late_join_does_not_return() {
                                 BEGUN.fetch_add(1, Ordering::Release);
                                 deep(0)
                             });
-                            let child = child.unwrap();
                             // It does not check, and its worker is busy: the other one runs the child to its end.
                             while BEGUN.load(Ordering::Acquire) <= round {
                                 std::hint::spin_loop();
@@ -303,9 +300,11 @@ fn j_19_a_late_join_does_not_return() {
                             WENT_ON.fetch_add(usize::from(child.is_finished()), Ordering::Relaxed);
                             let _ = child.join(cx);
                             WENT_ON.fetch_add(1, Ordering::Relaxed);
+                            Ok(())
                         });
                     });
-                    overflowed(&root.unwrap().join(cx));
+                    overflowed(&root.join(cx));
+                    Ok(())
                 })
             });
             assert!(end.unwrap().is_err());
@@ -334,13 +333,14 @@ fn j_19_thread_locals_go_with_the_thread() {
             for _ in 0..20 {
                 let end = rt.run_owned(|cx| {
                     let mut seen = 0;
-                    let end = cx.nursery(|n| {
+                    let end = cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
                         let child = n.spawn_owned(|_| LOCAL.with(|local| (local.0.set(true), deep(0)).1));
-                        overflowed(&child.unwrap().join(cx));
+                        overflowed(&child.join(cx));
                         for _ in 0..20 {
                             let other = n.spawn(|_| LOCAL.with(|local| local.0.get()));
-                            seen += usize::from(other.unwrap().join(cx).unwrap());
+                            seen += usize::from(other.join(cx).unwrap());
                         }
+                        Ok(())
                     });
                     assert!(end.is_err());
                     seen
@@ -380,21 +380,26 @@ fn j_19_members_that_wait_leave_their_queues() {
                                 Box::new(move |cx| ignore(cx.select(&mut [&mut rx.arm()], None))),
                                 Box::new(move |cx| ignore(cx.sleep(hour))),
                                 Box::new(move |cx| {
-                                    drop(cx.nursery(|n| drop(n.spawn(move |cx| cx.sleep(hour)))));
+                                    drop(cx.nursery(|n| {
+                                        drop(n.spawn(move |cx| cx.sleep(hour)));
+                                        Ok(())
+                                    }));
                                 }),
                             ];
                             for body in bodies {
                                 let task = n.task().stack(StackClass::Medium).children(9);
-                                drop(task.spawn(move |cx| wait_one(waits, || body(cx))).unwrap());
+                                drop(task.spawn(move |cx| wait_one(waits, || body(cx))));
                             }
                             while waits.load(Ordering::Relaxed) < 7 {
                                 cx.yield_now().unwrap();
                             }
                             cx.sleep(Duration::from_millis(2)).unwrap();
                             deep(0);
+                            Ok(())
                         });
                     });
-                    overflowed(&root.unwrap().join(cx));
+                    overflowed(&root.join(cx));
+                    Ok(())
                 });
                 assert!(end.is_err());
                 drop(held);
@@ -404,11 +409,12 @@ fn j_19_members_that_wait_leave_their_queues() {
                 *lock.lock(cx).unwrap() += 1;
                 cx.nursery(|n| {
                     let (rx, tx2) = (&rx, &tx2);
-                    let here = n.spawn(move |cx| rx.recv(cx).unwrap()).unwrap();
+                    let here = n.spawn(move |cx| rx.recv(cx).unwrap());
                     tx.send(cx, 42).unwrap();
                     assert_eq!(here.join(cx).unwrap(), 42);
-                    drop(n.spawn(move |cx| tx2.send(cx, 43).unwrap()).unwrap());
+                    drop(n.spawn(move |cx| tx2.send(cx, 43).unwrap()));
                     assert_eq!(rx2.recv(cx).unwrap(), 43, "a given-up sender's message");
+                    Ok(())
                 })
                 .unwrap();
             });
@@ -466,10 +472,11 @@ fn j_19_an_overflow_in_time_runs_destructors() {
                                 one.0.cmp(&other.0)
                             });
                         });
-                        overflowed(&child.unwrap().join(cx));
+                        overflowed(&child.join(cx));
+                        Ok(())
                     })
                 });
-                assert!(matches!(end, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{end:?}");
+                assert!(matches!(end, Ok(Err(TaskError::StackOverflow))), "{end:?}");
                 assert_eq!(
                     SEEN.load(Ordering::Relaxed),
                     before + 1,
@@ -514,10 +521,10 @@ fn j_19_the_stack_ends_at_every_frame() {
             let end = rt.run(|cx| {
                 cx.nursery(|n| {
                     let class = if pad % 2 == 0 { StackClass::Lean } else { StackClass::Small };
-                    n.task().stack(class).owned().spawn(move |cx| padded(cx, pad * 16)).unwrap().join(cx)
+                    Ok(n.task().stack(class).owned().spawn(move |cx| padded(cx, pad * 16)).join(cx))
                 })
             });
-            assert!(matches!(end, Ok(Err(NurseryError::Child(TaskError::StackOverflow)))), "{pad}: {end:?}");
+            assert!(matches!(end, Ok(Err(TaskError::StackOverflow))), "{pad}: {end:?}");
             assert_eq!(format!("{pad} {}", "ok".repeat(100)).len(), 201 + pad.to_string().len());
         }
     });
@@ -545,7 +552,7 @@ fn j_19_a_stale_joiner_is_left_alone() {
                                         round
                                     });
                                     let wait = Duration::from_micros(20 + round % 60);
-                                    match late.unwrap().join_timeout(cx, wait) {
+                                    match late.join_timeout(cx, wait) {
                                         Ok(end) => assert_eq!(end.unwrap(), round),
                                         // The word of the child still names us; we sleep on something else, or end.
                                         Err(handle) if round % 3 == 0 => drop(handle),
@@ -554,13 +561,15 @@ fn j_19_a_stale_joiner_is_left_alone() {
                                             assert_eq!(handle.join(cx).unwrap(), round);
                                         }
                                     }
+                                    Ok(())
                                 })
                                 .unwrap();
                                 rounds.fetch_add(1, Ordering::Relaxed);
                             }
                         };
-                        drop(n.task().stack(StackClass::Medium).children(1 << 30).spawn(body).unwrap());
+                        drop(n.task().stack(StackClass::Medium).children(1 << 30).spawn(body));
                     }
+                    Ok(())
                 })
                 .unwrap();
             })

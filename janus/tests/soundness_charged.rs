@@ -4,9 +4,7 @@
 mod common;
 
 use common::within;
-use janus::{
-    Budget, Charged, Config, Cx, NurseryError, NurseryOptions, Recharge, Resource, Runtime, TaskError,
-};
+use janus::{Budget, Charged, Config, Cx, NurseryOptions, Recharge, Resource, Runtime, TaskError};
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,8 +41,8 @@ fn sort_expensively(list: &mut [String]) {
     });
 }
 
-fn spent<T: std::fmt::Debug>(end: &Result<T, NurseryError>) {
-    let memory = matches!(end, Err(NurseryError::Child(TaskError::BudgetExceeded(Resource::Memory))));
+fn spent<T: std::fmt::Debug>(end: &Result<T, TaskError>) {
+    let memory = matches!(end, Err(TaskError::BudgetExceeded(Resource::Memory)));
     assert!(memory, "{end:?}");
 }
 
@@ -58,7 +56,8 @@ fn j_19_a_borrower_ends_in_order_within_the_reserve() {
             let lent = &mut list;
             let end = rt.run(|cx| {
                 cx.nursery_with(manual(), |n| {
-                    drop(n.task().budget(small()).spawn(|_| sort_expensively(lent)))
+                    drop(n.task().budget(small()).spawn(|_| sort_expensively(lent)));
+                    Ok(())
                 })
             });
             spent(&end.unwrap());
@@ -89,6 +88,7 @@ fn j_19_who_passes_its_budget_while_it_prints_leaves_the_output_unlocked() {
                 // Not `print!`, which goes to the test's capture.
                 let body = |_: &Cx| write!(std::io::stdout(), "{Big}").is_ok();
                 drop(n.task().budget(small()).stack(janus::StackClass::Medium).spawn(body));
+                Ok(())
             })
         });
         spent(&end.unwrap());
@@ -112,7 +112,8 @@ fn j_19_every_allocation_may_be_the_last() {
                 let _ = cx.yield_now();
                 map.into_values().map(|value| value.len()).sum::<usize>()
             });
-            let _ = child.map(|child| child.join(cx));
+            let _ = child.join(cx);
+            Ok(())
         });
     }
     within(|| {
@@ -122,7 +123,7 @@ fn j_19_every_allocation_may_be_the_last() {
             let end = rt.run(|cx| {
                 cx.nursery_with(manual(), |n| {
                     let child = n.task().budget(budget).stack(janus::StackClass::Medium).owned();
-                    child.spawn(program).unwrap().join(cx).is_ok()
+                    Ok(child.spawn(program).join(cx).is_ok())
                 })
             });
             match end.unwrap() {
@@ -150,7 +151,8 @@ fn a_borrower_beyond_the_reserve() {
         let rt = runtime(1, Some(64 << 10));
         let end = rt.run(|cx| {
             cx.nursery_with(manual(), |n| {
-                drop(n.task().name("sorter").budget(small()).spawn(|_| sort_expensively(lent)))
+                drop(n.task().name("sorter").budget(small()).spawn(|_| sort_expensively(lent)));
+                Ok(())
             })
         });
         println!("it went on: {end:?}");

@@ -4,8 +4,8 @@ mod common;
 
 use common::{everywhere, moving, on, within};
 use janus::{
-    Budget, Cancelled, Config, Cx, NurseryError, NurseryOptions, Profile, Recharge, Resource, Runtime,
-    RuntimeError, TaskError, TaskState, channel,
+    Budget, Cancelled, Config, Cx, NurseryOptions, Profile, Recharge, Resource, Runtime, RuntimeError,
+    TaskError, TaskState, channel,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,8 +23,8 @@ fn endless(cx: &Cx) -> Result<(), Cancelled> {
 }
 
 #[track_caller]
-fn assert_spent<T: std::fmt::Debug>(result: &Result<T, NurseryError>, resource: Resource) {
-    let expected = matches!(result, Err(NurseryError::Child(TaskError::BudgetExceeded(r))) if *r == resource);
+fn assert_spent<T: std::fmt::Debug>(result: &Result<T, TaskError>, resource: Resource) {
+    let expected = matches!(result, Err(TaskError::BudgetExceeded(r)) if *r == resource);
     assert!(expected, "{result:?}");
 }
 
@@ -37,8 +37,9 @@ fn all_children_exhausted_end_the_await_with_that_error() {
             let result = rt.run(|cx| {
                 cx.nursery_with(manual(), |n| {
                     for _ in 0..children {
-                        drop(n.task().budget(TEN).spawn(endless).unwrap());
+                        drop(n.task().budget(TEN).spawn(endless));
                     }
+                    Ok(())
                 })
             });
             assert_spent(&result.unwrap(), Resource::Ops);
@@ -52,13 +53,15 @@ fn the_error_names_the_component_that_ran_out() {
         let (tx, _rx) = channel::<u8>(100);
         let result = cx.nursery_with(manual(), |n| {
             let budget = Budget { ops: 1000, channel_ops: 3, ..Budget::ZERO };
-            drop(n.task().budget(budget).spawn(move |cx| while tx.send(cx, 1).is_ok() {}).unwrap());
+            drop(n.task().budget(budget).spawn(move |cx| while tx.send(cx, 1).is_ok() {}));
+            Ok(())
         });
         assert_spent(&result, Resource::Channel);
         let result = cx.nursery_with(manual(), |n| {
             let budget = Budget { ops: 1000, syscalls: 3, ..Budget::ZERO };
             let body = |cx: &Cx| while cx.charge(janus::Operation::FileIo).is_ok() {};
-            drop(n.task().budget(budget).spawn(body).unwrap());
+            drop(n.task().budget(budget).spawn(body));
+            Ok(())
         });
         assert_spent(&result, Resource::Syscalls);
     });
@@ -75,10 +78,10 @@ fn children_that_wait_for_an_exhausted_one_do_not_keep_it() {
                         let _tx = tx;
                         endless(cx)
                     });
-                    let stopped = stopped.unwrap();
                     // One waits for its end, one for a message of it. Both learn of its end.
-                    drop(n.spawn(move |cx| assert!(stopped.join(cx).is_err())).unwrap());
-                    drop(n.spawn(move |cx| assert_eq!(rx.recv(cx), Err(janus::RecvError::Closed))).unwrap());
+                    drop(n.spawn(move |cx| assert!(stopped.join(cx).is_err())));
+                    drop(n.spawn(move |cx| assert_eq!(rx.recv(cx), Err(janus::RecvError::Closed))));
+                    Ok(())
                 })
             });
             assert_spent(&result.unwrap(), Resource::Ops);
@@ -97,12 +100,13 @@ fn a_sibling_that_sleeps_goes_on_by_itself_and_is_waited_for() {
                     assert_eq!(slept.load(Ordering::Acquire), 1, "ended before its sibling");
                     end
                 });
-                drop(stopped.unwrap());
+                drop(stopped);
                 let sleeper = |cx: &Cx| {
                     cx.sleep(Duration::from_millis(2)).unwrap();
                     slept.store(1, Ordering::Release);
                 };
-                drop(n.task().budget(TEN).spawn(sleeper).unwrap());
+                drop(n.task().budget(TEN).spawn(sleeper));
+                Ok(())
             });
             assert_eq!(slept.load(Ordering::Relaxed), 1);
             result
@@ -119,17 +123,18 @@ fn siblings_that_end_at_once_leave_no_exhausted_one_behind() {
             let result = rt.run(|cx| {
                 let go = AtomicU64::new(0);
                 cx.nursery_with(manual(), |n| {
-                    let stopped = n.task().budget(TEN).spawn(endless).unwrap();
+                    let stopped = n.task().budget(TEN).spawn(endless);
                     for _ in 0..3 {
                         let wait = |cx: &Cx| {
                             while go.load(Ordering::Acquire) == 0 {
                                 cx.yield_now().unwrap();
                             }
                         };
-                        drop(n.task().budget(TEN).spawn(wait).unwrap());
+                        drop(n.task().budget(TEN).spawn(wait));
                     }
                     common::until(cx, || stopped.state() == TaskState::BudgetExhausted);
                     go.store(1, Ordering::Release);
+                    Ok(())
                 })
             });
             assert_spent(&result.unwrap(), Resource::Ops);
@@ -144,7 +149,7 @@ fn while_there_is_a_supervisor_the_exhausted_are_waited_for() {
             let recharged = AtomicU64::new(0);
             let result = cx.nursery_with(manual(), |n| {
                 let body = |cx: &Cx| -> Result<(), Cancelled> { (0..15).try_for_each(|_| cx.check()) };
-                let stopped = n.task().budget(TEN).spawn_try(body).unwrap();
+                let stopped = n.task().budget(TEN).spawn_try(body);
                 let supervisor = n.supervisor();
                 let (tx, rx) = channel::<()>(0);
                 // Blocked, and not asleep: only the supervisor it holds keeps the other one alive.
@@ -160,12 +165,13 @@ fn while_there_is_a_supervisor_the_exhausted_are_waited_for() {
                     drop(supervisor);
                     stopped.join(cx).unwrap();
                 };
-                drop(n.spawn(keeper).unwrap());
+                drop(n.spawn(keeper));
                 let teller = move |cx: &Cx| {
                     cx.sleep(Duration::from_millis(1)).unwrap();
                     tx.send(cx, ()).unwrap();
                 };
-                drop(n.spawn(teller).unwrap());
+                drop(n.spawn(teller));
+                Ok(())
             });
             (result.is_ok(), recharged.load(Ordering::Relaxed))
         });
@@ -178,13 +184,14 @@ fn when_the_last_supervisor_goes_the_exhausted_end() {
     everywhere(|rt| {
         let result = rt.run(|cx| {
             cx.nursery_with(manual(), |n| {
-                drop(n.task().budget(TEN).spawn(endless).unwrap());
+                drop(n.task().budget(TEN).spawn(endless));
                 let supervisor = n.supervisor();
                 let body = |cx: &Cx| {
                     common::until(cx, || supervisor.exhausted().len() == 1);
                     drop(supervisor);
                 };
-                drop(n.spawn(body).unwrap());
+                drop(n.spawn(body));
+                Ok(())
             })
         });
         assert_spent(&result.unwrap(), Resource::Ops);
@@ -200,12 +207,13 @@ fn a_join_finds_an_exact_budget_spent_in_a_default_nursery() {
         let exact = Budget { ops: 5_000, ..Budget::ZERO };
         let end = rt.run(|cx| {
             let mut ends = Vec::new();
-            let _ = cx.nursery(|n| {
-                let child = n.task().budget(exact).spawn(|cx| while cx.check().is_ok() {}).unwrap();
+            let _ = cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
+                let child = n.task().budget(exact).spawn(|cx| while cx.check().is_ok() {});
                 ends.push(child.join(cx).map_err(|error| error.to_string()));
                 let calls = n.task().budget(Budget { ops: 50, ..Budget::ZERO });
-                let child = calls.spawn(|cx| cx.charge(janus::Operation::FileIo).is_ok()).unwrap();
+                let child = calls.spawn(|cx| cx.charge(janus::Operation::FileIo).is_ok());
                 ends.push(child.join(cx).map(|_| ()).map_err(|error| error.to_string()));
+                Ok(())
             });
             ends
         });
@@ -223,9 +231,10 @@ fn a_join_finds_the_dead_end_too() {
         for _ in 0..20 {
             rt.run(|cx| {
                 let result = cx.nursery_with(manual(), |n| {
-                    let child = n.task().budget(TEN).spawn(endless).unwrap();
+                    let child = n.task().budget(TEN).spawn(endless);
                     let error = child.join(cx).unwrap_err();
                     assert!(matches!(error, TaskError::BudgetExceeded(Resource::Ops)), "{error}");
+                    Ok(())
                 });
                 assert_spent(&result, Resource::Ops);
             })
@@ -257,11 +266,12 @@ fn what_a_sibling_gives_back_feeds_the_exhausted_one() {
                 let pool = Budget { ops: 1000, spawn_count: 2, ..Budget::UNLIMITED };
                 cx.nursery_with(NurseryOptions::new().pool(pool), |n| {
                     let (tx, rx) = channel::<()>(0);
-                    drop(n.spawn(move |cx| rx.recv(cx).unwrap()).unwrap());
-                    let hungry = n.spawn(|cx| (0..500).try_for_each(|_| cx.check())).unwrap();
+                    drop(n.spawn(move |cx| rx.recv(cx).unwrap()));
+                    let hungry = n.spawn(|cx| (0..500).try_for_each(|_| cx.check()));
                     common::until(cx, || hungry.state() == TaskState::BudgetExhausted);
                     tx.send(cx, ()).unwrap();
                     assert_eq!(hungry.join(cx).unwrap(), Ok(()));
+                    Ok(())
                 })
                 .unwrap();
             })

@@ -61,22 +61,20 @@ fn a_handle_and_a_dump_show_every_state() {
             let go = AtomicBool::new(false);
             let (tx, rx) = channel::<()>(0);
             let seen = Mutex::new(BTreeSet::new());
-            let options = NurseryOptions::new().recharge(Recharge::Manual);
-            let _ = cx.nursery_with(options, |n| {
+            let options = NurseryOptions::new().keep_going().recharge(Recharge::Manual);
+            let _ = cx.nursery_with(options.keep_going(), |n| {
                 let note = |state: TaskState| seen.lock().unwrap().insert(state as u8);
-                let running = n
-                    .spawn(|cx| {
-                        while !go.load(Ordering::Acquire) {
-                            let _ = cx.is_cancelled();
-                        }
-                    })
-                    .unwrap();
+                let running = n.spawn(|cx| {
+                    while !go.load(Ordering::Acquire) {
+                        let _ = cx.is_cancelled();
+                    }
+                });
                 common::until(cx, || running.state() == TaskState::Running);
                 let dump = rt.dump();
                 let task = dump.tasks.iter().find(|task| task.id == running.id()).unwrap();
                 assert!(task.worker.is_some() && task.state == TaskState::Running, "{dump}");
                 note(TaskState::Running);
-                let blocked = n.spawn(move |cx| rx.recv(cx)).unwrap();
+                let blocked = n.spawn(move |cx| rx.recv(cx));
                 common::until(cx, || blocked.state() == TaskState::Blocked);
                 assert_eq!(
                     rt.dump().tasks.iter().find(|t| t.id == blocked.id()).unwrap().waits_for,
@@ -84,14 +82,14 @@ fn a_handle_and_a_dump_show_every_state() {
                 );
                 note(TaskState::Blocked);
                 let spent = n.task().budget(Budget { ops: 1, ..Budget::ZERO });
-                let spent = spent.spawn(|cx| while cx.check().is_ok() {}).unwrap();
+                let spent = spent.spawn(|cx| while cx.check().is_ok() {});
                 common::until(cx, || spent.state() == TaskState::BudgetExhausted);
                 note(TaskState::BudgetExhausted);
                 spent.cancel();
                 common::until(cx, || spent.is_finished());
                 assert_eq!(spent.state(), TaskState::Cancelled);
                 note(TaskState::Cancelled);
-                let failed = n.spawn(|_| panic!("on purpose")).unwrap();
+                let failed = n.spawn(|_| panic!("on purpose"));
                 common::until(cx, || failed.is_finished());
                 assert_eq!(failed.state(), TaskState::Failed);
                 note(TaskState::Failed);
@@ -101,8 +99,9 @@ fn a_handle_and_a_dump_show_every_state() {
                 common::until(cx, || running.is_finished());
                 assert_eq!(running.state(), TaskState::Completed);
                 note(TaskState::Completed);
-                let ready = n.task().priority(Priority::Low).spawn(|_| ()).unwrap();
+                let ready = n.task().priority(Priority::Low).spawn(|_| ());
                 note(ready.state());
+                Ok(())
             });
             assert!(seen.into_inner().unwrap().len() >= 6);
         })
@@ -119,9 +118,10 @@ fn high_runs_before_normal_and_normal_before_low() {
                 for priority in [Priority::Low, Priority::Normal, Priority::High] {
                     let order = &order;
                     let body = move |_: &Cx| order.lock().unwrap().push(priority);
-                    drop(n.task().priority(priority).spawn(body).unwrap());
+                    drop(n.task().priority(priority).spawn(body));
                 }
             }
+            Ok(())
         })
         .unwrap();
         let order = order.into_inner().unwrap();
@@ -150,10 +150,11 @@ fn low_priority_is_not_starved() {
                             cx.yield_now().unwrap();
                         }
                     };
-                    drop(n.task().priority(priority).spawn(busy).unwrap());
+                    drop(n.task().priority(priority).spawn(busy));
                 }
             }
-            drop(n.task().priority(Priority::Low).spawn(|_| ran.store(true, Ordering::Relaxed)).unwrap());
+            drop(n.task().priority(Priority::Low).spawn(|_| ran.store(true, Ordering::Relaxed)));
+            Ok(())
         })
         .unwrap();
     });
@@ -168,11 +169,12 @@ fn normal_priority_is_not_starved_by_new_tasks() {
                 cx.yield_now().unwrap();
                 ran.store(true, Ordering::Relaxed);
             };
-            drop(n.spawn(waits).unwrap());
+            drop(n.spawn(waits));
             while !ran.load(Ordering::Relaxed) {
-                drop(n.spawn(|_| spawned.fetch_add(1, Ordering::Relaxed)).unwrap());
+                drop(n.spawn(|_| spawned.fetch_add(1, Ordering::Relaxed)));
                 cx.yield_now().unwrap();
             }
+            Ok(())
         })
         .unwrap();
         assert!(spawned.into_inner() < 10_000);
@@ -190,8 +192,9 @@ fn a_worker_that_may_not_steal_steals_nothing() {
         let load = |cx: &Cx| {
             cx.nursery(|n| {
                 for _ in 0..500 {
-                    drop(n.spawn(|cx| (0..2000).for_each(|_| cx.check().unwrap())).unwrap());
+                    drop(n.spawn(|cx| (0..2000).for_each(|_| cx.check().unwrap())));
                 }
+                Ok(())
             })
             .unwrap();
         };
@@ -220,14 +223,15 @@ fn statistics_add_up() {
         for rt in [runtime(1), moving(2), moving(4)] {
             let before = rt.stats().total;
             rt.run(|cx| {
-                cx.nursery(|n| {
+                cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
                     for child in 0..100 {
                         let body = move |cx: &Cx| {
                             cx.yield_now().unwrap();
                             assert!(child % 10 != 0, "on purpose");
                         };
-                        drop(n.spawn(body).unwrap());
+                        drop(n.spawn(body));
                     }
+                    Ok(())
                 })
                 .unwrap_err();
             })

@@ -42,8 +42,9 @@ fn count_under_a_lock(rt: &Runtime) {
                         guard.set(before + 1);
                     }
                 };
-                drop(n.spawn(adder).unwrap());
+                drop(n.spawn(adder));
             }
+            Ok(())
         })
         .unwrap();
     })
@@ -62,7 +63,7 @@ fn j_13_a_mutex_is_first_come_first_served_and_a_panic_gives_it_back() {
     everywhere(|rt| {
         let order = Mutex::new(Vec::new());
         rt.run(|cx| {
-            let failed = cx.nursery_with(free(), |n| {
+            let failed = cx.nursery_with(free().keep_going(), |n| {
                 let guard = order.lock(cx).unwrap();
                 for number in 0..10 {
                     let order = &order;
@@ -71,12 +72,12 @@ fn j_13_a_mutex_is_first_come_first_served_and_a_panic_gives_it_back() {
                         order.push(number);
                         assert!(number != 3, "the third panics with the lock in hand");
                     });
-                    let task = task.unwrap();
                     until(cx, || task.state() == TaskState::Blocked);
                 }
                 assert!(order.try_lock(cx).unwrap().is_none());
                 assert_eq!(order.lock_timeout(cx, SHORT).unwrap_err(), WaitError::TimedOut);
                 drop(guard);
+                Ok(())
             });
             assert!(failed.is_err());
         })
@@ -104,10 +105,9 @@ fn j_13_cancellation_ends_every_wait_of_sync() {
                 let once = &once;
                 let maker =
                     n.spawn(move |cx| once.get_or_try_init(cx, |cx| cx.sleep(LONG).map(|()| 1)).is_err());
-                let maker = maker.unwrap();
                 until(cx, || maker.state() == TaskState::Blocked);
                 for wait in waits {
-                    let task = n.spawn(move |cx| wait(cx)).unwrap();
+                    let task = n.spawn(move |cx| wait(cx));
                     let waits =
                         || rt.dump().tasks.iter().any(|t| t.id == task.id() && t.waits_for == Wait::Lock);
                     until(cx, waits);
@@ -116,6 +116,7 @@ fn j_13_cancellation_ends_every_wait_of_sync() {
                 }
                 maker.cancel();
                 assert!(maker.join(cx).unwrap());
+                Ok(())
             })
             .unwrap();
             drop(held);
@@ -125,9 +126,10 @@ fn j_13_cancellation_ends_every_wait_of_sync() {
             doors.give(1);
             assert!(doors.try_acquire(cx, 1).unwrap().is_some());
             cx.nursery_with(free(), |n| {
-                let other = n.spawn(|cx| meeting.wait(cx).unwrap()).unwrap();
+                let other = n.spawn(|cx| meeting.wait(cx).unwrap());
                 let mine = meeting.wait(cx).unwrap();
                 assert_ne!(mine, other.join(cx).unwrap(), "one leads");
+                Ok(())
             })
             .unwrap();
         })
@@ -152,12 +154,13 @@ fn produce_and_consume(rt: &Runtime) {
                         sum.fetch_add(queue.pop().unwrap(), Ordering::Relaxed);
                     }
                 };
-                drop(n.spawn(consumer).unwrap());
+                drop(n.spawn(consumer));
             }
             for number in 0..100 {
                 queue.lock(cx).unwrap().push(number);
                 changed.notify_one();
             }
+            Ok(())
         })
         .unwrap();
     })
@@ -178,13 +181,14 @@ fn j_13_a_condition_wakes_who_waits() {
             cx.nursery_with(free(), |n| {
                 let (mutex, changed) = (&mutex, &changed);
                 let tasks: Vec<_> = (0..5)
-                    .map(|_| n.spawn(move |cx| changed.wait(cx, mutex.lock(cx).unwrap()).map(drop)).unwrap())
+                    .map(|_| n.spawn(move |cx| changed.wait(cx, mutex.lock(cx).unwrap()).map(drop)))
                     .collect();
                 until(cx, || tasks.iter().all(|task| task.state() == TaskState::Blocked));
                 changed.notify_all();
                 for task in tasks {
                     assert_eq!(task.join(cx).unwrap(), Ok(()));
                 }
+                Ok(())
             })
             .unwrap();
         })
@@ -206,7 +210,7 @@ fn j_13_a_notification_is_not_lost_with_who_is_cancelled() {
                         *left -= 1;
                         Ok(())
                     };
-                    let (first, second) = (n.spawn(wait).unwrap(), n.spawn(wait).unwrap());
+                    let (first, second) = (n.spawn(wait), n.spawn(wait));
                     until(cx, || first.state() == TaskState::Blocked && second.state() == TaskState::Blocked);
                     *ready.lock(cx).unwrap() = 1;
                     changed.notify_one();
@@ -217,6 +221,7 @@ fn j_13_a_notification_is_not_lost_with_who_is_cancelled() {
                         second.cancel();
                         assert_eq!(second.join(cx).unwrap(), Err(Cancelled));
                     }
+                    Ok(())
                 })
                 .unwrap();
             }
@@ -240,8 +245,9 @@ fn j_13_a_semaphore_lets_so_many_in_and_nobody_overtakes() {
                         cx.yield_now().unwrap();
                         inside.fetch_sub(places, Ordering::AcqRel);
                     };
-                    drop(n.spawn(task).unwrap());
+                    drop(n.spawn(task));
                 }
+                Ok(())
             })
             .unwrap();
             assert_eq!(doors.available(), 3);
@@ -250,14 +256,15 @@ fn j_13_a_semaphore_lets_so_many_in_and_nobody_overtakes() {
             let one = doors.acquire(cx, 1).unwrap();
             cx.nursery_with(free(), |n| {
                 let doors = &doors;
-                let greedy = n.spawn(move |cx| doors.acquire(cx, 3).map(drop)).unwrap();
+                let greedy = n.spawn(move |cx| doors.acquire(cx, 3).map(drop));
                 until(cx, || greedy.state() == TaskState::Blocked);
                 assert!(doors.try_acquire(cx, 1).unwrap().is_none());
-                let modest = n.spawn(move |cx| doors.acquire(cx, 1).map(drop)).unwrap();
+                let modest = n.spawn(move |cx| doors.acquire(cx, 1).map(drop));
                 until(cx, || modest.state() == TaskState::Blocked);
                 greedy.cancel();
                 assert_eq!(modest.join(cx).unwrap(), Ok(()));
                 assert_eq!(greedy.join(cx).unwrap(), Err(Cancelled));
+                Ok(())
             })
             .unwrap();
             one.forget();
@@ -280,8 +287,9 @@ fn meet(rt: &Runtime) {
                         meeting.wait(cx).unwrap();
                     }
                 };
-                drop(n.spawn(task).unwrap());
+                drop(n.spawn(task));
             }
+            Ok(())
         })
         .unwrap();
     })
@@ -315,8 +323,9 @@ fn make_once(rt: &Runtime) {
                         done.fetch_add(1, Ordering::AcqRel);
                     })
                 };
-                drop(n.spawn(user).unwrap());
+                drop(n.spawn(user));
             }
+            Ok(())
         })
         .unwrap();
     })
@@ -355,8 +364,9 @@ fn j_13_each_call_that_may_wait_is_charged_as_a_receive() {
                 charge(&|| Condvar::new().notify_all());
                 spent
             });
-            let spent = task.unwrap().join(cx).unwrap();
+            let spent = task.join(cx).unwrap();
             assert_eq!(spent, [(1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (0, 0), (0, 0)]);
+            Ok(())
         })
         .unwrap();
     });
@@ -375,6 +385,7 @@ fn j_13_the_same_seed_takes_locks_in_the_same_order() {
                         (0..5).all(|_| order.lock(cx).map(|mut order| order.push(task)).is_ok())
                     }));
                 }
+                Ok(())
             })
             .unwrap();
         })
@@ -420,10 +431,11 @@ fn j_13_unbounded_channels_never_wait_and_sends_can_time_out() {
             cx.nursery_with(free(), |n| {
                 let tx = &tx;
                 tx.send(cx, 3).unwrap();
-                let task = n.spawn(move |cx| tx.send_timeout(cx, 4, LONG)).unwrap();
+                let task = n.spawn(move |cx| tx.send_timeout(cx, 4, LONG));
                 until(cx, || task.state() == TaskState::Blocked);
                 task.cancel();
                 assert_eq!(task.join(cx).unwrap(), Err(SendError::Cancelled(4)));
+                Ok(())
             })
             .unwrap();
             drop(rx);

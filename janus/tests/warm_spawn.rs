@@ -72,8 +72,9 @@ fn calls(workers: usize, work: impl Fn(&Cx) + Sync) -> u64 {
                         std::thread::yield_now();
                     }
                 });
-                drop(child.expect("a child"));
+                drop(child);
             }
+            Ok(())
         });
         mark.expect("all end well");
         for _ in 0..20 {
@@ -90,9 +91,7 @@ fn calls(workers: usize, work: impl Fn(&Cx) + Sync) -> u64 {
 
 fn spawn_and_join(cx: &Cx) {
     let sum = cx.nursery(|n| {
-        (0..1000_u64)
-            .map(|i| n.spawn(move |_| i).expect("a child").join(cx).expect("it returns"))
-            .sum::<u64>()
+        Ok((0..1000_u64).map(|i| n.spawn(move |_| i).join(cx).expect("it returns")).sum::<u64>())
     });
     assert_eq!(sum.expect("all end well"), 499_500);
 }
@@ -102,9 +101,9 @@ fn spawn_large(cx: &Cx) {
     let sum = cx.nursery(|n| {
         let spawn = |i: u64| {
             let load = black_box([i; 25]);
-            n.spawn(move |_| black_box(load)).expect("a child")
+            n.spawn(move |_| black_box(load))
         };
-        (0..1000).map(|i| spawn(i).join(cx).expect("it returns")[24]).sum::<u64>()
+        Ok((0..1000).map(|i| spawn(i).join(cx).expect("it returns")[24]).sum::<u64>())
     });
     assert_eq!(sum.expect("all end well"), 499_500);
 }
@@ -114,8 +113,9 @@ fn many_at_once(cx: &Cx) {
     for _ in 0..20 {
         let all = cx.nursery(|n| {
             for _ in 0..30 {
-                drop(n.spawn(|cx| cx.yield_now().is_ok()).expect("a child"));
+                drop(n.spawn(|cx| cx.yield_now().is_ok()));
             }
+            Ok(())
         });
         all.expect("all end well");
     }
@@ -125,8 +125,9 @@ fn yields(cx: &Cx) {
     let all = cx.nursery(|n| {
         for _ in 0..4 {
             let child = n.spawn(|cx| (0..500).for_each(|_| cx.yield_now().expect("nobody cancels")));
-            drop(child.expect("a child"));
+            drop(child);
         }
+        Ok(())
     });
     all.expect("all end well");
 }
@@ -184,11 +185,12 @@ fn messages_do_not_allocate() {
                             back_to.send(cx, i + 1).expect("somebody receives");
                         }
                     });
-                    drop(echo.expect("a child"));
+                    drop(echo);
                     for i in 0..500 {
                         to.send(cx, i).expect("somebody receives");
                         assert_eq!(back.recv(cx), Ok(i + 1));
                     }
+                    Ok(())
                 });
                 all.expect("all end well");
             };
@@ -208,8 +210,9 @@ fn a_few_sleeps_do_not_allocate() {
                 let sleeper = n.spawn(|cx| {
                     (0..20).for_each(|_| cx.sleep(Duration::from_micros(50)).expect("nobody cancels"));
                 });
-                drop(sleeper.expect("a child"));
+                drop(sleeper);
             }
+            Ok(())
         });
         all.expect("all end well");
     };

@@ -51,11 +51,10 @@ fn the_hog_is_named_and_tasks_that_never_ran_go_on() {
         let result = rt.run(|cx| {
             cx.nursery(|n| {
                 // Spawned first, so that it is run last of the three, if nobody relieves the worker: it is not the hog.
-                drop(n.spawn(|_| ran.fetch_add(1, Ordering::Relaxed)).expect("a child"));
+                drop(n.spawn(|_| ran.fetch_add(1, Ordering::Relaxed)));
                 let child = n.task().name("greedy").spawn(|_| hog(|| ran.load(Ordering::Relaxed) == 1));
-                let child = child.expect("a child");
                 id = Some(child.id());
-                child.join(cx).expect("it returns")
+                Ok(child.join(cx).expect("it returns"))
             })
         });
         assert!(matches!(result, Ok(Ok(true))), "the other task ran meanwhile: {result:?}");
@@ -64,7 +63,10 @@ fn the_hog_is_named_and_tasks_that_never_ran_go_on() {
         let named = named.lock().expect("nobody panics");
         assert_eq!(named.len(), 1, "once: {named:?}");
         let hog = &named[0];
-        assert_eq!((Some(hog.task), hog.name, hog.worker, hog.relieved), (id, Some("greedy"), 0, true));
+        assert_eq!(
+            (Some(hog.task), hog.name.as_deref(), hog.worker, hog.relieved),
+            (id, Some("greedy"), 0, true)
+        );
         let at = hog.spawned_at.expect("a place");
         assert!(at.file().ends_with("watchdog.rs") && at.line().abs_diff(line) <= 2, "{at}, not {line}");
         assert!(hog.held >= LIMIT);
@@ -127,7 +129,7 @@ fn tasks_that_had_started_go_on_by_default() {
                         rest.expect("nobody cancels");
                     }
                 });
-                drop(child.expect("a child"));
+                drop(child);
             }
             while turns.load(Ordering::Relaxed) < 10 {
                 cx.yield_now().expect("nobody cancels");
@@ -135,11 +137,11 @@ fn tasks_that_had_started_go_on_by_default() {
             let before = turns.load(Ordering::Relaxed);
             let done = hog(|| turns.load(Ordering::Relaxed) > before + 100);
             stop.store(true, Ordering::Relaxed);
-            done
+            Ok(done)
         })
     });
     assert!(matches!(result, Ok(Ok(true))), "{result:?}");
-    assert_eq!(named.lock().expect("nobody panics")[0].name, Some("main"));
+    assert_eq!(named.lock().expect("nobody panics")[0].name.as_deref(), Some("main"));
 }
 
 /// The worker threads, spares included, that run or sleep; there is one more for the watchdog.
@@ -155,8 +157,8 @@ fn the_spare_retires_and_comes_back() {
         let ran = AtomicBool::new(false);
         let result = rt.run(|cx| {
             cx.nursery(|n| {
-                drop(n.spawn(|_| ran.store(true, Ordering::Relaxed)).expect("a child"));
-                hog(|| ran.load(Ordering::Relaxed))
+                drop(n.spawn(|_| ran.store(true, Ordering::Relaxed)));
+                Ok(hog(|| ran.load(Ordering::Relaxed)))
             })
         });
         assert!(matches!(result, Ok(Ok(true))), "{result:?}");
@@ -186,12 +188,12 @@ fn two_hogs_get_two_spares_and_a_third_none() {
         let all_named = || named.lock().expect("nobody panics").len() >= 3;
         let result = rt.run(|cx| {
             cx.nursery(|n| {
-                let handles: Vec<_> = (0..2).map(|_| n.spawn(|_| hog(all_named)).expect("a child")).collect();
+                let handles: Vec<_> = (0..2).map(|_| n.spawn(|_| hog(all_named))).collect();
                 let mut done = hog(all_named);
                 for handle in handles {
                     done &= handle.join(cx).expect("it returns");
                 }
-                done
+                Ok(done)
             })
         });
         assert!(matches!(result, Ok(Ok(true))), "{result:?}");
@@ -242,8 +244,9 @@ fn a_task_that_checks_is_never_named() {
                         cx.check().expect("nobody cancels");
                     }
                 });
-                drop(child.expect("a child"));
+                drop(child);
             }
+            Ok(())
         })
     });
     assert!(matches!(result, Ok(Ok(()))), "{result:?}");
@@ -354,12 +357,12 @@ fn io_under_way_on_a_stuck_worker_goes_on_by_default() {
                                 stream.write_all(cx, &byte).unwrap();
                             }
                         };
-                        drop(n.spawn(echo).unwrap());
+                        drop(n.spawn(echo));
                     }
                     // They all wait in the one worker's driver.
                     cx.sleep(Duration::from_millis(2)).unwrap();
                     hogging.store(true, Ordering::Relaxed);
-                    hog(|| done.load(Ordering::Relaxed) == 8)
+                    Ok(hog(|| done.load(Ordering::Relaxed) == 8))
                 })
             });
             assert!(
@@ -465,8 +468,8 @@ fn relieved_in_time() {
     let ran = AtomicBool::new(false);
     let relieved = rt.run(|cx| {
         cx.nursery(|n| {
-            drop(n.spawn(|_| ran.store(true, Ordering::Relaxed)).expect("a child"));
-            n.spawn(|_| hog(|| ran.load(Ordering::Relaxed))).expect("a child").join(cx).expect("it returns")
+            drop(n.spawn(|_| ran.store(true, Ordering::Relaxed)));
+            Ok(n.spawn(|_| hog(|| ran.load(Ordering::Relaxed))).join(cx).expect("it returns"))
         })
     });
     assert!(matches!(relieved, Ok(Ok(true))), "{relieved:?}");

@@ -42,8 +42,9 @@ fn run(cx: &Cx, request: &Request) {
         "steal-searching" | "steal-parked" => {
             let nursery = cx.nursery(|scope| {
                 Arc::new(Steal::default()).trials(request, |steal| {
-                    drop(scope.spawn(move |_| steal.child()).unwrap());
+                    drop(scope.spawn(move |_| steal.child()));
                 });
+                Ok(())
             });
             nursery.unwrap();
         }
@@ -113,8 +114,9 @@ fn yields(cx: &Cx, count: usize) {
                     cx.yield_now().unwrap();
                 }
             });
-            drop(task.unwrap());
+            drop(task);
         }
+        Ok(())
     });
     nursery.unwrap();
     turns.finish(start, count);
@@ -127,8 +129,9 @@ fn spawn_join(cx: &Cx, count: usize) {
         let nursery = cx.nursery(|scope| {
             for _ in 0..count {
                 let task = scope.spawn(|_| sum.fetch_add(1, Ordering::Relaxed));
-                drop(task.unwrap());
+                drop(task);
             }
+            Ok(())
         });
         nursery.unwrap();
         let rate = millions(start, count);
@@ -143,8 +146,9 @@ fn spawn_join_one(cx: &Cx, count: usize) {
     let start = Instant::now();
     let nursery = cx.nursery(|scope| {
         for _ in 0..count {
-            sum += scope.spawn(|_| 1).unwrap().join(cx).unwrap();
+            sum += scope.spawn(|_| 1).join(cx).unwrap();
         }
+        Ok(())
     });
     nursery.unwrap();
     figure("spawn-join-one", ns_each(start, count), "ns");
@@ -162,9 +166,9 @@ fn skynet(cx: &Cx, leaves: usize) {
             let children: [_; 10] = std::array::from_fn(|child| {
                 let first = first + child as u64 * part;
                 let right = descendants(part);
-                scope.task().children(right).spawn(move |cx| node(cx, first, part)).unwrap()
+                scope.task().children(right).spawn(move |cx| node(cx, first, part))
             });
-            children.into_iter().map(|child| child.join(cx).unwrap()).sum()
+            Ok(children.into_iter().map(|child| child.join(cx).unwrap()).sum())
         });
         nursery.unwrap()
     }
@@ -193,7 +197,7 @@ fn parked(cx: &Cx, count: usize) {
                 // Answers an error once the sender is gone: that wakes all.
                 assert!(receiver.recv(cx).is_err());
             });
-            drop(task.unwrap());
+            drop(task);
         }
         while reached.load(Ordering::Relaxed) < count as u64 {
             cx.yield_now().unwrap();
@@ -201,6 +205,7 @@ fn parked(cx: &Cx, count: usize) {
         figures = (resident(), ms(start));
         wake = Instant::now();
         drop(sender);
+        Ok(())
     });
     nursery.unwrap();
     parked_figures(count, before, figures.0, figures.1, ms(wake));
@@ -222,7 +227,8 @@ fn ping_pong(cx: &Cx, count: usize) {
                 assert_eq!(ponged.recv(cx), Ok(ball + 1));
             }
         });
-        drop((one.unwrap(), other.unwrap()));
+        drop((one, other));
+        Ok(())
     });
     nursery.unwrap();
     figure("pingpong", ns_each(start, count), "ns");
@@ -240,21 +246,20 @@ fn mpmc(cx: &Cx, count: usize) {
                         sender.send(cx, message as u64).unwrap();
                     }
                 });
-                drop(producer.unwrap());
+                drop(producer);
             }
             drop(sender);
             let consumers: [_; 4] = std::array::from_fn(|_| {
                 let receiver = receiver.clone();
-                let consumer = scope.spawn(move |cx| {
+                scope.spawn(move |cx| {
                     let mut sum = 0;
                     while let Ok(message) = receiver.recv(cx) {
                         sum += message;
                     }
                     sum
-                });
-                consumer.unwrap()
+                })
             });
-            consumers.into_iter().map(|consumer| consumer.join(cx).unwrap()).sum()
+            Ok(consumers.into_iter().map(|consumer| consumer.join(cx).unwrap()).sum())
         })
         .unwrap();
     figure("mpmc", millions(start, count), "M/s");
@@ -266,8 +271,9 @@ fn scaling(cx: &Cx, count: usize) {
     let start = Instant::now();
     let nursery = cx.nursery(|scope| {
         for seed in 0..count as u64 {
-            drop(scope.spawn(move |_| std::hint::black_box(compute(seed))).unwrap());
+            drop(scope.spawn(move |_| std::hint::black_box(compute(seed))));
         }
+        Ok(())
     });
     nursery.unwrap();
     figure("scaling", ms(start), "ms");
@@ -282,10 +288,11 @@ fn hogged(cx: &Cx) {
                 cx.yield_now().unwrap();
             }
         });
-        drop(neighbour.unwrap());
+        drop(neighbour);
         cx.yield_now().unwrap();
         hog(&progress);
         stop.store(true, Ordering::Relaxed);
+        Ok(())
     });
     nursery.unwrap();
 }

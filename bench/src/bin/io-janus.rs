@@ -59,7 +59,7 @@ fn listen(cx: &Cx, serve: Serve) -> io::Result<()> {
             drop(nursery.spawn(move |cx| drop(serve(cx, stream))));
         }
     })
-    .map_err(io::Error::other)?
+    .map_err(io::Error::other)
 }
 
 /// A handler that loops without end, and checks, as the attribute macro makes every loop do.

@@ -153,7 +153,10 @@ pub extern "C" fn janus_budget_get_current() -> Budget {
         channel_ops: left.channel_ops.try_into().unwrap_or(u16::MAX),
         syscalls: left.syscalls.try_into().unwrap_or(u16::MAX),
     };
-    entered(Budget::default(), || with_task(|cx| narrow(cx.budget())).unwrap_or_default())
+    entered(Budget::default(), || {
+        // SAFETY: C has no context to pass.
+        unsafe { with_task(|cx| narrow(cx.budget())) }.unwrap_or_default()
+    })
 }
 
 /// Adds to the calling task's budget. 0; -1: it has no capability to (in `:service` every task has that was given no limits; see
@@ -172,5 +175,6 @@ pub extern "C" fn janus_budget_recharge(amount: Budget) -> c_int {
 
 /// 0 if the calling task's `act` went well, -1 if not or if there is no task.
 fn suspending(act: impl FnOnce(&Cx) -> bool) -> c_int {
-    entered(-1, || if with_task(act) == Some(true) { 0 } else { -1 })
+    // SAFETY: as above.
+    entered(-1, || if unsafe { with_task(act) } == Some(true) { 0 } else { -1 })
 }

@@ -156,7 +156,8 @@ fn on_thread<R>(body: impl FnOnce(&mut Vec<NonNull<RawNursery>>) -> R) -> Option
 }
 
 fn in_task() -> bool {
-    with_task(|_| ()).is_some()
+    // SAFETY: C has no context to pass.
+    unsafe { with_task(|_| ()) }.is_some()
 }
 
 /// Opens a nursery on the runtime of the task, or the global one, or the scheduler that is named.

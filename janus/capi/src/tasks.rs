@@ -4,11 +4,17 @@
 use crate::frozen::TaskFn;
 use crate::guard::{Body, entered};
 use crate::handles::{self, intern};
-use janus::raw::{self, Asked, with_task};
-use janus::{CapBudget, Priority, Receiver, RecvError, SendError, Sender, StackClass};
+use janus::raw::{self, Asked};
+use janus::{CapBudget, Cx, Priority, Receiver, RecvError, SendError, Sender, StackClass};
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::ptr::null_mut;
 use std::time::Duration;
+
+/// Calls `body` with the context of the task that runs here, if one does.
+fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
+    // SAFETY: C has no context to pass.
+    unsafe { raw::with_task(body) }
+}
 
 /// A part of `janus_limits` that has no end.
 pub const JANUS_UNLIMITED: u64 = u64::MAX;

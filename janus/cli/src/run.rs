@@ -257,7 +257,7 @@ fn supervise(cx: &Cx, run: &Run, program: &Program, entry: &str, options: Option
         }
         let launcher =
             task.grant_budget(cx).map_err(|error| TaskError::Failed(Arc::new(error))).and_then(|task| {
-                let launcher = task.spawn(|cx| launch(cx, run.budget, program, entry, options));
+                let launcher = task.try_spawn(|cx| launch(cx, run.budget, program, entry, options));
                 launcher.map_err(|error| TaskError::Failed(Arc::new(error)))
             });
         if let Some(timeout) = run.timeout {
@@ -275,6 +275,7 @@ fn supervise(cx: &Cx, run: &Run, program: &Program, entry: &str, options: Option
             Err(error) => Err(error),
         };
         outer.cancel();
+        Ok(())
     });
     ended
 }
@@ -286,6 +287,7 @@ fn launch(cx: &Cx, budget: Budget, program: &Program, entry: &str, options: Opti
             Ok(guest) => guest.join(cx),
             Err(error) => Err(TaskError::Failed(Arc::new(error))),
         };
+        Ok(())
     });
     ended
 }

@@ -17,6 +17,7 @@
 //!     let _ = cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |nursery| {
 //!         let budget = Budget { ops: 10_000, memory: 1 << 20, ..Budget::ZERO };
 //!         end = Some(endless.spawn(cx, nursery, "main", budget, Options::default()).unwrap().join(cx));
+//!         Ok(())
 //!     });
 //!     end
 //! });

@@ -89,7 +89,7 @@ impl Program {
             task = task.grant_budget(cx).map_err(|_| SpawnError::NoCapability)?;
         }
         let (program, name) = (self.clone(), name.to_string());
-        task.spawn(move |cx| program.call(cx, &name, options))
+        task.try_spawn(move |cx| program.call(cx, &name, options))
     }
 }
 
@@ -133,12 +133,13 @@ fn run(
     }
     let mut finish = Err(GuestError::Cancelled);
     // Whether a child failed is for its parent to ask, by a join; here only that all of them have ended.
-    let _ = cx.nursery_with(NurseryOptions::new(), |scope| {
+    let _ = cx.nursery_with(NurseryOptions::new().keep_going(), |scope| {
         finish = Machine::new(cx, Some(scope), program, family, capability)
             .and_then(|mut machine| machine.run(entry));
         if scope.live() > 0 {
             scope.cancel();
         }
+        Ok(())
     });
     finish
 }
@@ -367,7 +368,7 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
             task = task.grant_spawn(capability).children(children);
         }
         let (program, family) = (self.program.clone(), self.family.clone());
-        let child = task.spawn(move |cx| {
+        let child = task.try_spawn(move |cx| {
             let finish = run(cx, &program, Target::Table(function, arg), &family, None)?;
             Ok(finish.value.unwrap_or_else(|| i64::from(finish.exit.unwrap_or(0))))
         });

@@ -43,6 +43,7 @@ fn run(engine: Engine, wasm: &[u8], entry: &str, input: &str, budget: Budget) ->
         let manual = NurseryOptions::new().recharge(Recharge::Manual);
         let _ = cx.nursery_with(manual, |nursery| {
             end = Some(program.spawn(cx, nursery, entry, budget, options).expect("a task").join(cx));
+            Ok(())
         });
     });
     first.expect("the first task ends well");

@@ -28,6 +28,7 @@ fn run(
         let manual = NurseryOptions::new().recharge(Recharge::Manual);
         let _ = cx.nursery_with(manual, |nursery| {
             end = Some(program.spawn(cx, nursery, "main", budget, options).expect("a task").join(cx));
+            Ok(())
         });
     });
     outcome.expect("the first task ends well");

@@ -32,6 +32,7 @@ fn run_with(
         // The child's failure is what its handle says.
         let _ = cx.nursery_with(manual, |nursery| {
             end = Some(program.spawn(cx, nursery, "main", budget, options).expect("a task").join(cx));
+            Ok(())
         });
     });
     outcome.expect("the first task ends well");
@@ -93,6 +94,7 @@ fn j_12_neighbours_go_on() {
             // They still run: what was joined did not wait for them.
             assert_eq!(nursery.live(), 3);
             nursery.cancel();
+            Ok(())
         });
         sums
     });
@@ -396,6 +398,7 @@ fn j_12_used_is_what_was_charged() {
                     *lost.get_mut(resource) -= left.get(resource);
                 }
                 result = Some((used, lost));
+                Ok(())
             });
             result.expect("it ran")
         })

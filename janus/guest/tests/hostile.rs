@@ -94,11 +94,8 @@ fn j_12_deep_nesting() {
     module.section(&types).section(&functions).section(&exports).section(&code);
     let wasm = module.finish();
     let small = std::thread::Builder::new().stack_size(256 << 10);
-    let program = small
-        .spawn(move || Program::new(&wasm, Grants::NONE))
-        .expect("a thread")
-        .join()
-        .expect("no overflow");
+    let program =
+        small.spawn(move || Program::new(&wasm, Grants::NONE)).unwrap().join().expect("no overflow");
     // SAFETY: no task here keeps anything of its thread over a suspension.
     let runtime = unsafe { Runtime::new(Config::new().workers(1)) }.expect("a runtime");
     let end = runtime.run(|cx| program.expect("a program").call(cx, "main", Options::default()));

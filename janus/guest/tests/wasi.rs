@@ -171,7 +171,8 @@ fn j_12_poll_waits_for_input() {
                     .and_then(|()| to.send(cx, b"late".to_vec()).map_err(|_| janus::Cancelled))
             });
             found = Some(poll(cx, &[long(), read()], Input::Pieces(pieces)));
-            sender.expect("a task").join(cx).expect("no task error").expect("it is not cancelled");
+            sender.join(cx).expect("no task error").expect("it is not cancelled");
+            Ok(())
         })
         .expect("a nursery");
         (found.expect("it was polled"), cx.now() < Duration::from_secs(60))
@@ -275,7 +276,7 @@ fn flood_a_pipe(mut from: impl Read, output: Output, backend: Backend) {
         let mut writer = None;
         let _ = cx.nursery_with(NurseryOptions::new(), |nursery| {
             let task = nursery.task().stack(StackClass::Medium);
-            let guest = task.spawn(|cx: &Cx| flood.call(cx, "main", options)).expect("a task");
+            let guest = task.spawn(|cx: &Cx| flood.call(cx, "main", options));
             // Until it does not get on: a pipe holds 64 KiB.
             let mut written = (0, 0);
             while written.0 == 0 || written.0 != written.1 {
@@ -286,6 +287,7 @@ fn flood_a_pipe(mut from: impl Read, output: Output, backend: Backend) {
             assert_eq!(end.expect("it ends").value, Some(100_000));
             nursery.cancel();
             writer = Some(guest.join(cx));
+            Ok(())
         });
         writer.expect("it was joined")
     });
@@ -354,6 +356,7 @@ fn j_12_output_under_a_seed() {
             let _ = cx.nursery_with(NurseryOptions::new().recharge(Recharge::Manual), |nursery| {
                 let budget = Budget { ops: 1_000, memory: 1 << 20, syscalls, ..Budget::ZERO };
                 end = Some(hello.spawn(cx, nursery, "main", budget, options).expect("a task").join(cx));
+                Ok(())
             });
         });
         first.expect("the first task ends well");

@@ -1,4 +1,7 @@
-//! Waiting for the first of several channel operations.
+//! Waiting for the first of several things: channel operations, ends of tasks, times, sockets, signals.
+//!
+//! Arms are of two kinds. A channel's is *served*: whoever has a message does the operation for the select. The others are
+//! *polled*: something wakes the select, and it looks whether they are ready; what is to be done then is the caller's.
 //!
 //! All channels are locked, in the order of their addresses, while the arms are tried and, if none is ready, while the
 //! select joins all their waiters; so no message can slip in between. Then it sleeps; whoever serves one of the arms wins
@@ -10,8 +13,11 @@
 use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender};
 use crate::cx::Cx;
 use crate::error::Cancelled;
+use crate::nursery::Nursery;
 use crate::runtime::Shared;
+use crate::scope::FOREIGN_LOOK;
 use crate::task::Wait;
+use crate::timers::Timer;
 use crate::waiter::{Waiter, Wakeup};
 use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
@@ -30,7 +36,7 @@ pub enum Selected {
     Timeout,
 }
 
-mod sealed {
+pub(crate) mod sealed {
     use super::*;
 
     /// What a select does with an arm, which is its own until `leave`. All under the channel's lock, but `address`.
@@ -54,10 +60,44 @@ mod sealed {
         /// Out of the waiters, if it is still there; keeps what it got.
         fn leave(&self);
     }
+
+    /// What a select does with an arm that is polled.
+    pub trait Poll {
+        /// Is it ready? Without any lock, on the fiber of the task.
+        fn is_ready(&self, cx: &Cx) -> bool;
+        /// Has the task woken when it may be ready, from now on. Then nothing of the user's runs until `end`.
+        fn begin(&self, cx: &Cx);
+        /// Not any more.
+        fn end(&self, cx: &Cx);
+        /// Does it come about without anybody of the task's nursery?
+        fn is_outside(&self) -> bool {
+            true
+        }
+        /// The address of a nursery whose failure ends this very wait, by making the arm ready.
+        fn nursery(&self) -> *const () {
+            std::ptr::null()
+        }
+        /// Nobody can wake the task for it: it has to look now and then.
+        fn needs_looks(&self, _cx: &Cx) -> bool {
+            false
+        }
+    }
+
+    /// Either kind.
+    pub trait Either {
+        fn served(&self) -> Option<&dyn Operation> {
+            None
+        }
+        fn polled(&self) -> Option<&dyn Poll> {
+            None
+        }
+    }
 }
 
-/// One operation of a [`Cx::select`]: [`Sender::arm`] or [`Receiver::arm`].
-pub trait Arm: sealed::Operation {}
+/// One of the things that a [`Cx::select`] waits for: [`Sender::arm`], [`Receiver::arm`], [`Handle::arm`](crate::Handle::arm),
+/// [`Cx::after`], [`TcpListener::arm`](crate::net::TcpListener::arm), [`TcpStream::arm`](crate::net::TcpStream::arm),
+/// [`Signals::arm`](crate::signal::Signals::arm).
+pub trait Arm: sealed::Either {}
 
 /// What a select changes of an arm by a shared reference. An arm is neither `Sync` nor lent to anybody while it is in a
 /// select, which is the only one to touch this; others touch what is in a listed node.
@@ -249,10 +289,26 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
 impl<T: Send> Arm for RecvArm<'_, T> {}
 impl<T: Send> Arm for SendArm<'_, T> {}
 
+impl<T: Send> sealed::Either for RecvArm<'_, T> {
+    fn served(&self) -> Option<&dyn sealed::Operation> {
+        Some(self)
+    }
+}
+
+impl<T: Send> sealed::Either for SendArm<'_, T> {
+    fn served(&self) -> Option<&dyn sealed::Operation> {
+        Some(self)
+    }
+}
+
 impl Cx {
-    /// Waits for the first of several channel operations, or until `timeout` is over (`None`: for ever), and does exactly
-    /// that one. It costs one channel operation. Of several that are ready, any may be chosen. An arm that has sent its
-    /// message is never chosen again; one that has received drops what it got and receives anew.
+    /// Waits for the first of several things, or until `timeout` is over (`None`: for ever). It costs one channel operation. Of
+    /// several that are ready, any may be chosen.
+    ///
+    /// - A channel's arm is done when it is chosen, and no other is: ask it for its result. An arm that has sent its message is
+    ///   never chosen again; one that has received drops what it got and receives anew.
+    /// - The others say that something can be had without a wait: [`join`](crate::Handle::join), `accept`, `read`,
+    ///   [`Signals::next`](crate::signal::Signals::next). (If several tasks wait for one socket, another may have been faster.)
     ///
     /// # Panics
     /// If there are more than 64 arms.
@@ -267,34 +323,34 @@ impl Cx {
         super::charge(self, at)?;
         // Shared from here on: see the module.
         let arms: &[&mut dyn Arm] = arms;
-        for arm in arms {
+        for arm in arms.iter().filter_map(|arm| arm.served()) {
             arm.forget();
         }
         let choice = AtomicUsize::new(OPEN);
-        if let Some(ready) = self.attempt_or_join(arms, &choice, timeout == Some(Duration::ZERO)) {
-            return Ok(ready);
+        let poll = timeout == Some(Duration::ZERO);
+        // Neither kind goes first always: one that is ever ready would starve the other.
+        let polled_first = self.random().is_multiple_of(2);
+        if polled_first && let Some(ready) = self.find_ready(arms) {
+            return Ok(Selected::Arm(ready));
         }
-        let until = timeout.map(|timeout| self.deadline(timeout));
-        let timer = until.map(|until| self.arm(until));
-        let mut result = Ok(Selected::Timeout);
-        loop {
-            if choice.load(Ordering::Acquire) != OPEN {
-                break;
+        if let Some(chosen) = self.attempt_or_join(arms, &choice, poll) {
+            if chosen == Selected::Timeout
+                && let Some(ready) = self.find_ready(arms)
+            {
+                return Ok(Selected::Arm(ready));
             }
-            if until.is_some_and(|until| self.shared().now_ns() >= until) {
-                break;
-            }
-            let wait = if until.is_some() { Wait::Sleep } else { Wait::Select };
-            if self.block(wait, at).is_err() {
-                result = Err(Cancelled);
-                break;
-            }
+            return Ok(chosen);
         }
-        if let Some(timer) = timer {
-            self.shared().timers.disarm(timer);
+        for arm in arms.iter().filter_map(|arm| arm.polled()) {
+            arm.begin(self);
         }
+        let result = self.wait_for_choice(arms, &choice, timeout, at);
         for arm in arms {
-            arm.leave();
+            match (arm.served(), arm.polled()) {
+                (Some(served), _) => served.leave(),
+                (_, Some(polled)) => polled.end(self),
+                _ => {}
+            }
         }
         // After `leave` nobody can choose any more.
         match choice.load(Ordering::Acquire) {
@@ -302,23 +358,76 @@ impl Cx {
                 if result.is_err() {
                     self.stop_if_doomed();
                 }
-                result
+                result.map(|()| Selected::Timeout)
             }
             chosen => Ok(Selected::Arm(chosen)),
         }
     }
 
+    /// The first polled arm that is ready, from a random one on.
+    fn find_ready(&self, arms: &[&mut dyn Arm]) -> Option<usize> {
+        let start = if arms.is_empty() { 0 } else { self.random() as usize % arms.len() };
+        let mut turns = (0..arms.len()).map(|turn| (start + turn) % arms.len());
+        turns.find(|&index| arms[index].polled().is_some_and(|arm| arm.is_ready(self)))
+    }
+
+    /// Sleeps until an arm is chosen, by whoever serves it or because it is ready; or until the time is over.
+    fn wait_for_choice(
+        &self,
+        arms: &[&mut dyn Arm],
+        choice: &AtomicUsize,
+        timeout: Option<Duration>,
+        at: &'static Location<'static>,
+    ) -> Result<(), Cancelled> {
+        let until = timeout.map(|timeout| self.until(timeout));
+        let timer = until.map(|until| self.arm(until));
+        let polled = || arms.iter().filter_map(|arm| arm.polled());
+        let outside = until.is_some() || polled().any(sealed::Poll::is_outside);
+        let looks = polled().any(|arm| arm.needs_looks(self));
+        let except = polled().map(sealed::Poll::nursery).find(|nursery| !nursery.is_null());
+        let wait = if outside { Wait::Sleep } else { Wait::Select };
+        let result = loop {
+            if choice.load(Ordering::Acquire) != OPEN {
+                break Ok(());
+            }
+            if let Some(ready) = self.find_ready(arms) {
+                // A sender or receiver may be faster.
+                let _ = choice.compare_exchange(OPEN, ready, Ordering::AcqRel, Ordering::Acquire);
+                break Ok(());
+            }
+            if until.is_some_and(|until| self.shared().now_ns() >= until) {
+                break Ok(());
+            }
+            let look = looks.then(|| self.arm(self.until(FOREIGN_LOOK)));
+            let slept = self.block_but(except.unwrap_or(std::ptr::null()).cast::<Nursery>(), wait, at);
+            if let Some(look) = look {
+                self.shared().timers.disarm(look);
+            }
+            if slept.is_err() {
+                break slept;
+            }
+        };
+        if let Some(timer) = timer {
+            self.shared().timers.disarm(timer);
+        }
+        result
+    }
+
     /// With every channel locked: does the first arm that is ready, from a random one on; else joins all of them.
     fn attempt_or_join(&self, arms: &[&mut dyn Arm], choice: &AtomicUsize, poll: bool) -> Option<Selected> {
+        let address = |index: u8| arms[usize::from(index)].served().map_or(0, sealed::Operation::address);
         let mut order: [u8; MOST] = std::array::from_fn(|index| index as u8);
         let order = &mut order[..arms.len()];
-        order.sort_unstable_by_key(|&index| arms[usize::from(index)].address());
+        order.sort_unstable_by_key(|&index| address(index));
+        // Two arms of one channel lock it once; those without a channel come first, and lock nothing.
+        let once = |(held, &index): (&mut usize, &u8)| {
+            let new = address(index) != *held;
+            *held = address(index);
+            new.then(|| arms[usize::from(index)].served()).flatten()
+        };
         let mut held = 0;
-        for &index in order.iter() {
-            let arm = &arms[usize::from(index)];
-            // Two arms of one channel lock it once.
-            if arm.address() != held {
-                held = arm.address();
+        for index in order.iter() {
+            if let Some(arm) = once((&mut held, index)) {
                 arm.lock();
             }
         }
@@ -327,22 +436,22 @@ impl Cx {
         for turn in 0..arms.len() {
             let index = (start + turn) % arms.len();
             // SAFETY: all locks are held.
-            if let Some(waiter) = unsafe { arms[index].attempt(self.shared()) } {
+            if let Some(waiter) = arms[index].served().and_then(|arm| unsafe { arm.attempt(self.shared()) }) {
                 found = Some((index, waiter));
                 break;
             }
         }
         if found.is_none() && !poll {
             for (index, arm) in arms.iter().enumerate() {
-                // SAFETY: all locks are held; the arms are borrowed until `leave`.
-                unsafe { arm.join(self.waiter(), choice, index) };
+                if let Some(arm) = arm.served() {
+                    // SAFETY: all locks are held; the arms are borrowed until `leave`.
+                    unsafe { arm.join(self.waiter(), choice, index) };
+                }
             }
         }
         let mut held = 0;
-        for &index in order.iter() {
-            let arm = &arms[usize::from(index)];
-            if arm.address() != held {
-                held = arm.address();
+        for index in order.iter() {
+            if let Some(arm) = once((&mut held, index)) {
                 // SAFETY: it is held.
                 unsafe { arm.unlock() };
             }
@@ -356,7 +465,56 @@ impl Cx {
             None => None,
         }
     }
+
+    /// An arm of a [`Cx::select`] that is ready so long from now, and stays so: one may be used for many selects.
+    ///
+    /// ```
+    /// # use janus::{Config, Runtime, Selected, channel};
+    /// # use std::time::Duration;
+    /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
+    /// let chosen = runtime.run(|cx| {
+    ///     let (_silent, never) = channel::<u32>(0);
+    ///     let (mut message, mut time) = (never.arm(), cx.after(Duration::from_millis(1)));
+    ///     cx.select(&mut [&mut message, &mut time], None)
+    /// }).unwrap();
+    /// assert_eq!(chosen, Ok(Selected::Arm(1)));
+    /// ```
+    #[must_use]
+    pub fn after(&self, time: Duration) -> TimeArm {
+        TimeArm { until: self.until(time), timer: Cell::new(None) }
+    }
 }
+
+/// See [`Cx::after`].
+#[derive(Debug)]
+pub struct TimeArm {
+    until: u64,
+    timer: Cell<Option<Timer>>,
+}
+
+impl sealed::Poll for TimeArm {
+    fn is_ready(&self, cx: &Cx) -> bool {
+        cx.shared().now_ns() >= self.until
+    }
+
+    fn begin(&self, cx: &Cx) {
+        self.timer.set(Some(cx.arm(self.until)));
+    }
+
+    fn end(&self, cx: &Cx) {
+        if let Some(timer) = self.timer.take() {
+            cx.shared().timers.disarm(timer);
+        }
+    }
+}
+
+impl sealed::Either for TimeArm {
+    fn polled(&self) -> Option<&dyn sealed::Poll> {
+        Some(self)
+    }
+}
+
+impl Arm for TimeArm {}
 
 #[cfg(test)]
 mod tests {

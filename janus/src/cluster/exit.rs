@@ -47,6 +47,9 @@ impl Exit {
             Err(TaskError::StackOverflow) => Exit::Overflow,
             Err(TaskError::BudgetExceeded(resource)) => Exit::Budget(resource),
             Err(TaskError::Failed(error)) => Exit::Failed(error),
+            Err(TaskError::Refused(error)) => Exit::NotStarted(error),
+            // An error like any other, that it passed on.
+            Err(error @ (TaskError::TimedOut | TaskError::Pool(_))) => Exit::Failed(Arc::new(error)),
             Err(TaskError::Code(_) | TaskError::WorkerPanic) => Exit::Runtime,
         }
     }

@@ -5,7 +5,6 @@ use super::life::Life;
 use super::supervise::{End, Notice};
 use crate::budget::{Budget, UNLIMITED};
 use crate::cx::Cx;
-use crate::error::SpawnError;
 use crate::scope::{Handle, Scope};
 use crate::stack::StackClass;
 use std::error::Error;
@@ -224,11 +223,7 @@ impl<'env> Plan<'env> {
 
     /// Runs the plan in a task of its own; messages may be sent at once. To cancel the handle stops the tree, the last child first.
     #[track_caller]
-    pub fn start<'scope>(
-        &'env self,
-        cx: &Cx,
-        nursery: &'scope Scope<'scope, '_>,
-    ) -> Result<Handle<'scope, End>, SpawnError>
+    pub fn start<'scope>(&'env self, cx: &Cx, nursery: &'scope Scope<'scope, '_>) -> Handle<'scope, End>
     where
         'env: 'scope,
     {

@@ -132,7 +132,7 @@ impl<'env> Plan<'env> {
         at: &'static Location<'static>,
     ) -> Result<End, GaveUp> {
         let mut done = None;
-        let nursery = cx.nursery_with(NurseryOptions::new(), |scope| {
+        let nursery = cx.nursery_with(NurseryOptions::new().keep_going(), |scope| {
             // While it is there, nobody ends an exhausted child but us, and we are woken for each.
             let _recharger = scope.supervisor();
             let (to_us, orders) = channel(self.members.len().max(1));
@@ -140,6 +140,7 @@ impl<'env> Plan<'env> {
             let restarts = VecDeque::with_capacity(self.restarts.min(1024));
             let mut run = Run { cx, scope, plan: self, slots, orders, to_us, restarts, at };
             done = Some(run.supervise());
+            Ok(())
         });
         match done {
             Some(Done::End(end)) => Ok(end),
@@ -260,10 +261,10 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
             task = task.grant_spawn(capability);
         }
         let started = match &member.body {
-            Body::Lent(body) => task.spawn_try(move |cx| body(cx)),
+            Body::Lent(body) => task.try_spawn_try(move |cx| body(cx)),
             Body::Owned(body) => {
                 let body = body.clone();
-                task.owned().spawn_try(move |cx| body(cx))
+                task.owned().try_spawn_try(move |cx| body(cx))
             }
         };
         match started {

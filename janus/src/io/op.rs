@@ -189,7 +189,7 @@ impl Op {
         Name { op: ptr::from_ref(self).addr(), fd: self.fd }
     }
 
-    fn new(task: TaskRef, request: &Request) -> Op {
+    pub(super) fn new(task: TaskRef, request: &Request) -> Op {
         let answer = AtomicI64::new(NONE);
         Op { task, answer, side: request.side(), fd: request.fd, next: Cell::new(ptr::null()) }
     }
@@ -208,7 +208,7 @@ impl Op {
         wake_task(task, Some(here));
     }
 
-    fn answer(&self) -> Option<i32> {
+    pub(super) fn answer(&self) -> Option<i32> {
         match self.answer.load(Ordering::Acquire) {
             NONE => None,
             answer => Some(answer as i32),
@@ -279,7 +279,7 @@ fn see_through<const N: usize>(
     ensure_stack(cx.task);
     refused(cx)?;
     if cx.is_cancelled() || cx.panicking() {
-        return Err(IoError::Cancelled.into());
+        return Err(IoError::why(cx).into());
     }
     let ops = requests.each_ref().map(|request| Op::new(cx.task, request));
     let home = cx.worker().index;
@@ -322,7 +322,7 @@ fn wait_for_first(cx: &Cx, ops: &[Op], manner: &Manner) -> Result<(), IoError> {
         if manner.until.is_some_and(|until| cx.shared().now_ns() >= until) {
             end = Err(IoError::TimedOut);
         } else if let Err(Cancelled) = cx.block(Wait::Io, manner.at) {
-            end = Err(IoError::Cancelled);
+            end = Err(IoError::why(cx));
         }
     }
     if let Some(timer) = timer {

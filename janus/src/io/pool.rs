@@ -169,7 +169,7 @@ where
     refused(cx)?;
     ensure_stack(cx.task);
     if cx.is_cancelled() || cx.panicking() {
-        return Err(IoError::Cancelled.into());
+        return Err(IoError::why(cx).into());
     }
     let slot = {
         let _quiet = Quiet::new();
@@ -184,12 +184,12 @@ where
         match look(&slot, cancelled, ending) {
             Ok(Some(result)) => return Ok(result.unwrap_or_else(|panic| resume_unwind(panic))),
             Ok(None) => {}
-            Err(why) => {
+            Err(Gone) => {
                 let unwanted = cx.shared().pool.withdraw(Arc::as_ptr(&slot).addr());
                 // What it owned is the user's: not under the pool's lock.
                 drop(unwanted);
                 cx.stop_if_doomed();
-                return Err(why.into());
+                return Err(IoError::why(cx).into());
             }
         }
         if cancelled {
@@ -200,8 +200,11 @@ where
     }
 }
 
+/// The task gave its call up.
+struct Gone;
+
 /// The result, if it is there; the error: the task gives it up.
-fn look<T>(slot: &SpinLock<Slot<T>>, cancelled: bool, ending: Ending) -> Result<Option<Caught<T>>, IoError> {
+fn look<T>(slot: &SpinLock<Slot<T>>, cancelled: bool, ending: Ending) -> Result<Option<Caught<T>>, Gone> {
     let mut slot = slot.lock();
     match &*slot {
         Slot::Waiting(_) if cancelled => {}
@@ -211,7 +214,7 @@ fn look<T>(slot: &SpinLock<Slot<T>>, cancelled: bool, ending: Ending) -> Result<
     }
     match std::mem::replace(&mut *slot, Slot::Gone) {
         Slot::Done(result) => Ok(Some(result)),
-        _ => Err(IoError::Cancelled),
+        _ => Err(Gone),
     }
 }
 

@@ -69,7 +69,7 @@ impl Socket {
     fn manner(cx: &Cx, timeout: &AtomicU64, eager: bool, at: &'static Location<'static>) -> Manner {
         let until = match timeout.load(Ordering::Relaxed) {
             0 => None,
-            nanos => Some(cx.deadline(Duration::from_nanos(nanos))),
+            nanos => Some(cx.until(Duration::from_nanos(nanos))),
         };
         Manner { cost: Operation::NetworkIo, until, eager, at }
     }
@@ -131,7 +131,7 @@ impl Socket {
         timeout: Option<Duration>,
         at: &'static Location<'static>,
     ) -> io::Result<()> {
-        let until = timeout.map(|timeout| cx.deadline(timeout));
+        let until = timeout.map(|timeout| cx.until(timeout));
         let manner = Manner { cost: Operation::NetworkIo, until, eager: false, at };
         carry_out(cx, Request::new(Call::Ready(Side::Out), self.raw()), &manner)?;
         match self.as_std(|stream: &std::net::TcpStream| stream.take_error())? {
@@ -199,6 +199,12 @@ macro_rules! stream {
             /// Appends everything up to the end; answers how much.
             pub fn read_to_end(&self, cx: &Cx, buffer: &mut Vec<u8>) -> io::Result<usize> {
                 Read::read_to_end(&mut &*self, cx, buffer)
+            }
+
+            /// An arm of a [`Cx::select`] that is ready when there is something to read, or the end.
+            #[must_use]
+            pub fn arm(&self) -> crate::io::ReadArm<'_> {
+                crate::io::ReadArm::new(self.0.as_fd())
             }
 
             /// Ends one direction, or both: the other side reads up to the end, or writes in vain. Whoever waits here for that

@@ -5,7 +5,7 @@ use super::socket::{Socket, descriptor, stream};
 use crate::budget::Operation;
 use crate::cx::Cx;
 use crate::io::sys::{self, Address};
-use crate::io::{Read, Write, begin};
+use crate::io::{Read, ReadArm, Write, begin};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::panic::Location;
@@ -19,15 +19,15 @@ const BACKLOG: libc::c_int = 4096;
 /// ```
 /// # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
 /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
-/// let heard = runtime.run(|cx| cx.nursery(|nursery| -> std::io::Result<Vec<u8>> {
+/// let heard = runtime.run(|cx| cx.nursery(|nursery| {
 ///     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 ///     let address = listener.local_addr()?;
-///     drop(nursery.spawn(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"hello")));
+///     nursery.spawn_try(move |cx| TcpStream::connect(cx, address)?.write_all(cx, b"hello"));
 ///     let (stream, _peer) = listener.accept(cx)?;
 ///     let mut heard = Vec::new();
 ///     stream.read_to_end(cx, &mut heard)?;
 ///     Ok(heard)
-/// })).unwrap().unwrap().unwrap();
+/// })).unwrap().unwrap();
 /// assert_eq!(heard, b"hello");
 /// ```
 #[derive(Debug)]
@@ -60,6 +60,12 @@ impl TcpListener {
         let (socket, peer) = self.0.accept(cx, Location::caller())?;
         let peer = peer.get().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         Ok((TcpStream(socket), peer))
+    }
+
+    /// An arm of a [`Cx::select`] that is ready when a connection waits.
+    #[must_use]
+    pub fn arm(&self) -> ReadArm<'_> {
+        ReadArm::new(self.0.as_fd())
     }
 
     /// An accept that waits longer than this ends with [`TimedOut`](io::ErrorKind::TimedOut).

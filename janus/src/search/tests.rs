@@ -113,10 +113,10 @@ fn j_09_a_cancellation_is_not_lost_at_a_first_sleep() {
                         woken.store(cx.is_asked(), Ordering::Relaxed);
                     });
                     drop(child);
+                    Ok(())
                 })
-                .is_err()
             });
-            assert!(ended.expect("the main task ends"), "the nursery was cancelled");
+            assert!(ended.expect("the main task ends").is_err(), "the nursery was cancelled");
             assert!(woken.load(Ordering::Relaxed), "the child woke, and saw why");
         }
     });

@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let meeting = Barrier::new(3);
 /// let leaders = runtime.run(|cx| cx.nursery(|nursery| {
-///     let tasks = [(); 3].map(|()| nursery.spawn(|cx| meeting.wait(cx).unwrap()).unwrap());
-///     tasks.map(|task| task.join(cx).unwrap()).iter().filter(|leads| **leads).count()
+///     let tasks = [(); 3].map(|()| nursery.spawn(|cx| meeting.wait(cx).unwrap()));
+///     Ok(tasks.map(|task| task.join(cx).unwrap()).iter().filter(|leads| **leads).count())
 /// })).unwrap().unwrap();
 /// assert_eq!(leaders, 1);
 /// ```

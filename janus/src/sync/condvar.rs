@@ -21,12 +21,13 @@ use std::time::Duration;
 /// # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
 /// let (ready, changed) = (Mutex::new(false), Condvar::new());
 /// runtime.run(|cx| cx.nursery(|nursery| {
-///     drop(nursery.spawn(|cx| {
+///     nursery.spawn(|cx| {
 ///         *ready.lock(cx).unwrap() = true;
 ///         changed.notify_one();
-///     }).unwrap());
+///     });
 ///     let guard = changed.wait_while(cx, ready.lock(cx).unwrap(), |ready| !*ready).unwrap();
 ///     assert!(*guard);
+///     Ok(())
 /// })).unwrap().unwrap();
 /// ```
 pub struct Condvar {
@@ -64,7 +65,7 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         timeout: Duration,
     ) -> Result<(MutexGuard<'a, T>, bool), Cancelled> {
-        self.wait_by(cx, guard, Some(cx.deadline(timeout)), Location::caller()).map_err(cancelled)
+        self.wait_by(cx, guard, Some(cx.until(timeout)), Location::caller()).map_err(cancelled)
     }
 
     /// Waits as long as `condition` is true.

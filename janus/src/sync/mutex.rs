@@ -19,8 +19,9 @@ use std::time::Duration;
 /// runtime.run(|cx| cx.nursery(|nursery| {
 ///     for n in 1..=10 {
 ///         let sum = &sum;
-///         drop(nursery.spawn(move |cx| sum.lock(cx).map(|mut sum| *sum += n)).unwrap());
+///         nursery.spawn(move |cx| sum.lock(cx).map(|mut sum| *sum += n));
 ///     }
+///     Ok(())
 /// })).unwrap().unwrap();
 /// assert_eq!(sum.into_inner(), 55);
 /// ```
@@ -65,7 +66,7 @@ impl<T: ?Sized> Mutex<T> {
     /// The same, for so long at most.
     #[track_caller]
     pub fn lock_timeout(&self, cx: &Cx, timeout: Duration) -> Result<MutexGuard<'_, T>, WaitError> {
-        self.lock_by(cx, Some(cx.deadline(timeout)), Location::caller())
+        self.lock_by(cx, Some(cx.until(timeout)), Location::caller())
     }
 
     /// The same, if nobody has it. It is charged all the same.

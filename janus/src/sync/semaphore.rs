@@ -69,7 +69,7 @@ impl Semaphore {
     /// The same, for so long at most.
     #[track_caller]
     pub fn acquire_timeout(&self, cx: &Cx, count: usize, timeout: Duration) -> Result<Permit<'_>, WaitError> {
-        self.acquire_by(cx, count, Some(cx.deadline(timeout)), Location::caller())
+        self.acquire_by(cx, count, Some(cx.until(timeout)), Location::caller())
     }
 
     /// The same, if that needs no wait. It is charged all the same.

@@ -198,7 +198,7 @@ pub(super) fn pass_on_error(task: TaskRef) {
     if let (Outcome::Error(error), Some(nursery)) = (outcome, nursery)
         && matches!(**error, TaskError::Failed(_))
         && !task.overflowed.load(Ordering::Acquire)
-        && !task.has(flag::OVERDRAWN)
+        && !task.has(flag::OVERDRAWN | flag::SPENT)
     {
         let surplus = nursery.keep_error((**error).clone());
         contain(|| drop(surplus));
@@ -218,13 +218,11 @@ fn overrule(task: TaskRef) {
         Outcome::Budget(Resource::Memory)
     } else {
         // SAFETY: the task is ours.
-        match unsafe { &*task.outcome.get() } {
-            Outcome::Value | Outcome::Cancelled => {
-                Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
-            }
-            // C has no other way to pass on that a check failed, and some unwrap it.
-            Outcome::Error(error) if matches!(**error, TaskError::Code(_) | TaskError::Panicked(_)) => {
-                Outcome::Budget(Resource::ALL[usize::from(task.spent.get())])
+        let outcome = unsafe { &*task.outcome.get() };
+        match (outcome, task.ended_by()) {
+            // It was told to end for its budget: that is the reason, whatever it made of it on its way.
+            (Outcome::Value | Outcome::Cancelled | Outcome::Error(_), Some(resource)) => {
+                Outcome::Budget(resource)
             }
             _ => return,
         }

@@ -119,12 +119,11 @@ impl Server {
     /// Serves until `stop` is closed; then whoever has a request open gets its answer.
     pub fn run(&self, cx: &Cx, listener: &TcpListener, stop: &Receiver<()>) {
         // How connections ended is their own affair, and that the rest was cancelled is no news.
-        let _ = cx.nursery_with(NurseryOptions::new().share(Budget::UNLIMITED), |scope| {
-            let Some(capability) = cx.cap_spawn() else { return };
+        let _ = cx.nursery_with(NurseryOptions::new().share(Budget::UNLIMITED).keep_going(), |scope| {
+            let capability = cx.cap_spawn().ok_or(janus::SpawnError::NoCapability)?;
             let accept = scope.task().name("accept").budget(Budget::UNLIMITED).grant_spawn(capability);
             let accept = accept.spawn(move |cx| self.accept(cx, scope, capability, listener));
-            let keeper = scope.task().name("keeper").budget(Budget::UNLIMITED).spawn(|cx| self.keep(cx));
-            let (Ok(accept), Ok(_keeper)) = (accept, keeper) else { return scope.cancel() };
+            scope.task().name("keeper").budget(Budget::UNLIMITED).spawn(|cx| self.keep(cx));
             let _ = stop.recv(cx);
             self.ending.store(true, Ordering::Release);
             accept.cancel();
@@ -133,6 +132,7 @@ impl Server {
             let until = cx.now() + GRACE;
             while self.live.load(Ordering::Acquire) > 0 && cx.now() < until && cx.sleep(BREATH).is_ok() {}
             scope.cancel();
+            Ok(())
         });
     }
 

@@ -11,7 +11,7 @@
 //! their names, are left out: as variables they would pass for something else.
 
 use crate::http::{Answer, Request};
-use janus::{Budget, Cx, NurseryError, NurseryOptions, Recharge, Resource, TaskError};
+use janus::{Budget, Cx, NurseryOptions, Recharge, Resource, TaskError};
 use janus_guest::amount::part;
 use janus_guest::{End, GuestError, Input, Options, Output, Program, Tally, Used, World};
 use std::io::{self, Write};
@@ -239,7 +239,7 @@ impl Tenant {
                 Ok(guest) => guest,
                 Err(error) => {
                     ended = Err(TaskError::Failed(Arc::new(error)));
-                    return;
+                    return Ok(());
                 }
             };
             ended = match guest.join_timeout(cx, self.terms.timeout) {
@@ -251,9 +251,10 @@ impl Tenant {
                 }
             };
             rest = nursery.pool();
+            Ok(())
         });
         // Nothing ran: this task has all that there is, so it cannot be.
-        if let Err(NurseryError::Pool(resource)) = closed {
+        if let Err(TaskError::Pool(resource)) = closed {
             ended = Err(TaskError::BudgetExceeded(resource));
         }
         (ended, rest)

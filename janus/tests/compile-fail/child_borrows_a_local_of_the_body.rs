@@ -5,8 +5,8 @@ fn main() {
     rt.run(|cx| {
         cx.nursery(|n| {
             let local = 1;
-            drop(n.spawn(|_| local + 1).unwrap());
-        })
+            drop(n.spawn(|_| local + 1));
+         Ok(()) })
         .unwrap();
     })
     .unwrap();

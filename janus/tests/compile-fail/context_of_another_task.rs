@@ -2,5 +2,5 @@
 
 fn main() {
     let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
-    rt.run(|cx| cx.nursery(|n| drop(n.spawn(|_| cx.check()).unwrap())).unwrap()).unwrap();
+    rt.run(|cx| cx.nursery(|n| { drop(n.spawn(|_| cx.check())); Ok(()) }).unwrap()).unwrap();
 }

@@ -3,7 +3,7 @@
 fn main() {
     let rt = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
     rt.run(|cx| {
-        let handle = cx.nursery(|n| n.spawn(|_| 1).unwrap()).unwrap();
+        let handle = cx.nursery(|n| Ok(n.spawn(|_| 1))).unwrap();
         handle.join(cx).unwrap();
     })
     .unwrap();

@@ -5,9 +5,9 @@ fn main() {
     rt.run(|cx| {
         let mut number = 1;
         cx.nursery(|n| {
-            drop(n.spawn(|_| number += 1).unwrap());
-            drop(n.spawn(|_| number += 1).unwrap());
-        })
+            drop(n.spawn(|_| number += 1));
+            drop(n.spawn(|_| number += 1));
+         Ok(()) })
         .unwrap();
     })
     .unwrap();

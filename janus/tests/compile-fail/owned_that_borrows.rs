@@ -5,6 +5,6 @@ fn main() {
     let mut names = vec![String::new()];
     let list = &mut names;
     let _ = rt.run(|cx| {
-        let _ = cx.nursery(|n| drop(n.task().owned().spawn(move |_| list.sort())));
+        let _ = cx.nursery(|n| { drop(n.task().owned().spawn(move |_| list.sort())); Ok(()) });
     });
 }

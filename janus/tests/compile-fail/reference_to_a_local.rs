@@ -9,7 +9,7 @@ fn main() {
                 &local
             });
             child.unwrap().join(cx).unwrap();
-        })
+         Ok(()) })
         .unwrap();
     })
     .unwrap();

@@ -126,6 +126,7 @@ pub(crate) fn beside(
                     child.join(cx).expect("a neighbour's task").expect("a neighbour's result")
                 };
                 ends = Some((bomb, [neighbour(first), neighbour(second)]));
+                Ok(())
             });
             ends.expect("all were joined")
         })
