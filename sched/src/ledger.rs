@@ -227,6 +227,16 @@ mod tests {
         assert_eq!(ledger.refills()[1], Refill { time_ns: 20 * MS, amount_ns: MS });
     }
 
+    /// S-13: what an heir uses comes back no earlier than what it inherited as used, which after an overrun may be later than a period from now.
+    #[test]
+    fn s_13_nothing_comes_back_before_what_was_inherited() {
+        let mut ledger = Ledger::new(4 * MS, 20 * MS, 8, 0);
+        ledger.inherit(MS, 50 * MS);
+        assert_eq!(ledger.available_ns(0), 3 * MS);
+        ledger.charge(3 * MS);
+        assert_eq!(ledger.refills(), [Refill { time_ns: 50 * MS, amount_ns: 4 * MS }]);
+    }
+
     /// S-03: random running and sleeping: the sum is conserved, and no window sees more than its budgets.
     #[test]
     fn s_03_no_amplification_in_any_window() {
