@@ -1,6 +1,6 @@
 //! J-19: a fault at every allocation and at every frame of random programs. The stack ends, seen in time or not, and memory
 //! ends, within the reserve or beyond it: each run ends with a typed error, or, where everybody borrows, with the named abort; and
-//! nobody ever sees memory in the middle of a change. `SEEDS=20` walks through more programs.
+//! nobody ever sees memory in the middle of a change. `FAULT_SEEDS=20` walks through more programs.
 //!
 //! A program is a random list of steps over containers, locks, channels and children that borrow. It is run once without a
 //! fault, to learn how many allocations and frames it has, and then once for each of them and each kind of fault.
@@ -415,7 +415,8 @@ fn hush() {
 }
 
 fn seeds() -> u64 {
-    std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(3)
+    // Not `SEEDS`, which is what the simulator's fuzzer and `make test` say: here a seed is hundreds of runs.
+    std::env::var("FAULT_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(3)
 }
 
 /// Its task is owned: it fails alone, at whatever place, and everybody else goes on.
@@ -431,7 +432,7 @@ fn j_19_a_fault_at_every_allocation_and_every_frame() {
                 assert_eq!(play(&rt, seed, fault, usize::MAX).unwrap(), Some(whole));
                 let places = if fault.is_of_frames() { &FRAMES } else { &ALLOCATIONS };
                 let places = places.load(Ordering::Relaxed);
-                assert!(places > 40, "{places} are no program");
+                assert!(places > 20, "{places} are no program");
                 let (mut ended, mut given_up) = (0, 0);
                 for at in 0..places {
                     let before = rt.stats().stacks_abandoned;

@@ -365,7 +365,15 @@ fn j_13_a_stuck_pool_does_not_collect_calls_of_tasks_that_are_gone() {
         let (open, gate) = std::sync::mpsc::channel::<()>();
         rt.run(|cx| {
             cx.nursery_with(free(), |n| {
-                let stuck = n.spawn(move |cx| janus::io::unblock(cx, move || gate.recv().is_err()));
+                let (enters, is_inside) = std::sync::mpsc::channel::<()>();
+                let stuck = n.spawn(move |cx| {
+                    janus::io::unblock(cx, move || {
+                        enters.send(()).unwrap();
+                        gate.recv().is_err()
+                    })
+                });
+                // Before it has the pool's thread, others would get that.
+                common::until(cx, || is_inside.try_recv().is_ok());
                 for _ in 0..10 {
                     let end = cx.nursery_with(free(), |n| {
                         for _ in 0..100 {

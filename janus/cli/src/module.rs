@@ -45,10 +45,11 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
+/// Lines of a module may be long. The one that says where it is stays whole, however long the path: the number of the line is at its end.
 fn cut(text: &str) -> String {
     let lines = text.lines().map(|line| match line.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line.to_string(),
+        Some((end, _)) if !line.trim_start().starts_with("-->") => format!("{}...", &line[..end]),
+        _ => line.to_string(),
     });
     lines.collect::<Vec<_>>().join("\n")
 }
