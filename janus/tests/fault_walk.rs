@@ -1,6 +1,6 @@
 //! J-19: a fault at every allocation and at every frame of random programs. The stack ends, seen in time or not, and memory
 //! ends, within the reserve or beyond it: each run ends with a typed error, or, where everybody borrows, with the named abort; and
-//! nobody ever sees memory in the middle of a change. `FAULT_SEEDS=20` walks through more programs.
+//! nobody ever sees memory in the middle of a change. `FAULT_SEEDS=20` walks through more programs; each that is given up leaks its thread, and with 30 Linux has no mappings left.
 //!
 //! A program is a random list of steps over containers, locks, channels and children that borrow. It is run once without a
 //! fault, to learn how many allocations and frames it has, and then once for each of them and each kind of fault.
@@ -363,7 +363,7 @@ fn step(
 /// A whole program: what came of it, if it came to its end.
 fn program(cx: &Cx, seed: u64, shared: &Shared) -> Option<u64> {
     let (mut world, mut random) = (World::default(), Random(seed));
-    let end = (0..24).try_for_each(|_| step(cx, &mut world, shared, &mut random, 0));
+    let end = (0..40).try_for_each(|_| step(cx, &mut world, shared, &mut random, 0));
     let sum = world.sum();
     end.is_ok().then_some(sum)
 }
@@ -432,7 +432,7 @@ fn j_19_a_fault_at_every_allocation_and_every_frame() {
                 assert_eq!(play(&rt, seed, fault, usize::MAX).unwrap(), Some(whole));
                 let places = if fault.is_of_frames() { &FRAMES } else { &ALLOCATIONS };
                 let places = places.load(Ordering::Relaxed);
-                assert!(places > 20, "{places} are no program");
+                assert!(places > 40, "{places} are no program");
                 let (mut ended, mut given_up) = (0, 0);
                 for at in 0..places {
                     let before = rt.stats().stacks_abandoned;
