@@ -33,10 +33,18 @@ awk -v prefix="$prefix" -v version="$version" '
   { print }' janus/capi/janus.pc.in >"$to/lib/pkgconfig/janus.pc"
 chmod 644 "$to/lib/pkgconfig/janus.pc"
 echo "installed libjanus $version in $to"
-# A place that the loader does not know: say what to do about it.
+if [ -n "$destdir" ]; then
+  echo "it is staged: programs find it when it is in $prefix"
+  exit
+fi
+# Where the loader and pkg-config do not look by themselves, the command says where to.
 case $prefix in
-  /usr | /usr/local) echo "if the loader does not find it yet: ldconfig" ;;
+  /usr | /usr/local)
+    echo "to compile: cc program.c \$(pkg-config --cflags --libs janus)"
+    echo "if the loader does not find it yet: ldconfig"
+    ;;
   *)
-    echo "to compile: PKG_CONFIG_PATH=$prefix/lib/pkgconfig cc program.c \$(pkg-config --cflags --libs janus) -Wl,-rpath,$prefix/lib"
+    place=$(printf '%q' "$prefix")
+    echo "to compile: cc program.c \$(PKG_CONFIG_PATH=$place/lib/pkgconfig pkg-config --cflags --libs janus) -Wl,-rpath,$place/lib"
     ;;
 esac

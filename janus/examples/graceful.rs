@@ -42,6 +42,8 @@ fn main(cx: &Cx) -> Result<(), TaskError> {
             let task = nursery.task().name(format!("echo to {peer}")).budget(CONNECTION);
             task.on_exhausted(OnExhausted::End).spawn(move |cx| while echo(cx, &stream).is_ok() {});
         }
+        // The first signal is taken: what follows waits for a second one.
+        signals.next();
         drop(listener);
         println!("no more calls; {} connections finish", nursery.live());
         let left = cx.select(&mut [&mut nursery.arm(), &mut signals.arm()], Some(Duration::from_secs(5)))?;

@@ -80,8 +80,9 @@ impl Shared {
         let real = if config.seed.is_some() { 1 } else { config.workers };
         let spares = if config.seed.is_some() || config.watchdog.is_none() { 0 } else { config.spares };
         let seed = config.seed.unwrap_or(0);
+        let count = real + spares;
         let workers: Vec<Worker> =
-            (0..real + spares).map(|index| Worker::new(index as u16, index >= real, seed)).collect();
+            (0..count).map(|index| Worker::new(index as u16, count, index >= real, seed)).collect();
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut shared = Arc::new(Shared {
             idle: Idle::with_searchers(workers.len(), cpus),
@@ -418,12 +419,13 @@ impl Runtime {
     /// 1. No task suspends inside a scope of a thread-local that another crate sets for that scope and shows to whoever
     ///    asks on the same thread: `scoped_tls::ScopedKey::set` and the like. Other tasks would see it, and keep it
     ///    longer than it lives.
-    /// 2. No task keeps across a suspension what is bound to its thread: a reference into a `thread_local!`, a guard of
-    ///    a `std` lock or of standard output. [`Config::pinned`] lifts this one.
+    /// 2. No task keeps across a suspension what is bound to its thread: a reference into a `thread_local!`, an `Rc` that was
+    ///    cloned out of one (`rand::rng()` is such a thing), a guard of a `std` lock or of standard output.
+    ///    [`Config::pinned`] lifts this one.
     /// 3. With [`Config::pinned`] only: no task that may be given up ([`Spawn::owned`](crate::Spawn::owned)) is in the middle
     ///    of changing a thread-local then which `unsafe` code relies on. (Otherwise the thread goes with the task.)
     ///
-    /// A program that uses neither scoped thread-locals nor guards across waits, which is nearly every one, may promise it.
+    /// A program that keeps nothing of a thread-local, and no guard of a `std` lock, across a wait may promise it.
     ///
     /// ```
     /// use janus::{Config, Runtime};

@@ -112,7 +112,7 @@ impl Worker {
             match self.try_steal() {
                 Look::Found(task) => return Some(task),
                 Look::Nothing => pauses = PAUSES,
-                // Somebody makes tasks and runs them. Looking costs that worker a cache miss each time.
+                // Somebody makes tasks and runs them itself. Looking costs that worker a cache miss each time.
                 Look::Busy => pauses = (pauses * 2).min(PAUSES_MOST),
             }
             if shared.stopping() {
@@ -138,10 +138,14 @@ impl Worker {
                 continue;
             }
             let there = victim.takeable();
+            let epoch = victim.beacon.epoch.load(Ordering::Relaxed);
+            // It picks one task after the other and has none to spare, whether one waits at the very moment or not.
+            if self.seen.has_moved(victim.index, epoch) && there < 2 {
+                look = Look::Busy;
+            }
             if there > 0 {
                 // A task alone is its worker's own next one, most often: leave it there for a moment. It is taken when
                 // that worker has not picked anything since the last look.
-                let epoch = victim.beacon.epoch.load(Ordering::Relaxed);
                 if there == 1 && !self.stood_still(victim, epoch) {
                     look = Look::Busy;
                     continue;

@@ -12,7 +12,10 @@ pub fn main<T: Send + 'static>(config: Config, main: fn(&Cx) -> T) -> T {
     // SAFETY: whoever wrote the attribute has promised it.
     let ended = unsafe { Runtime::new(config) }.and_then(|runtime| runtime.run_owned(main));
     ended.unwrap_or_else(|error| {
-        eprintln!("janus: {error}");
+        let text = format!("janus: {error}\n");
+        // Not by `eprintln!`: a task that was given up may have left standard error locked, and the message would wait for it for ever.
+        // SAFETY: the text is ours; 2 is standard error, and if it is closed nobody reads it.
+        unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
         std::process::exit(FAILED)
     })
 }

@@ -511,8 +511,9 @@ impl Task {
 
 /// How many tasks a slab holds.
 const SLAB: usize = 256;
-/// How many tasks move between a worker's own list and the common one at a time.
+/// How many tasks move between a worker and the common pool at a time.
 const BATCH: usize = 64;
+const _: () = assert!(SLAB.is_multiple_of(BATCH), "a slab is whole batches");
 
 /// A list of tasks through `next`, first in first out. It owns them.
 #[derive(Default)]
@@ -561,7 +562,10 @@ impl TaskList {
     }
 }
 
-/// Where tasks come from: slabs that live as long as the runtime, a common list of free tasks, and a list a worker.
+/// Where tasks come from: slabs that live as long as the runtime, common batches of free tasks, and two batches a worker.
+///
+/// Batches change hands whole, so that it costs the same however many tasks are in one, and nobody touches a task that
+/// another CPU has in its cache before it uses that task.
 pub(crate) struct TaskPool {
     common: Mutex<Common>,
     made: AtomicUsize,
@@ -569,46 +573,83 @@ pub(crate) struct TaskPool {
 
 struct Common {
     shared: *const Shared,
-    free: TaskList,
+    /// Of `BATCH` tasks each; `grow` makes room for all that there can be.
+    batches: Vec<TaskList>,
+    /// Fewer than `BATCH`, of threads that have no cache.
+    singles: TaskList,
     slabs: Vec<NonNull<Task>>,
 }
 
 // SAFETY: the pointers are to tasks (invariant 1), under the lock.
 unsafe impl Send for Common {}
 
-/// A worker's own free tasks.
-pub(crate) struct TaskCache(TaskList);
+/// A worker's own free tasks: the batch in use, and perhaps a full one, so that who takes and gives by turns at the edge of a
+/// batch does not go to the pool each time.
+pub(crate) struct TaskCache {
+    current: TaskList,
+    full: TaskList,
+}
 
 impl TaskCache {
     pub(crate) const fn new() -> TaskCache {
-        TaskCache(TaskList::new())
+        TaskCache { current: TaskList::new(), full: TaskList::new() }
     }
 
     #[inline]
     pub(crate) fn take(&mut self, pool: &TaskPool) -> TaskRef {
-        if let Some(task) = self.0.pop_front() {
-            return task;
+        match self.current.pop_front() {
+            Some(task) => task,
+            None => self.take_from_next(pool),
         }
-        pool.refill(&mut self.0);
-        self.0.pop_front().expect("a refilled list is not empty")
+    }
+
+    #[cold]
+    fn take_from_next(&mut self, pool: &TaskPool) -> TaskRef {
+        self.current = std::mem::take(&mut self.full);
+        if self.current.len() == 0 {
+            self.current = pool.lock().batch(pool);
+        }
+        self.current.pop_front().expect("a batch is not empty")
     }
 
     #[inline]
     pub(crate) fn give(&mut self, task: TaskRef, pool: &TaskPool) {
-        // The last freed is the next used: it is still in the cache.
-        self.0.push_front(task);
-        if self.0.len() > 4 * BATCH {
-            pool.relieve(&mut self.0);
+        if self.current.len() == BATCH {
+            self.put_aside(pool);
         }
+        // The last freed is the next used: it is still in the cache.
+        self.current.push_front(task);
+    }
+
+    #[cold]
+    fn put_aside(&mut self, pool: &TaskPool) {
+        let before = std::mem::replace(&mut self.full, std::mem::take(&mut self.current));
+        if before.len() > 0 {
+            pool.lock().keep(before);
+        }
+    }
+}
+
+impl Common {
+    fn keep(&mut self, batch: TaskList) {
+        debug_assert!(batch.len() == BATCH && self.batches.len() < self.batches.capacity());
+        self.batches.push(batch);
+    }
+
+    /// A batch of free tasks, new ones if there are none.
+    fn batch(&mut self, pool: &TaskPool) -> TaskList {
+        if self.batches.is_empty() && self.singles.len() == 0 {
+            pool.grow(self);
+        }
+        self.batches.pop().unwrap_or_else(|| std::mem::take(&mut self.singles))
     }
 }
 
 impl TaskPool {
     pub(crate) fn new() -> TaskPool {
-        TaskPool {
-            common: Mutex::new(Common { shared: ptr::null(), free: TaskList::new(), slabs: Vec::new() }),
-            made: AtomicUsize::new(0),
-        }
+        let common =
+            Common { shared: ptr::null(), batches: Vec::new(), singles: TaskList::new(), slabs: Vec::new() };
+        TaskPool { common: Mutex::new(common), made: AtomicUsize::new(0) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Common> {
@@ -626,42 +667,23 @@ impl TaskPool {
         self.made.load(Ordering::Relaxed)
     }
 
-    #[cold]
-    fn refill(&self, list: &mut TaskList) {
-        let mut common = self.lock();
-        if common.free.len() == 0 {
-            self.grow(&mut common);
-        }
-        for _ in 0..BATCH {
-            match common.free.pop_front() {
-                Some(task) => list.push_back(task),
-                None => break,
-            }
-        }
-    }
-
-    #[cold]
-    fn relieve(&self, list: &mut TaskList) {
-        let mut common = self.lock();
-        for _ in 0..2 * BATCH {
-            if let Some(task) = list.pop_front() {
-                common.free.push_front(task);
-            }
-        }
-    }
-
     /// For threads that have no cache.
     pub(crate) fn take(&self) -> TaskRef {
         let mut common = self.lock();
-        if common.free.len() == 0 {
-            self.grow(&mut common);
+        if common.singles.len() == 0 {
+            common.singles = common.batch(self);
         }
-        common.free.pop_front().expect("a grown list is not empty")
+        common.singles.pop_front().expect("a batch is not empty")
     }
 
     /// For threads that have no cache.
     pub(crate) fn give(&self, task: TaskRef) {
-        self.lock().free.push_front(task);
+        let mut common = self.lock();
+        if common.singles.len() == BATCH {
+            let full = std::mem::take(&mut common.singles);
+            common.keep(full);
+        }
+        common.singles.push_front(task);
     }
 
     fn layout() -> Layout {
@@ -674,14 +696,20 @@ impl TaskPool {
         let memory = unsafe { alloc_zeroed(Self::layout()) };
         let Some(slab) = NonNull::new(memory.cast::<Task>()) else { handle_alloc_error(Self::layout()) };
         common.slabs.push(slab);
-        for index in 0..SLAB {
-            // SAFETY: inside the slab, and written before anybody reads it.
-            let task = unsafe {
-                let task = slab.add(index);
-                task.write(Task::new(common.shared));
-                TaskRef(task)
-            };
-            common.free.push_back(task);
+        let batches = common.slabs.len() * (SLAB / BATCH);
+        common.batches.reserve_exact(batches.next_power_of_two() - common.batches.len());
+        for first in (0..SLAB).step_by(BATCH) {
+            let mut batch = TaskList::new();
+            for index in first..first + BATCH {
+                // SAFETY: inside the slab, and written before anybody reads it.
+                let task = unsafe {
+                    let task = slab.add(index);
+                    task.write(Task::new(common.shared));
+                    TaskRef(task)
+                };
+                batch.push_back(task);
+            }
+            common.keep(batch);
         }
         self.made.fetch_add(SLAB, Ordering::Relaxed);
     }
@@ -707,6 +735,57 @@ impl Drop for TaskPool {
         for slab in common.slabs.drain(..) {
             // SAFETY: the runtime is gone, and with it every task; a task needs no drop when it is free.
             unsafe { dealloc(slab.as_ptr().cast(), Self::layout()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// Tasks that one worker takes and another gives back go round: nobody has one that somebody else has, none is lost, and
+    /// a thread without a cache takes its part.
+    #[test]
+    fn free_tasks_go_round_and_none_is_lost() {
+        let pool = TaskPool::new();
+        let (mut taker, mut giver) = (TaskCache::new(), TaskCache::new());
+        for round in 0..50 {
+            let mut taken: Vec<TaskRef> = (0..3 * BATCH + 7).map(|_| taker.take(&pool)).collect();
+            taken.extend((0..BATCH + 5).map(|_| pool.take()));
+            let distinct: HashSet<_> = taken.iter().map(|task| task.as_ptr()).collect();
+            assert_eq!(distinct.len(), taken.len(), "round {round}: a task is one taker's alone");
+            // What is free is in the hands of two workers, two batches each, and of the pool.
+            assert!(pool.made() <= taken.len() + 4 * BATCH + SLAB, "round {round}: {} made", pool.made());
+            for (index, task) in taken.into_iter().enumerate() {
+                if index % 3 == 0 { pool.give(task) } else { giver.give(task, &pool) }
+            }
+            assert!(giver.current.len() <= BATCH && giver.full.len() <= BATCH);
+        }
+        let common = pool.lock();
+        let lists = [&taker.current, &taker.full, &giver.current, &giver.full, &common.singles];
+        let free = lists.iter().map(|list| list.len()).sum::<usize>();
+        assert_eq!(free + common.batches.len() * BATCH, pool.made(), "all are free again");
+    }
+
+    /// Who takes one and gives one, at the edge of a batch, does not go to the pool each time.
+    #[test]
+    fn the_edge_of_a_batch_is_not_a_way_to_the_pool() {
+        let pool = TaskPool::new();
+        let mut cache = TaskCache::new();
+        let held: Vec<TaskRef> = (0..3 * BATCH).map(|_| cache.take(&pool)).collect();
+        let (one, others) = held.split_last().expect("there are some");
+        for task in &others[..BATCH] {
+            cache.give(*task, &pool);
+        }
+        let before = pool.lock().batches.len();
+        for _ in 0..3 {
+            cache.give(*one, &pool);
+            assert_eq!(pool.lock().batches.len(), before, "a full batch stays at hand");
+            assert_eq!(cache.take(&pool).as_ptr(), one.as_ptr(), "the last freed is the next used");
+            let next = cache.take(&pool);
+            assert_eq!(pool.lock().batches.len(), before);
+            cache.give(next, &pool);
         }
     }
 }

@@ -50,7 +50,7 @@ mod shelf;
 pub(crate) use fiber::drop_result;
 use fiber::{ending, fiber_main, fiber_returned, pass_on_error};
 use rest::Rest;
-pub(crate) use shelf::{Beacon, Inbox};
+pub(crate) use shelf::{Beacon, Inbox, Seen};
 
 /// How many picks may pass before the common queue, and before the rings, are looked at first: local work starves
 /// neither. Two primes, so that they rarely meet.
@@ -110,6 +110,7 @@ pub(crate) struct Worker {
     pub(crate) turn: Cell<usize>,
     /// The victim that had one task at the last look, and its epoch then.
     pub(crate) last_look: Cell<(u16, u64)>,
+    pub(crate) seen: Seen,
     ids: Cell<u64>,
     pub(crate) rng: Cell<u64>,
     tasks: UnsafeCell<TaskCache>,
@@ -157,7 +158,8 @@ pub(crate) fn current_worker() -> Option<&'static Worker> {
 }
 
 impl Worker {
-    pub(crate) fn new(index: u16, spare: bool, seed: u64) -> Worker {
+    /// Number `index` of `count`.
+    pub(crate) fn new(index: u16, count: usize, spare: bool, seed: u64) -> Worker {
         Worker {
             shared: ptr::null(),
             index,
@@ -170,6 +172,7 @@ impl Worker {
             tick: Cell::new(0),
             turn: Cell::new(usize::from(index)),
             last_look: Cell::new((u16::MAX, 0)),
+            seen: Seen::new(count),
             ids: Cell::new(0),
             rng: Cell::new(crate::det::scramble(seed ^ u64::from(index) << 32)),
             tasks: UnsafeCell::new(TaskCache::new()),

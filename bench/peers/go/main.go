@@ -297,6 +297,42 @@ func hog() {
 	group.Wait()
 }
 
+// timeouts sets time-outs and takes them back beside goroutines that sleep: SideBySide of bench/peers/src/lib.rs.
+func timeouts(workers, count int) {
+	const sleepers = 100_000
+	var asleep, arrived atomic.Int64
+	for i := 0; i < sleepers; i++ {
+		go func() {
+			asleep.Add(1)
+			time.Sleep(time.Hour + time.Duration(i)*time.Microsecond)
+		}()
+	}
+	for asleep.Load() < sleepers {
+		runtime.Gosched()
+	}
+	results := make(chan float64, workers)
+	for i := 0; i < workers; i++ {
+		go func() {
+			arrived.Add(1)
+			for waiting := time.Now(); arrived.Load() < int64(workers); {
+				if time.Since(waiting) > 500*time.Millisecond {
+					leave(3, "no other worker takes the second task while the first one spins")
+				}
+			}
+			start := time.Now()
+			for i := 0; i < count; i++ {
+				time.NewTimer(time.Second).Stop()
+			}
+			results <- nsEach(start, count)
+		}()
+	}
+	sum := 0.0
+	for i := 0; i < workers; i++ {
+		sum += <-results
+	}
+	figure("timeouts", sum/float64(workers), "ns")
+}
+
 func main() {
 	if len(os.Args) < 3 {
 		leave(2, "which workload, how many workers? <program> <workload> <workers> [size]")
@@ -339,6 +375,8 @@ func main() {
 		scaling(size(20_000))
 	case "hog":
 		hog()
+	case "timeouts":
+		timeouts(workers, size(500_000))
 	default:
 		leave(3, "not a workload of Go")
 	}

@@ -23,6 +23,12 @@ pub const CAPACITY: usize = 128;
 pub const SEARCHING_TRIALS: usize = 2_000;
 pub const PARKED_TRIALS: usize = 500;
 pub const COMPUTATIONS: usize = 20_000;
+pub const TIMEOUTS: usize = 500_000;
+/// Tasks that sleep meanwhile.
+pub const SLEEPERS: usize = 100_000;
+/// What they sleep, each a little longer than the one before, and what the time-outs are: neither comes about.
+pub const SLEEP: Duration = Duration::from_secs(3600);
+pub const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the command line asks for.
 pub struct Request {
@@ -209,6 +215,37 @@ impl Steal {
         let percentile = |hundredth: usize| latencies[(count - 1) * hundredth / 100] as f64 / 1e3;
         figure(&format!("{}-p50", request.workload), percentile(50), "us");
         figure(&format!("{}-p99", request.workload), percentile(99), "us");
+    }
+}
+
+/// The tasks that set time-outs and take them back, one a worker: all begin when all are there, so that they run side by
+/// side. The figure is the time that one of them takes for each, from that moment on.
+#[derive(Default)]
+pub struct SideBySide {
+    arrived: AtomicUsize,
+}
+
+impl SideBySide {
+    /// What one of `workers` tasks does: `each` so often.
+    pub fn run(&self, workers: usize, count: usize, mut each: impl FnMut()) -> f64 {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        let waiting = Instant::now();
+        while self.arrived.load(Ordering::Acquire) < workers {
+            spin_loop();
+            if waiting.elapsed() > NEVER {
+                unsupported("no other worker takes the second task while the first one spins");
+            }
+        }
+        let start = Instant::now();
+        for _ in 0..count {
+            each();
+        }
+        ns_each(start, count)
+    }
+
+    /// Prints the mean of all these tasks.
+    pub fn finish(ns: &[f64]) {
+        figure("timeouts", ns.iter().sum::<f64>() / ns.len() as f64, "ns");
     }
 }
 

@@ -1,11 +1,11 @@
 //! Our own contestant of `make bench-runtime`: the workloads of `bench/peers`, in janus.
 
 use janus::context::{Context, janus_context_switch, switch};
-use janus::{Config, Cx, Runtime, channel};
+use janus::{Config, Cx, Runtime, TaskError, channel};
 use peers::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[allow(dead_code, unreachable_pub, missing_docs)]
 #[path = "../../peers/src/lib.rs"]
@@ -50,6 +50,7 @@ fn run(cx: &Cx, request: &Request) {
         }
         "scaling" => scaling(cx, request.size(COMPUTATIONS)),
         "hog" => hogged(cx),
+        "timeouts" => timeouts(cx, request.workers, request.size(TIMEOUTS)),
         _ => unsupported("not a workload of janus"),
     }
 }
@@ -277,6 +278,37 @@ fn scaling(cx: &Cx, count: usize) {
     });
     nursery.unwrap();
     figure("scaling", ms(start), "ms");
+}
+
+fn timeouts(cx: &Cx, workers: usize, count: usize) {
+    let asleep = AtomicU64::new(0);
+    let nursery = cx.nursery(|scope| {
+        for index in 0..SLEEPERS {
+            let asleep = &asleep;
+            let sleeper = scope.spawn(move |cx| {
+                asleep.fetch_add(1, Ordering::Relaxed);
+                assert!(cx.sleep(SLEEP + Duration::from_micros(index as u64)).is_err(), "until cancelled");
+            });
+            drop(sleeper);
+        }
+        while asleep.load(Ordering::Relaxed) < SLEEPERS as u64 {
+            cx.yield_now()?;
+        }
+        let together = SideBySide::default();
+        let ns = cx.nursery(|pair| {
+            let tasks: Vec<_> = (0..workers)
+                .map(|_| {
+                    pair.spawn(|cx| together.run(workers, count, || cx.timeout(TIMEOUT, || Ok(())).unwrap()))
+                })
+                .collect();
+            tasks.into_iter().map(|task| task.join(cx)).collect::<Result<Vec<_>, _>>()
+        })?;
+        SideBySide::finish(&ns);
+        scope.cancel();
+        Ok(())
+    });
+    // The sleepers were asked to end.
+    assert!(matches!(nursery, Err(TaskError::Cancelled)), "{nursery:?}");
 }
 
 fn hogged(cx: &Cx) {

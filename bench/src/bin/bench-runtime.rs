@@ -14,7 +14,7 @@ use bench::runtime::target::{Measured, TARGETS};
 const USAGE: &str = "bench-runtime [--reps N] [--only WORKLOAD[,WORKLOAD..]]
   --reps  runs of each program that a figure is the median of (5)
   --only  these workloads only: switch, yield, spawn-join, spawn-join-one, skynet, parked, pingpong, mpmc,
-          steal-searching, steal-parked, scaling, hog, check (instructions of budget checks)";
+          steal-searching, steal-parked, scaling, timeouts, hog, check (instructions of budget checks)";
 
 struct Options {
     reps: usize,

@@ -166,6 +166,14 @@ pub const CASES: &[Case] = &[
         peers: &["tokio", "async-executor", "may", "go", "boost-fiber", "rayon"],
         kind: Kind::Factor,
     },
+    // Each worker's task has as much to do: the figures of one and of two are to be the same.
+    Case {
+        workload: "timeouts",
+        workers: &[1, 2],
+        figures: &[lower("timeouts", "timeouts", "ns")],
+        peers: &["tokio", "go"],
+        kind: Kind::PerWorkers,
+    },
     Case {
         workload: "hog",
         workers: &[1],

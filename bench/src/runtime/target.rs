@@ -29,8 +29,8 @@ pub enum Mark {
     Best(f64, &'static [&'static str]),
     /// A figure that does not depend on others.
     Bound(f64),
-    /// Our own figure in another row.
-    Own(&'static str),
+    /// So many times our own figure in another row.
+    Own(f64, &'static str),
 }
 
 /// One target.
@@ -59,9 +59,10 @@ pub const TARGETS: &[Target] = &[
     target("spawn-join-1m-w2", Mark::Best(1.5, BLOCKING)),
     target("spawn-join-one-w1", Mark::Best(0.4, BLOCKING)),
     target("spawn-join-one-w2", Mark::Best(0.4, BLOCKING)),
+    target("spawn-join-one-w2", Mark::Best(0.5, &["tokio"])),
     target("skynet-w1", Mark::Best(0.5, TREES)),
     target("skynet-w2", Mark::Best(0.5, TREES)),
-    target("skynet-w2", Mark::Own("skynet-w1")),
+    target("skynet-w2", Mark::Own(1.0, "skynet-w1")),
     target("parked-bytes", Mark::Bound(4_500.0)),
     target("parked-spawn-ms", Mark::Best(1.5, &["floor"])),
     target("parked-wake-ms", Mark::Best(1.0, &["go"])),
@@ -73,7 +74,11 @@ pub const TARGETS: &[Target] = &[
     target("steal-searching-p99", Mark::Best(1.0, &["rayon"])),
     target("steal-parked-p50", Mark::Best(1.1, &["floor"])),
     target("steal-parked-p99", Mark::Best(1.1, &["floor"])),
+    target("steal-parked-p99", Mark::Best(1.5, &["floor"])),
     target("scaling", Mark::Bound(1.95)),
+    // The same on both, but for what the machine's noise is.
+    target("timeouts-w2", Mark::Own(1.1, "timeouts-w1")),
+    target("timeouts-w2", Mark::Best(1.0, &["tokio"])),
     target("hog-progress", Mark::Bound(1.0)),
     target("check-loop", Mark::Best(1.05, &["unchecked"])),
     target("check-call", Mark::Best(1.05, &["unchecked"])),
@@ -116,9 +121,9 @@ impl Target {
         let sign = if row.better == Better::Lower { "<=" } else { ">=" };
         let (factor, mark, whose) = match self.mark {
             Mark::Bound(bound) => (1.0, Some(bound), String::new()),
-            Mark::Own(other) => {
+            Mark::Own(factor, other) => {
                 let own = rows.iter().find(|measured| measured.row == other).and_then(|row| row.ours);
-                (1.0, own.map(|sample| sample.median), format!("our {other}, "))
+                (factor, own.map(|sample| sample.median), format!("{factor} x our {other}, "))
             }
             Mark::Best(factor, peers) => {
                 let best = row.best(peers);
@@ -203,7 +208,7 @@ mod tests {
     fn bounds_and_own_rows() {
         let scaling = target("s", Mark::Bound(1.95));
         assert_eq!(met(scaling, &[row("s", Better::Higher, Some(1.95), &[])]), Some(true));
-        let two = target("b", Mark::Own("a"));
+        let two = target("b", Mark::Own(1.0, "a"));
         let (a, b) = (row("a", Better::Lower, Some(2.0), &[]), row("b", Better::Lower, Some(3.0), &[]));
         assert_eq!(met(two, &[a, b.clone()]), Some(false));
         assert_eq!(met(two, &[b]), None);

@@ -55,11 +55,53 @@ fn succeed(command: &mut Command, limit: Duration) -> String {
     out.into_owned()
 }
 
-fn install(prefix: &str, destdir: &str) {
+/// Installs it, and answers what the script said.
+fn install(prefix: &str, destdir: &str) -> String {
     let mut command = Command::new(here().join("install.sh"));
     // Cargo's own folder, whichever that is: two levels above the scratch folder of tests.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a target folder holds it");
-    succeed(command.args([prefix, destdir]).env("CARGO_TARGET_DIR", target), BUILD_LIMIT);
+    succeed(command.args([prefix, destdir]).env("CARGO_TARGET_DIR", target), BUILD_LIMIT)
+}
+
+/// Every file and link below `folder`, sorted.
+fn files(folder: &Path) -> Vec<String> {
+    let mut command = Command::new("find");
+    let listed = succeed(command.args([".", "!", "-type", "d"]).current_dir(folder), LIMIT);
+    let mut files: Vec<String> =
+        listed.lines().map(|line| line.trim_start_matches("./").to_owned()).collect();
+    files.sort();
+    files
+}
+
+/// What a C programmer needs is there and nothing else; and the command that the script prints compiles a program that runs.
+#[test]
+fn what_is_installed_and_the_command_that_is_printed() {
+    let plain = scratch().join("own-place");
+    let _ = std::fs::remove_dir_all(&plain);
+    let said = install(plain.to_str().expect("a plain name"), "");
+    let wanted = [
+        "include/janus.h",
+        "include/janus_compiler.h",
+        "include/janus_task.h",
+        "lib/libjanus.a",
+        "lib/libjanus.so",
+        "lib/libjanus.so.0",
+        "lib/pkgconfig/janus.pc",
+    ];
+    assert_eq!(files(&plain), wanted);
+    let printed = said.lines().find_map(|line| line.strip_prefix("to compile: ")).expect("a command");
+    let work = scratch().join("own-work");
+    std::fs::create_dir_all(&work).expect("a folder can be made");
+    std::fs::copy(here().join("examples/hello.c"), work.join("program.c")).expect("the example is there");
+    succeed(Command::new("sh").args(["-c", &format!("{printed} -o program")]).current_dir(&work), LIMIT);
+    let out = succeed(&mut Command::new(work.join("program")), LIMIT);
+    assert!(out.starts_with("sum 4999950000, code 0\n"), "{out}");
+    // Staged for a packager: the same files, and no command that could not work yet.
+    let root = scratch().join("staged");
+    let _ = std::fs::remove_dir_all(&root);
+    let said = install("/opt/janus", root.to_str().expect("a plain name"));
+    assert_eq!(files(&root.join("opt/janus")), wanted);
+    assert!(said.contains("it is staged") && !said.contains("to compile"), "{said}");
 }
 
 /// Where it is installed, once for all tests.

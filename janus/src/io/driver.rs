@@ -213,6 +213,14 @@ impl Io {
         self.covers.load(Ordering::Relaxed) != NOBODY
     }
 
+    /// Does it stand in for another that has operations under way? One that is stuck starts none, and the watchdog sees when it
+    /// goes on: so if it has none, there is nothing to look at now and then, and a thread that wakes for nothing would hold the
+    /// CPU on which the system might have put a worker that was woken for something.
+    pub(crate) fn covers_io(&self, here: &Worker) -> bool {
+        let covered = usize::from(self.covers.load(Ordering::Acquire));
+        here.shared().workers.get(covered).is_some_and(|worker| worker.io.is_busy())
+    }
+
     /// Takes the answers of the worker that is stuck, if there is one and it has not gone on. By the spare.
     #[cold]
     pub(crate) fn stand_in(&self, here: &Worker) -> bool {

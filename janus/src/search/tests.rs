@@ -121,3 +121,76 @@ fn j_09_a_cancellation_is_not_lost_at_a_first_sleep() {
         }
     });
 }
+
+/// A worker that runs one task after the other is looked at less often, also when none of them waits at the very moment: each
+/// look costs it a cache miss. One that stands still is looked at again at once.
+#[test]
+fn j_08_a_worker_that_moves_on_is_left_in_peace() {
+    within(|| {
+        let rt = runtime(Config::new().workers(2).spares(0));
+        rt.run(|cx| {
+            let worker = cx.worker();
+            let other = &cx.shared().workers[usize::from(1 - worker.index)];
+            // The other one has nothing to run, so that its beacon stands still unless we move it.
+            let _ = worker.try_steal();
+            assert!(matches!(worker.try_steal(), Look::Nothing));
+            for _ in 0..3 {
+                other.beacon.move_on();
+                assert!(matches!(worker.try_steal(), Look::Busy));
+                assert!(matches!(worker.try_steal(), Look::Nothing));
+            }
+        })
+        .expect("the task ends");
+    });
+}
+
+/// A spare that stands in for a worker without I/O sleeps: a thread that wakes for nothing takes a CPU from those that were
+/// woken for something. With I/O under way there it looks now and then.
+#[test]
+fn j_13_a_spare_wakes_for_the_io_of_a_stuck_worker_only_if_there_is_any() {
+    within(|| {
+        for with_io in [false, true] {
+            let config = Config::new().workers(1).spares(1).on_hog(|_| ());
+            // SAFETY: no task here keeps anything of its thread over a suspension.
+            let rt =
+                unsafe { Runtime::new(config.watchdog(Some(Duration::from_millis(5)))) }.expect("a runtime");
+            let (stop, spare) = (&AtomicBool::new(false), &rt.shared.workers[1]);
+            let (reader, writer) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    while !spare.io.covers() {
+                        std::thread::yield_now();
+                    }
+                    assert_eq!(spare.io.covers_io(spare), with_io);
+                    // As in the test of idle workers: no CPU time at all, and none wanted.
+                    let asleep = || {
+                        let before = spare.cpu.time_ns();
+                        std::thread::sleep(Duration::from_millis(10));
+                        before.is_some() && before == spare.cpu.time_ns() && !spare.cpu.wants_cpu()
+                    };
+                    while !with_io && !asleep() {}
+                    stop.store(true, Ordering::Release);
+                });
+                rt.run(|cx| {
+                    cx.nursery(|nursery| {
+                        if with_io {
+                            let reader = crate::net::UnixStream::from_std(reader)?;
+                            nursery.spawn_try(move |cx| reader.read(cx, &mut [0; 1]).map(drop));
+                            // It runs, and waits.
+                            while !cx.worker().io.is_busy() {
+                                cx.yield_now()?;
+                            }
+                        }
+                        while !stop.load(Ordering::Acquire) {
+                            spin_loop();
+                        }
+                        drop(writer);
+                        Ok(())
+                    })
+                })
+                .expect("the task ends")
+                .expect("the children end");
+            });
+        }
+    });
+}

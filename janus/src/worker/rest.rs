@@ -17,8 +17,8 @@ const RUNG: u32 = 2;
 /// There is no bell.
 const NONE: RawFd = -1;
 
-/// How long a spare that stands in for a stuck worker sleeps before it looks at that worker's I/O again. Each task that it
-/// finds there is its own from then on, so this is paid once a task.
+/// How long a spare that stands in for a stuck worker sleeps before it looks at that worker's I/O again, if there is any. Each
+/// task that it finds there is its own from then on, so this is paid once a task.
 const COVER: Duration = Duration::from_micros(200);
 
 pub(crate) struct Rest {
@@ -46,7 +46,8 @@ impl Worker {
             state.store(AWAKE, Ordering::Release);
             return;
         }
-        let timeout = if self.io.covers() { Some(timeout.map_or(COVER, |t| t.min(COVER))) } else { timeout };
+        let timeout =
+            if self.io.covers_io(self) { Some(timeout.map_or(COVER, |t| t.min(COVER))) } else { timeout };
         if !self.io.wait(self, timeout) {
             match timeout {
                 None => std::thread::park(),

@@ -1,6 +1,7 @@
 //! The parts of a worker that others touch: what they see of it, and where they leave what only it may run.
 
 use crate::task::{TaskList, TaskRef};
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -38,6 +39,25 @@ impl Beacon {
     pub(crate) fn load(&self) -> usize {
         let kept = self.kept.load(Ordering::Relaxed);
         (kept.wrapping_sub(self.stolen.0.load(Ordering::Relaxed)) as i64).max(0) as usize
+    }
+}
+
+/// What a worker saw of the others: the epoch of each at its last look. On lines of its own, which it alone writes.
+pub(crate) struct Seen(Box<[Apart<[Cell<u64>; SEEN]>]>);
+
+/// As many as fit into a line.
+const SEEN: usize = 16;
+
+impl Seen {
+    pub(super) fn new(workers: usize) -> Seen {
+        Seen((0..workers.div_ceil(SEEN)).map(|_| Apart::default()).collect())
+    }
+
+    /// Has this worker moved since the last look?
+    #[inline]
+    pub(crate) fn has_moved(&self, worker: u16, epoch: u64) -> bool {
+        let worker = usize::from(worker);
+        self.0[worker / SEEN].0[worker % SEEN].replace(epoch) != epoch
     }
 }
 

@@ -5,16 +5,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use peers::*;
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::yield_now;
+use tokio::task::{coop::unconstrained, yield_now};
+use tokio::time::sleep;
 
 fn main() {
     let request = Request::from_arguments();
-    let runtime = Builder::new_multi_thread().worker_threads(request.workers).build().expect("tokio starts");
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(request.workers);
+    // Its timers are an option, and only one workload pays for them.
+    if request.workload == "timeouts" {
+        builder.enable_time();
+    }
+    let runtime = builder.build().expect("tokio starts");
     // The root is a task too: work begins on a worker, not on the thread that waits for it.
     let root = runtime.spawn(run(request));
     runtime.block_on(root).expect("the workload does not panic");
@@ -36,8 +43,46 @@ async fn run(request: Request) {
         }
         "scaling" => scaling(request.size(COMPUTATIONS)).await,
         "hog" => hogged().await,
+        "timeouts" => timeouts(request.workers, request.size(TIMEOUTS)).await,
         _ => unsupported("not a workload of tokio"),
     }
+}
+
+/// A time-out is set by the first poll of its future, and taken back by the drop.
+async fn timeouts(workers: usize, count: usize) {
+    let asleep = Arc::new(AtomicU64::new(0));
+    for index in 0..SLEEPERS {
+        let asleep = asleep.clone();
+        tokio::spawn(async move {
+            asleep.fetch_add(1, Ordering::Relaxed);
+            sleep(SLEEP + Duration::from_micros(index as u64)).await;
+        });
+    }
+    while asleep.load(Ordering::Relaxed) < SLEEPERS as u64 {
+        yield_now().await;
+    }
+    let together = Arc::new(SideBySide::default());
+    let tasks: Vec<_> = (0..workers)
+        .map(|_| {
+            let together = together.clone();
+            tokio::spawn(async move {
+                // The very context of this task, and no end of its turn in between.
+                std::future::poll_fn(move |context| {
+                    let each = || {
+                        let mut timeout = std::pin::pin!(unconstrained(sleep(TIMEOUT)));
+                        assert!(timeout.as_mut().poll(context).is_pending());
+                    };
+                    std::task::Poll::Ready(together.run(workers, count, each))
+                })
+                .await
+            })
+        })
+        .collect();
+    let mut ns = Vec::new();
+    for task in tasks {
+        ns.push(task.await.unwrap());
+    }
+    SideBySide::finish(&ns);
 }
 
 async fn yields(count: usize) {
