@@ -49,8 +49,8 @@ SHORT_TURNS = $(if $(filter-out 0,$(ICOUNT)),--append turns=1)
 
 .DEFAULT_GOAL := help
 .PHONY: help run tour test setup setup-rust setup-test setup-wasm setup-bench setup-peers setup-fuzz setup-qemu setup-iso setup-linux \
-  clean janus guests run-tenants install asan replay iso iso-test terminal-test kernel-test path-test linux-test bench-kernel bench-linux \
-  run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-timer-storm run-deadline-misses run-budget-theft run-ipc run-park run-ring-flood run-stale-consumer \
+  clean check janus guests run-tenants install asan replay iso iso-test terminal-test picture kernel-test path-test linux-test bench-kernel bench-linux \
+  run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-timer-storm run-interrupt-storm run-deadline-misses run-budget-theft run-ipc run-park run-ring-flood run-stale-consumer \
   run-tlb-stress run-fuzz run-fuzz-long run-siege run-kill-storm run-oom run-alloc-fail run-session-quota run-spawn-cycles run-stale-completion \
   run-faults run-clock run-latency run-latency-crowd run-policy run-dispatch \
   run-thread-fairness run-thread-fairness-interactive run-thread-fairness-weight-change run-smp-fairness run-thread-scale run-smp-process-scale \
@@ -108,8 +108,11 @@ run-tenants: setup-wasm ## an HTTP server with handlers that nobody trusts, unde
 	@cargo build --release --locked -p janus-tenants
 	@cargo run --release --quiet --locked -p janus-tenants -- proof janus/tenants/tenants.conf --modules target/guests $(ARGS)
 
-install: setup-test ## install the C library of the runtime: headers, static and shared, pkg-config (PREFIX, DESTDIR)
+install: setup-rust ## install the C library of the runtime: headers, static and shared, pkg-config (PREFIX, DESTDIR)
 	@janus/capi/install.sh '$(PREFIX)' '$(DESTDIR)'
+
+check: setup-qemu ## the inner loop, under two minutes once built: format, lints, tidy, fast tests of the host, one boot
+	@tools/check.sh
 
 test: setup-test ## run every test group; ends with `N passed, M failed`
 	@SEEDS='$(SEEDS)' tools/test.sh $(GROUPS)
@@ -171,6 +174,11 @@ run-timer-flood: setup-qemu ## very many timers at once
 
 run-timer-storm: setup-qemu ## storms of sleeps beside a neighbour that was promised its time
 	@$(PROOF)
+
+run-interrupt-storm: ICOUNT = 1
+run-interrupt-storm: SHIFT = 3
+run-interrupt-storm: setup-qemu ## refills, observers, faults and requests of other CPUs beside a neighbour that was promised its time
+	@$(PROOF) $(TURNS)
 
 run-budget-theft: ICOUNT = 1
 run-budget-theft: SHIFT = 3
@@ -319,6 +327,9 @@ replay: setup-rust ## check a trace that the kernel wrote: the scheduling core d
 terminal-test: setup-qemu ## drive the shell over the serial line, key by key
 	@$(CAPOS) terminal-test $(ARGS)
 
+picture: setup-qemu ## draw the terminal pictures of the README anew, from a real run, into docs/plots
+	@$(CAPOS) terminal-test --draw tools/capos/scripts/picture.txt
+
 linux-test: setup-linux ## boot the Linux that bench-linux measures, and look whether it prints every row
 	@$(CAPOS) linux-test
 
@@ -368,7 +379,7 @@ plots: setup-rust ## draw the pictures of the docs anew, into docs/plots
 	@$(SIM) run three-on-two --svg target/plots/three-on-two.svg --until 120ms >/dev/null
 	@$(SIM) run budget --svg target/plots/budget.svg >/dev/null
 	@$(SIM) smp >/dev/null && cp target/sim/smp-wfq.svg target/plots/
-	@mkdir -p docs/plots && for picture in docs/plots/*.svg; do cp target/plots/$${picture##*/} docs/plots/ || exit 1; done
+	@for picture in $(filter-out %/tour.svg %/top.svg,$(wildcard docs/plots/*.svg)); do cp target/plots/$${picture##*/} docs/plots/ || exit 1; done
 	@ls docs/plots
 
 report: setup-rust ## one HTML page with a timeline to look at, under target/ (SCENARIO, POLICY, CPUS)

@@ -88,8 +88,19 @@ component() {
   rustup component add "$name" >&2 || fail "rustup could not add $name to the toolchain"
 }
 
+# The least version of Rust is in Cargo.toml. There is no toolchain file: that would make rustup fetch a compiler unasked.
+check_rust_version() {
+  local wanted found
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml")
+  found=$(rustc --version 2>/dev/null | sed 's/^rustc \([0-9.]*\).*/\1/')
+  [ -n "$found" ] || fail "rustc is missing or does not start; install Rust $wanted or newer (https://rustup.rs)"
+  [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
+    fail "this is Rust $found, and capOS needs $wanted or newer; update it: rustup update stable"
+}
+
 step_rust() {
   has cargo || fail "cargo is missing; install Rust (https://rustup.rs)"
+  check_rust_version
   has cc || install_package gcc "the linker that rustc calls"
   component rustfmt cargo fmt --version
   component clippy cargo clippy --version

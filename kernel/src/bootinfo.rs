@@ -1,7 +1,7 @@
 //! What the boot loader says: memory, the boot image, the command line, ACPI. From PVH or Multiboot2, as one structure.
 
 use crate::arch::boot::Loader;
-use crate::mm::paging::{self, phys};
+use crate::arch::phys;
 use abi::BOOT_LINE_BYTES_MAX;
 use kcore::bootline;
 use sched::Policy;
@@ -72,8 +72,8 @@ pub struct Options {
     pub no_calibration: bool,
     /// `maxcpus=n`.
     pub max_cpus: Option<usize>,
-    /// `trace=n`: record n scheduling events on each CPU.
-    pub trace: Option<usize>,
+    /// `trace=n`: record the last n scheduling events on each CPU; `trace=first:n`: the first ones.
+    pub trace: Option<Room>,
     /// `policy=wfq` or `policy=eevdf`.
     pub policy: sched::PolicyKind,
     /// `allocfail`: SystemInfo.failAllocation may be asked.
@@ -86,6 +86,10 @@ pub struct Options {
     pub turns_us: Option<u64>,
     /// `panic`: fail on purpose, for the test of the report.
     pub panic: bool,
+    /// `watchdog=n`: looks of the watchdog before it speaks; 0 switches it off.
+    pub watchdog: Option<u32>,
+    /// `hang=...`, `panic=late` or `triplefault`: fail on purpose while everything runs.
+    pub plant: Option<Plant>,
 }
 
 impl Options {
@@ -113,11 +117,13 @@ impl Options {
                 "allocfail" => options.alloc_fail = true,
                 "endlease" => options.end_lease = true,
                 "overload" => options.overload = true,
+                "panic=late" => options.plant = Some(Plant::Panic),
+                "triplefault" => options.plant = Some(Plant::TripleFault),
                 _ if options.assign(word).is_some() => {}
                 _ => crate::println!(
                     "boot: option `{word}` is not known and left out; known are\n\
-                     boot: pit nocalib panic allocfail endlease overload maxcpus=n policy=wfq|eevdf turns=n trace=n (1 to {})",
-                    crate::tracing::EVENTS_MAX
+                     boot: pit nocalib panic panic=late triplefault allocfail endlease overload maxcpus=n policy=wfq|eevdf turns=n watchdog=n hang=irqs-off|lock|no-dispatch trace=n trace=first:n (1 to {})",
+                    trace::dump::EVENTS_MAX
                 ),
             }
         }
@@ -133,11 +139,10 @@ impl Options {
                 let known = [sched::PolicyKind::Wfq, sched::PolicyKind::Eevdf];
                 self.policy = known.into_iter().find(|policy| policy.name() == value)?;
             }
+            "watchdog" => self.watchdog = Some(value.parse().ok().filter(|looks| *looks <= 1000)?),
+            "hang" => self.plant = Some(Plant::named(value)?),
             "turns" => self.turns_us = Some(value.parse().ok().filter(|us| (1..=1000).contains(us))?),
-            "trace" => {
-                let events = value.parse().ok().filter(|n| (1..=crate::tracing::EVENTS_MAX).contains(n));
-                self.trace = Some(events?);
-            }
+            "trace" => self.trace = Some(Room::parse(value)?),
             _ => return None,
         }
         Some(())
@@ -168,7 +173,7 @@ pub fn parse(loader: Loader, address: u64) -> BootInfo {
         Loader::Multiboot2 => multiboot2(&mut info, address),
     }
     info.top = info.memory.free().map(|(_, end)| end).max().unwrap_or(0);
-    info.memory.remove(LOW_MEMORY, paging::image_end());
+    info.memory.remove(LOW_MEMORY, phys::image_end());
     if let Some((start, bytes)) = info.module {
         info.memory.remove(start, start + bytes);
     }
@@ -233,4 +238,53 @@ fn rsdp_copy(from: u64, bytes: u64) -> u64 {
         unsafe { phys::pointer::<u8>(TO + i).write_volatile(byte) };
     }
     TO
+}
+
+/// What of a trace is kept, on each CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// So many events.
+    pub capacity: usize,
+    /// The first ones, and not the last.
+    pub keeps_first: bool,
+}
+
+impl Room {
+    /// From the value of the boot option `trace`: `n`, or `first:n`.
+    pub fn parse(value: &str) -> Option<Room> {
+        let (keeps_first, number) = match value.strip_prefix("first:") {
+            Some(number) => (true, number),
+            None => (false, value),
+        };
+        let capacity = number.parse().ok().filter(|events| (1..=trace::dump::EVENTS_MAX).contains(events))?;
+        Some(Room { capacity, keeps_first })
+    }
+}
+
+/// A failure on purpose, for the tests of the report and of `capos`.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plant {
+    /// `hang=irqs-off`: the last CPU loops in an interrupt handler.
+    IrqsOff = 1,
+    /// `hang=lock`: the same, with its queue locked.
+    Lock = 2,
+    /// `hang=no-dispatch`: idle CPUs run nobody.
+    NoDispatch = 3,
+    /// `triplefault`: an exception without a table of handlers.
+    TripleFault = 4,
+    /// `panic=late`: a panic while everything runs.
+    Panic = 5,
+}
+
+impl Plant {
+    /// The one that hangs so.
+    pub fn named(name: &str) -> Option<Plant> {
+        match name {
+            "irqs-off" => Some(Plant::IrqsOff),
+            "lock" => Some(Plant::Lock),
+            "no-dispatch" => Some(Plant::NoDispatch),
+            _ => None,
+        }
+    }
 }

@@ -6,11 +6,11 @@
 //! rest in a list of the thread that runs. That one does it before its operation is answered, and before it waits or ends: in its own time, at
 //! its own weight, in pieces between which interrupts are served and others run. The lists run through what is in them: nothing is allocated.
 
-use crate::arch::percpu;
 use crate::endpoint::Endpoint;
-use crate::interrupt::{self, Paces};
 use crate::mm::frames::{self, Frame};
+use crate::preempt::{self, Pacer};
 use crate::process::Process;
+use crate::sched::percpu;
 use crate::silence::{self, Path};
 use crate::thread::{self, Thread};
 use alloc::boxed::Box;
@@ -46,12 +46,12 @@ impl Remains {
 
     fn free(mut self) {
         let count = self.frames.len() as u64;
-        let mut paces = Paces::of_batches();
+        let mut pacer = Pacer::of_batches();
         while !self.frames.is_empty() {
             let rest = self.frames.len().saturating_sub(frames::BATCH);
             frames::free_all(&self.frames[rest..]);
             self.frames.truncate(rest);
-            paces.step();
+            pacer.step();
         }
         self.payer.space.release_object(count);
     }
@@ -123,7 +123,7 @@ fn tend_to_all(thread: &'static Thread) {
         } else {
             return thread.chores.any.set(false);
         }
-        interrupt::breathe();
+        preempt::point();
         silence::note(percpu::this(), Path::Chore);
     }
 }

@@ -25,14 +25,18 @@ static PORT: SpinLock<Port> = SpinLock::new(Rank::Console, Port(()));
 
 impl Write for Port {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            if byte == b'\n' {
-                serial::send(b'\r');
-            }
-            serial::send(byte);
-        }
+        text.bytes().for_each(put);
         Ok(())
     }
+}
+
+/// Sends one byte, and keeps it in the flight recorder. Terminals want `\r\n` where programs say `\n`.
+fn put(byte: u8) {
+    if byte == b'\n' {
+        serial::send(b'\r');
+    }
+    serial::send(byte);
+    crate::recorder::keep(byte);
 }
 
 /// Prints a line of the kernel.
@@ -44,7 +48,7 @@ macro_rules! println {
 /// Prints. Not under scheduler locks, not in interrupt handlers (K-18).
 pub fn print(text: fmt::Arguments<'_>) {
     if cfg!(debug_assertions) && crate::CHECKS.load(Ordering::Relaxed) {
-        let cpu = crate::arch::percpu::this();
+        let cpu = crate::sched::percpu::this();
         assert!(!cpu.held.forbids_allocation(), "K-18: printing under a scheduler lock");
     }
     let _ = PORT.lock().write_fmt(text);
@@ -55,7 +59,7 @@ pub fn print_forced(text: fmt::Arguments<'_>) {
     let _ = Port(()).write_fmt(text);
 }
 
-/// A program writes. Programs say `\n`; terminals want `\r\n`.
+/// A program writes.
 pub fn write(thread: &Thread, address: u64, length: u32) -> Completion {
     if length as usize > MAX_IO_BYTES {
         return Completion::error(TransportError::TooLong);
@@ -69,15 +73,10 @@ pub fn write(thread: &Thread, address: u64, length: u32) -> Completion {
             return Completion { value: done as u64, ..Completion::error(TransportError::BadAddress) };
         }
         let port = PORT.lock();
-        for byte in &chunk[..count] {
-            if *byte == b'\n' {
-                serial::send(b'\r');
-            }
-            serial::send(*byte);
-        }
+        chunk[..count].iter().copied().for_each(put);
         drop(port);
         done += count;
-        crate::interrupt::breathe();
+        crate::preempt::point();
     }
     Completion::value(u64::from(length))
 }

@@ -1,25 +1,27 @@
 //! Scheduling contexts: CPU time as an object (docs/contexts.md).
 //!
 //! The time is a box of the scheduling core, and in one place: in the record here, or in the entity of the thread that runs on it. The
-//! record says who *should* have it. Between the two the box may be on its way for some instructions: a call or an answer names the next
-//! holder first, and the core moves the box when the current one waits. Who looks for it then tries again, without a lock (`seize`).
+//! record's book (`kcore::loans`) says who *should* have it and what may happen to it next; it has the invariants I-C1 to I-C3. This file
+//! has the locks, moves the box, and wakes who has to be woken. The box may be on its way for some instructions: a call or an answer names
+//! the next holder first, and the core moves the box when the current one waits. Who looks for it then tries again, without a lock
+//! (`seize`).
 //!
-//! I-C1: a box is in one place. I-C2: `holder` has the box, or gets it before it runs in user mode. I-C3: the loans are a chain: each
-//! borrower is the next one's lender, the first lender is the owner, the last borrower the holder. I-C4: a lender has `Thread::lent` set.
-//! I-C5: `Thread::context` is this record for the owner and for every borrower, and for nobody else.
+//! I-C4: a lender has `Thread::lent` set. I-C5: `Thread::context` is this record for the owner and for every borrower, and for nobody else.
 
+pub mod faults;
+pub mod leaving;
 pub mod loan;
-pub mod methods;
 pub mod notify;
 
-use crate::arch::{cpu, percpu};
+use crate::arch::{cpu, tlb};
 use crate::endpoint::FaultRoom;
-use crate::interrupt::{self, Paces};
 use crate::lock::{Guard, Rank, SpinLock};
-use crate::mm::{heap, tlb};
-use crate::object::fresh_id;
+use crate::mm::heap;
+use crate::name::fresh_id;
+use crate::preempt::{self, Pacer};
 use crate::process::Process;
 use crate::ring::{self, Completion};
+use crate::sched::percpu;
 use crate::sched::{self, NotBound};
 use crate::session::{Denied, Session, Stake};
 use crate::thread::{self, Seat, Thread};
@@ -29,15 +31,16 @@ use ::sched::{
     AdmissionError, Context, ContextId, ContextInfo, CpuId, CpuMask, Proposal, Reason, Spec, SpecError,
     Witness,
 };
-use abi::MAX_LOAN_DEPTH;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use kcore::debt::Debt;
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event, Refused};
-use loan::Loan;
+use kcore::loans::{Book, Flaw, Logout, Rules};
+use leaving::Payment;
 use notify::Cells;
 
 /// Contexts that the machine may have.
@@ -45,89 +48,89 @@ pub const MAX_CONTEXTS: usize = 8192;
 
 /// A context's record. Never freed; used again under another number.
 pub struct Ctx {
-    record: SpinLock<Record>,
+    /// Its state.
+    pub record: SpinLock<Record>,
     /// What observers are told; a leaf.
     pub cells: SpinLock<Cells>,
     /// The record's number, for those who may not take its lock: the dispatcher.
     pub life: AtomicU64,
     /// Its band of criticality, for the same.
     pub band: AtomicU8,
+    /// What interrupts did for it that it has not paid for: it does when a thread is next queued with it (S-16).
+    pub debt: Debt,
 }
 
-/// Who should have the time, and why.
+/// The book's rules; kernels with these planted bugs must fail their tests.
+#[derive(Clone, Copy)]
+pub struct Law;
+
+impl Rules for Law {
+    #[inline(always)]
+    fn has(&self, flaw: Flaw) -> bool {
+        match flaw {
+            Flaw::OldGenerationObeyed => cfg!(feature = "planted-stale-context"),
+            Flaw::WayIgnored => cfg!(feature = "planted-exception-keeps-loan"),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn is_sound(&self) -> bool {
+        !self.has(Flaw::WayIgnored)
+    }
+}
+
+/// A context's state, under its lock.
 pub struct Record {
     /// Its number; 0: the record is free.
     pub id: u64,
-    /// Moves on when it is taken back.
-    pub generation: u64,
-    /// There is no time any more.
-    pub revoked: bool,
-    /// It never had any: it can only create.
-    pub is_root: bool,
+    /// Who should have the time, and why; and the time, while nobody has it.
+    pub book: Book<ThreadRef, Box<Context>, Law>,
     /// Some capability names it.
     has_handle: bool,
-    /// The thread that it is bound to.
-    pub owner: ThreadRef,
     /// Without it the owner stops.
-    context_only: bool,
-    /// Who has the box, or is about to.
-    pub holder: ThreadRef,
-    /// The box, while nobody has it: idle, or promised to the holder.
-    kept: Option<Box<Context>>,
+    pub context_only: bool,
     /// The CPU where whoever has it runs.
     pub cpu: usize,
-    /// Along which calls it is lent: see I-C3.
-    loans: [Loan; MAX_LOAN_DEPTH],
-    depth: usize,
-    /// From this loan on it runs elsewhere than at home, as a guest.
-    hosted_from: Option<usize>,
-    /// Those who look for the box while it is on its way.
-    sought: u32,
     /// Whom a timeout is told.
-    timeout: Option<Arc<FaultRoom>>,
+    pub timeout: Option<Arc<FaultRoom>>,
     /// Of whoever made it.
-    session: Option<Arc<Session>>,
-    /// Its place in that one's quotas, while there is time.
-    stake: Option<Stake>,
+    pub session: Option<Arc<Session>>,
+    /// Its place in that one's quotas, while there is time,
+    pub stake: Option<Stake>,
+    /// and another one while it runs elsewhere than at home.
+    hosted: Option<Stake>,
     /// What `consumed` said last.
-    told_ns: u64,
+    pub told_ns: u64,
 }
 
 impl Record {
     const FREE: Record = Record {
         id: 0,
-        generation: 0,
-        revoked: true,
-        is_root: false,
+        book: Book::vacant(Law),
         has_handle: false,
-        owner: ThreadRef::NONE,
         context_only: false,
-        holder: ThreadRef::NONE,
-        kept: None,
         cpu: 0,
-        loans: [Loan::NONE; MAX_LOAN_DEPTH],
-        depth: 0,
-        hosted_from: None,
-        sought: 0,
         timeout: None,
         session: None,
         stake: None,
+        hosted: None,
         told_ns: 0,
     };
 
-    /// Calls that it is lent along.
-    pub fn depth(&self) -> usize {
-        self.depth
+    /// The owner goes on without. The box is in the record, or in hand.
+    pub fn unbind(&mut self) {
+        let owner = self.book.unbind();
+        debug_assert!(owner.is_ok(), "a bound context is unbound: {owner:?}");
+        disown(owner.ok());
     }
+}
 
-    /// Is there time in it, somewhere?
-    fn has_time(&self) -> bool {
-        self.id != 0 && !self.revoked && !self.is_root
-    }
-
-    /// Does it name nobody?
-    fn is_idle(&self) -> bool {
-        self.owner == ThreadRef::NONE && self.holder == ThreadRef::NONE
+/// A thread does not own a context any more.
+fn disown(owner: Option<ThreadRef>) {
+    let owner = owner.and_then(|owner| thread::get(owner.tid).filter(|thread| thread.is(&owner)));
+    if let Some(owner) = owner {
+        owner.set_context(None, false);
     }
 }
 
@@ -143,17 +146,14 @@ impl Handle {
     /// Makes every capability but one of generation `held` stale; that one's next generation. What is bound stays bound.
     pub fn advance(&self, held: u64) -> Option<u64> {
         let mut record = self.ctx.record.lock();
-        if record.generation != held || record.revoked {
-            return None;
-        }
-        record.generation += 1;
-        self.ctx.cells.lock().identity.1 = record.generation;
-        Some(record.generation)
+        let next = record.book.advance(held).ok()?;
+        self.ctx.cells.lock().identity.1 = next;
+        Some(next)
     }
 
     /// What a new capability remembers.
     pub fn generation(&self) -> u64 {
-        self.ctx.record.lock().generation
+        self.ctx.record.lock().book.generation()
     }
 }
 
@@ -195,6 +195,7 @@ fn take_record() -> Option<&'static Ctx> {
         cells: SpinLock::new(Rank::Console, Cells::EMPTY),
         life: AtomicU64::new(0),
         band: AtomicU8::new(0),
+        debt: Debt::new(),
     };
     let ctx: &'static Ctx = {
         let made = heap::try_arc(made).ok()?;
@@ -216,11 +217,10 @@ fn take_record() -> Option<&'static Ctx> {
 
 /// Puts a record that nobody can reach any more back among the free ones.
 fn free_if_over(ctx: &'static Ctx, mut record: Guard<'_, Record>) {
-    if record.has_handle || !record.revoked || record.id == 0 {
+    if record.has_handle || !record.book.is_over() || record.id == 0 {
         return;
     }
-    // Who still looks for it counts itself out of whatever is here by then.
-    let free = Record { sought: record.sought, ..Record::FREE };
+    let free = Record { book: record.book.after(), ..Record::FREE };
     let over = core::mem::replace(&mut *record, free);
     drop(record);
     // Endpoint and session may end here, without a lock.
@@ -264,12 +264,23 @@ pub fn create(
     if candidates.is_empty() {
         return Err(CreateError::NoCpu);
     }
-    let stake = Stake::take(session, &spec).map_err(CreateError::Quota)?;
     let kept = heap::keep([Layout::new::<Context>()]).ok_or(CreateError::Memory)?;
     let id = fresh_id();
     let mut proposal = Proposal::new(ContextId { id, generation: 1 }, spec).of_line(lineage);
     drop(kept);
     let ctx = take_record().ok_or(CreateError::Memory)?;
+    let payment = match Payment::take(session, &spec, lineage) {
+        Ok(payment) => payment,
+        Err(denied) => {
+            POOL.lock().free.push(ctx);
+            return Err(CreateError::Quota(denied));
+        }
+    };
+    // Who pays with what one of its line left takes that one's place.
+    let candidates = match payment.home() {
+        Some(home) => candidates.and(&CpuMask::only(home)),
+        None => candidates,
+    };
     let mut shown: Option<Witness> = None;
     let mut tried = CpuMask::EMPTY;
     // By room, most first; somebody else may have taken it meanwhile.
@@ -279,25 +290,33 @@ pub fn create(
         let Some(home) = percpu::get(best.index()) else { continue };
         // All CPUs were looked at.
         if percpu::count() > 1 {
-            interrupt::breathe();
+            preempt::point();
         }
         match sched::admit(home, proposal) {
             Ok(time) => {
+                let stake = match payment.settle() {
+                    Ok(stake) => stake,
+                    Err(denied) => {
+                        retire(time, None, None);
+                        POOL.lock().free.push(ctx);
+                        return Err(CreateError::Quota(denied));
+                    }
+                };
                 ctx.cells.lock().identity = (id, 1);
                 ctx.life.store(id, Ordering::Relaxed);
                 ctx.band.store(spec.criticality, Ordering::Relaxed);
+                ctx.debt.begin(0);
                 percpu::this().counters.contexts_admitted.bump();
                 let mut record = ctx.record.lock();
+                let mut book = record.book.after();
+                book.make(time);
                 *record = Record {
                     id,
-                    generation: 1,
-                    revoked: false,
-                    kept: Some(time),
+                    book,
                     cpu: best.index(),
                     timeout,
                     session: Some(session.clone()),
                     stake: Some(stake),
-                    sought: record.sought,
                     ..Record::FREE
                 };
                 return Ok(ctx);
@@ -306,10 +325,11 @@ pub fn create(
                 shown = Some(worth_showing(shown, refused.why, best));
                 proposal = refused.proposal;
                 // A test that was too short for a pause is one stretch with the next CPU's otherwise (K-26).
-                interrupt::breathe();
+                preempt::point();
             }
         }
     }
+    payment.give_back();
     POOL.lock().free.push(ctx);
     percpu::this().counters.contexts_denied.bump();
     Err(shown.map_or(CreateError::NoCpu, CreateError::Full))
@@ -336,11 +356,11 @@ fn roomiest(among: &CpuMask, lineage: u64) -> Option<CpuId> {
     if among.count() == 1 {
         return among.iter().next();
     }
-    let mut paces = Paces::of_wakes();
+    let mut pacer = Pacer::of_wakes();
     among
         .iter()
         .filter_map(|cpu| {
-            paces.step();
+            pacer.step();
             let now = time::now_ns();
             let mut queue = percpu::get(cpu.index())?.sched.queue.lock();
             Some((!queue.has_left(lineage, now), queue.taken(now), cpu))
@@ -352,14 +372,11 @@ fn roomiest(among: &CpuMask, lineage: u64) -> Option<CpuId> {
 /// The context without time that init has: it can only create.
 pub fn root(session: &Arc<Session>) -> Option<Arc<Handle>> {
     let ctx = take_record()?;
-    *ctx.record.lock() = Record {
-        id: fresh_id(),
-        generation: 1,
-        revoked: false,
-        is_root: true,
-        session: Some(session.clone()),
-        ..Record::FREE
-    };
+    let mut record = ctx.record.lock();
+    let mut book = record.book.after();
+    book.make_root();
+    *record = Record { id: fresh_id(), book, session: Some(session.clone()), ..Record::FREE };
+    drop(record);
     handle(ctx)
 }
 
@@ -379,7 +396,7 @@ pub fn handle(ctx: &'static Ctx) -> Option<Arc<Handle>> {
 ///
 /// Waits, without a lock, while the box is on its way: the CPU that has it is in the kernel, which does not preempt itself, on the way to its
 /// next wait or to user mode. What this CPU itself has in its handoff place is queued first.
-fn seize(
+pub fn seize(
     ctx: &'static Ctx,
     still: impl Fn(&Record) -> bool,
 ) -> Option<(Guard<'static, Record>, Box<Context>)> {
@@ -387,29 +404,41 @@ fn seize(
     let mut is_sought = false;
     loop {
         let mut record = ctx.record.lock();
-        let is_over = !still(&record) || !record.has_time();
+        let is_over = !still(&record) || !record.book.has_time();
         let found = if is_over { None } else { fetch(&mut record) };
-        // While somebody looks for it, it is not lent anew: two threads that call each other all the time cannot keep it from us.
         if is_over || found.is_some() {
-            record.sought -= u32::from(is_sought);
+            if is_sought {
+                record.book.found();
+            }
             return found.map(|time| (record, time));
         }
-        record.sought += u32::from(!is_sought);
-        is_sought = true;
+        if !is_sought {
+            record.book.seek();
+            is_sought = true;
+        }
         drop(record);
         cpu::pause();
         tlb::poll();
     }
 }
 
-/// The box, unless it is on its way.
+/// The box, in hand, unless it is on its way.
 fn fetch(record: &mut Record) -> Option<Box<Context>> {
-    if let Some(time) = record.kept.take() {
+    if let Some(time) = record.book.seize() {
         return Some(time);
     }
-    let thread = thread::get(record.holder.tid)?;
+    let taken = fetch_away(record)?;
+    debug_assert_eq!(taken.identity().id, record.id, "I-C2: {:?} has another context", record.book.holder());
+    record.book.seized();
+    Some(taken)
+}
+
+/// The box, from its holder.
+fn fetch_away(record: &Record) -> Option<Box<Context>> {
+    let holder = record.book.holder();
+    let thread = thread::get(holder.tid)?;
     let mut wait = thread.wait.lock();
-    if thread.is(&record.holder)
+    if thread.is(holder)
         && let Some(parked) = &mut wait.parked
         && parked.context().is_some_and(|context| context.identity().id == record.id)
     {
@@ -417,19 +446,15 @@ fn fetch(record: &mut Record) -> Option<Box<Context>> {
         return parked.unbind();
     }
     drop(wait);
-    let taken = sched::take_context(record.cpu, thread);
-    if let Some(time) = &taken {
-        debug_assert_eq!(time.identity().id, record.id, "I-C2: {:?} has another context", record.holder);
-    }
-    taken
+    sched::take_context(record.cpu, thread)
 }
 
 /// Looks at the box, wherever it is.
-fn look<R>(ctx: &'static Ctx, id: u64, see: impl Fn(&Record, Option<&ContextInfo>) -> R) -> R {
+pub fn look<R>(ctx: &'static Ctx, id: u64, see: impl Fn(&Record, Option<&ContextInfo>) -> R) -> R {
     sched::settle_handoff();
     loop {
         let record = ctx.record.lock();
-        if record.id != id || !record.has_time() {
+        if record.id != id || !record.book.has_time() {
             return see(&record, None);
         }
         if let Some(info) = peek(&record) {
@@ -443,12 +468,13 @@ fn look<R>(ctx: &'static Ctx, id: u64, see: impl Fn(&Record, Option<&ContextInfo
 
 fn peek(record: &Record) -> Option<ContextInfo> {
     let now = time::now_ns();
-    if let Some(time) = &record.kept {
+    if let Some(time) = record.book.kept() {
         return Some(time.info(now));
     }
-    let thread = thread::get(record.holder.tid)?;
+    let holder = record.book.holder();
+    let thread = thread::get(holder.tid)?;
     let wait = thread.wait.lock();
-    if thread.is(&record.holder)
+    if thread.is(holder)
         && let Some(parked) = &wait.parked
         && let Some(context) = parked.context()
         && context.identity().id == record.id
@@ -459,12 +485,11 @@ fn peek(record: &Record) -> Option<ContextInfo> {
     sched::context_info(record.cpu, thread)
 }
 
-/// Gives the box to thread `to`, which had it before or is bound to it: at once if it waits or is queued, otherwise when it next leaves the
-/// kernel. Says whether it must be woken: it was stopped for want of a context.
+/// Gives the box, which is in the record, to thread `to`, to whom it is promised: at once if it waits or is queued, otherwise when it next
+/// leaves the kernel. Says whether it must be woken: it was stopped for want of a context.
 #[must_use]
-fn give(record: &mut Record, time: Box<Context>, to: ThreadRef) -> bool {
-    record.holder = to;
-    record.kept = Some(time);
+pub fn give(record: &mut Record, to: ThreadRef) -> bool {
+    debug_assert!(record.book.is_promised_to(to), "I-C2: given to whom it is promised");
     let Some(thread) = thread::get(to.tid) else { return false };
     // Again, if it came to wait while it was looked for in the queues: then nobody would answer the summons.
     loop {
@@ -497,7 +522,7 @@ fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) ->
         thread.must(&mut wait, Event::Endow);
         return Given::Runs;
     };
-    let Some(time) = record.kept.take() else { return kept };
+    let Ok(time) = record.book.fetch(*to) else { return kept };
     match parked.bind(time) {
         Ok(before) => {
             debug_assert!(before.is_none(), "I-C5: a thread with two contexts");
@@ -505,7 +530,7 @@ fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) ->
             if let Some(context) = parked.context() {
                 tracing::bound(me, parked.id(), context, now);
             }
-            if record.owner == *to && parked.is_context_only() != record.context_only {
+            if record.book.owner() == to && parked.is_context_only() != record.context_only {
                 tracing::depends(me, parked.id(), record.context_only, now);
                 parked.set_context_only(record.context_only);
             }
@@ -513,7 +538,7 @@ fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) ->
         }
         // Its mask has changed since; it will be told when it fetches it.
         Err(back) => {
-            record.kept = Some(back);
+            record.book.put(back);
             kept
         }
     }
@@ -521,21 +546,19 @@ fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) ->
 
 /// [`give`], to a thread that waits for a CPU. False, if it does not, or cannot take it there.
 fn give_queued(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> bool {
-    let Some(time) = record.kept.take() else { return true };
-    let is_own = record.owner == *to;
+    let Ok(time) = record.book.fetch(*to) else { return true };
+    let is_own = record.book.owner() == to;
     match sched::bind_queued(thread, to, time, is_own.then_some(record.context_only)) {
         Ok(()) => true,
         Err(NotBound::NotQueued(time)) => {
-            record.kept = Some(time);
+            record.book.put(time);
             false
         }
         Err(NotBound::Elsewhere(time)) => {
-            record.kept = Some(time);
+            record.book.put(time);
             if is_own {
                 // It has chosen other CPUs: it goes on without.
-                thread.set_context(None, false);
-                record.owner = ThreadRef::NONE;
-                record.holder = ThreadRef::NONE;
+                record.unbind();
             }
             is_own
         }
@@ -544,12 +567,12 @@ fn give_queued(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> 
 
 /// [`give`], to a thread that runs: it fetches the box before it next leaves the kernel. False if it waits by now.
 fn summon(record: &Record, thread: &'static Thread, to: &ThreadRef) -> bool {
-    let without = (record.owner == *to).then_some(record.context_only);
+    let without = (record.book.owner() == to).then_some(record.context_only);
     if thread.turn(&mut thread.wait.lock(), Event::Summon(without)) == Err(Refused::Waits) {
         return false;
     }
     if !core::ptr::eq(percpu::this().current.get(), thread) {
-        crate::arch::smp::kick(thread.cpu.load(Ordering::Relaxed) as usize);
+        sched::kick(thread);
     }
     true
 }
@@ -580,9 +603,9 @@ pub fn answer_summons(thread: &'static Thread) {
     let action = thread.must(&mut thread.wait.lock(), Event::Fetch);
     let promised = thread.context().and_then(|ctx| {
         let mut record = ctx.record.lock();
-        // Who was killed since it was summoned ends without: it must not have to wait for budget.
-        let is_its = record.holder == thread.reference() && !thread.life().is_ending();
-        let time = if is_its { record.kept.take() } else { None };
+        let holder = *record.book.holder();
+        let is_its = holder.tid == thread.tid() && thread.life().fetches(holder.thread_generation);
+        let time = if is_its { record.book.fetch(holder).ok() } else { None };
         time.map(|time| (ctx, record, time))
     });
     let Some((ctx, record, time)) = promised else {
@@ -593,36 +616,38 @@ pub fn answer_summons(thread: &'static Thread) {
         return;
     };
     let is_here = record.cpu == percpu::this().id;
-    let context_only = (record.owner == thread.reference()).then_some(record.context_only);
+    let context_only = (*record.book.owner() == thread.reference()).then_some(record.context_only);
     // From here on the box is on its way.
     drop(record);
     let refused = sched::bind_current(time, is_here, context_only);
     if let Err(time) = refused {
         // It has chosen other CPUs since the context was promised: it goes on without.
         let who = thread.reference();
-        ctx.record.lock().kept = Some(time);
+        ctx.record.lock().book.put(time);
         loan::leave(ctx, &who);
         let mut record = ctx.record.lock();
-        if record.owner == who {
-            thread.set_context(None, false);
-            record.owner = ThreadRef::NONE;
-            record.holder = ThreadRef::NONE;
+        if record.book.is_promised_to(who) && *record.book.owner() == who {
+            record.unbind();
         }
     }
 }
 
-/// Gives the promise of a CPU back.
-fn retire(time: Box<Context>) {
-    let time = sched::send_home(time);
-    let home = time.home().index();
+/// Gives the promise of a CPU back. What was used of it is paid for with `stake` until it is back, and with `hosted` where it ran elsewhere.
+fn retire(time: Box<Context>, stake: Option<Stake>, hosted: Option<Stake>) {
+    let time = leaving::send_home(time, hosted);
+    let (home, lineage) = (time.home().index(), time.lineage());
     let Some(home) = percpu::get(home) else { return };
     let mut queue = home.sched.queue.lock();
     let now = time::now_ns();
     tracing::promised(home, &time, Promise::Retire, now);
     let left = queue.retire(time, now);
+    let departed = queue.departed();
     drop(queue);
     debug_assert!(left.is_ok(), "a context is retired at home");
     drop(left);
+    if let (Some(number), Some(stake)) = (departed, stake) {
+        leaving::keep(home, number, lineage, stake);
+    }
 }
 
 // ---- taking back ----------------------------------------------------------------------------------------------------------
@@ -635,28 +660,23 @@ pub fn end(ctx: &'static Ctx, which: impl Fn(&Record) -> bool) -> bool {
         Some((record, time)) => (record, Some(time)),
         None => {
             let record = ctx.record.lock();
-            if !which(&record) || record.id == 0 || record.revoked {
+            if !which(&record) || record.book.is_over() {
                 return false;
             }
-            debug_assert!(record.is_root, "a live context has time");
+            debug_assert!(record.book.is_root(), "a live context has time");
             (record, None)
         }
     };
     loan::end_from(ctx, &mut record, 0, &mut woken);
-    if let Some(owner) = thread::get(record.owner.tid).filter(|owner| owner.is(&record.owner)) {
-        owner.set_context(None, false);
-    }
-    record.owner = ThreadRef::NONE;
-    record.holder = ThreadRef::NONE;
-    record.generation += 1;
-    record.revoked = true;
-    let stake = record.stake.take();
+    let owner = record.book.end();
+    debug_assert!(owner.is_ok(), "a context ends with its box in hand: {owner:?}");
+    disown(owner.ok());
+    let (stake, hosted) = (record.stake.take(), record.hosted.take());
     notify::revoked(ctx, &record);
     drop(record);
     if let Some(time) = time {
-        retire(time);
+        retire(time, stake, hosted);
     }
-    drop(stake);
     woken.wake();
     notify::tell(ctx);
     true
@@ -667,7 +687,7 @@ pub fn thread_ends(thread: &'static Thread) {
     let who = thread.reference();
     // Its own after a loan: it can have had one or the other.
     while let Some(ctx) = thread.context() {
-        if end(ctx, |record| record.owner == who) {
+        if end(ctx, |record| *record.book.owner() == who) {
             free_if_over(ctx, ctx.record.lock());
         } else {
             loan::leave(ctx, &who);
@@ -688,12 +708,15 @@ pub fn strip(who: &ThreadRef) {
     }
     if let Some(ctx) = thread.context() {
         loan::leave(ctx, who);
-        if let Some((mut record, time)) = seize(ctx, |record| record.holder == *who) {
+        if let Some((mut record, time)) = seize(ctx, |record| record.book.holder() == who) {
             // Its own: idle until the thread has ended, which makes it stale.
-            record.kept = Some(time);
-            record.holder = ThreadRef::NONE;
+            record.book.put(time);
+            let laid_down = record.book.lay_down();
+            debug_assert!(laid_down.is_ok(), "it was the thread's own: {laid_down:?}");
         }
     }
+    // Last: without its context it is queued by its weight.
+    sched::hasten(thread, who);
 }
 
 /// A thread was stopped on the way to what is promised to it: that is given to it, if it is still there.
@@ -701,10 +724,9 @@ pub fn deliver(thread: &'static Thread) {
     let who = thread.reference();
     let record = thread.context().map(|ctx| ctx.record.lock());
     if let Some(mut record) = record
-        && record.holder == who
-        && let Some(time) = record.kept.take()
+        && record.book.is_promised_to(who)
     {
-        if give(&mut record, time, who) {
+        if give(&mut record, who) {
             drop(record);
             sched::wake(&who, false);
         }
@@ -714,7 +736,7 @@ pub fn deliver(thread: &'static Thread) {
 }
 
 /// Contexts that are looked at, and perhaps ended, before others may run: some 5,000 instructions each.
-const BREATH_CONTEXTS: u32 = 2;
+const PACE_CONTEXTS: u32 = 2;
 
 /// What a logout did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -729,27 +751,22 @@ pub struct LoggedOut {
 pub fn logout(session: &Arc<Session>) -> LoggedOut {
     let mut done = LoggedOut::default();
     let mut index = 0;
-    let mut paces = Paces::of(BREATH_CONTEXTS);
+    let mut pacer = Pacer::of(PACE_CONTEXTS);
     while let Some(ctx) = at(index) {
         index += 1;
-        paces.step();
-        let (id, is_its, is_lent_to_it) = {
+        pacer.step();
+        let (id, fate) = {
             let record = ctx.record.lock();
-            if !record.has_time() && !record.is_root {
-                continue;
-            }
             let made = record.session.as_ref().is_some_and(|made| session.holds(made));
-            let owner = record.owner;
-            let is_its =
-                if owner == ThreadRef::NONE { made && !record.is_root } else { works_for(&owner, session) };
-            (record.id, is_its, record.depth > 0 && works_for(&record.holder, session))
+            (record.id, record.book.logout(made, |who| works_for(who, session)))
         };
-        if is_its {
-            done.stale_marked += u32::from(end(ctx, |record| record.id == id));
-        } else if is_lent_to_it {
-            done.donation_inflight_skipped += 1;
+        match fate {
+            Logout::Ends => done.stale_marked += u32::from(end(ctx, |record| record.id == id)),
+            Logout::Skipped => done.donation_inflight_skipped += 1,
+            Logout::Untouched => {}
         }
     }
+    leaving::sweep_all();
     done
 }
 
@@ -769,10 +786,11 @@ pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<Seat>) {
     let mut record = ctx.record.lock();
     let thread = thread::get(runnable.id().0 as u32);
     // Nobody else knows of either, and a new thread may run anywhere.
-    let (Some(thread), Some(time)) = (thread, record.kept.take()) else { unreachable!("both are new") };
+    let Some(thread) = thread else { unreachable!("both are new") };
     let who = thread.reference();
-    record.owner = who;
-    record.holder = who;
+    record.book.bind(who);
+    let time = record.book.promise(who).and_then(|()| record.book.fetch(who));
+    let Ok(time) = time else { unreachable!("both are new") };
     thread.set_context(Some(ctx), false);
     let bound = runnable.bind(time);
     debug_assert!(bound.is_ok(), "a new thread has a mask");
@@ -780,6 +798,6 @@ pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<Seat>) {
 
 /// A context that was just made is not needed after all.
 pub fn abandon(ctx: &'static Ctx) {
-    end(ctx, |record| record.is_idle());
+    end(ctx, |record| *record.book.owner() == ThreadRef::NONE);
     free_if_over(ctx, ctx.record.lock());
 }

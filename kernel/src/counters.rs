@@ -3,6 +3,9 @@
 use crate::arch::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+/// Interrupts that nobody expected, on any CPU.
+pub static UNEXPECTED_INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+
 /// A number that one CPU changes and others read.
 pub struct Counter(AtomicU64);
 

@@ -10,15 +10,15 @@ mod faults;
 
 pub use faults::FaultRoom;
 
-use crate::arch::percpu;
 use crate::chores;
 use crate::context::loan;
-use crate::interrupt::Paces;
 use crate::lock::{Rank, SpinLock};
 use crate::object::{Cap, Waitable};
+use crate::preempt::Pacer;
 use crate::process::{Ledger, MessageCharge};
 use crate::queue;
 use crate::ring::{self, Completion, Waiter};
+use crate::sched::percpu;
 use crate::session::Denied;
 use crate::thread::{self, OPS, Thread};
 use abi::{CapId, Exception, TransportError, cqe_flags};
@@ -30,6 +30,7 @@ use faults::Fault;
 use kcore::callq::{self, CallQueue, Whereabouts};
 use kcore::generation::ThreadRef;
 use kcore::quota::Kind;
+pub use kcore::request::Buffer;
 
 /// Calls that may wait or be in flight at one endpoint.
 pub const MAX_CALLS: usize = 1024;
@@ -47,15 +48,6 @@ pub enum Message {
         /// Ends with them.
         _charge: MessageCharge,
     },
-}
-
-/// Where bytes for a party go, in the memory of the thread's process.
-#[derive(Clone, Copy)]
-pub struct Buffer {
-    /// Where.
-    pub address: u64,
-    /// How much fits.
-    pub length: u32,
 }
 
 /// A call on its way.
@@ -248,7 +240,7 @@ impl Endpoint {
 
     /// Ends what is under way with revoked capabilities: their calls and receivers are told, and so are those whom they did not answer.
     pub fn expel(self: &Arc<Endpoint>) {
-        let mut paces = Paces::of_searches();
+        let mut pacer = Pacer::of_searches();
         // Places are looked at once: who comes from now on is not meant.
         let mut from = 0;
         loop {
@@ -263,7 +255,7 @@ impl Endpoint {
             drop(state);
             ring::complete(&call.caller, &Completion::error(TransportError::Revoked), false);
             drop(call);
-            paces.step();
+            pacer.step();
         }
         self.dismiss(
             |state, receiver| !self.is_current(state, receiver.epoch, &receiver.waiter.thread),
@@ -283,7 +275,7 @@ impl Endpoint {
     /// Everybody who waits for a server learns that there is none. The endpoint is closed, so nobody comes; one at a time, because each may
     /// be on its way out on another CPU.
     pub fn tell_all(&self) {
-        let mut paces = Paces::of_wakes();
+        let mut pacer = Pacer::of_wakes();
         loop {
             let mut state = self.state.lock();
             if let Some(fault) = state.faults.pop_front() {
@@ -299,7 +291,7 @@ impl Endpoint {
             } else {
                 break;
             }
-            paces.step();
+            pacer.step();
         }
         self.fail_flights(|_, _| true);
     }
@@ -311,14 +303,14 @@ impl Endpoint {
 
     /// Those of whom `is_meant` says so do not receive any more, and are told. Others run between two.
     fn dismiss(&self, is_meant: impl Fn(&State, &Receiver) -> bool, tell: impl Fn(&Waiter)) {
-        let mut paces = Paces::of_searches();
+        let mut pacer = Pacer::of_searches();
         loop {
             let mut state = self.state.lock();
             let found = state.receivers.iter().position(|receiver| is_meant(&state, receiver));
             let Some(receiver) = found.and_then(|at| state.receivers.remove(at)) else { return };
             drop(state);
             tell(&receiver.waiter);
-            paces.step();
+            pacer.step();
         }
     }
 
@@ -326,7 +318,7 @@ impl Endpoint {
     /// from now on is by somebody who is not meant.
     fn fail_flights(&self, is_meant: impl Fn(&State, &InFlight) -> bool) {
         let mut from = 0;
-        let mut paces = Paces::of_wakes();
+        let mut pacer = Pacer::of_wakes();
         loop {
             let mut state = self.state.lock();
             let is_theirs =
@@ -340,7 +332,7 @@ impl Endpoint {
             if let Some(flight) = flight {
                 disconnect(&flight.caller, &flight.reply);
             }
-            paces.step();
+            pacer.step();
         }
     }
 
@@ -794,7 +786,7 @@ fn write(whose: &Waiter, address: u64, bytes: &[u8]) -> bool {
 /// Gives a capability to the process of whoever waits; it comes back if that has no room, or is gone.
 fn insert(whose: &Waiter, cap: Cap) -> Result<CapId, Cap> {
     match ring::process_of(whose) {
-        Some(process) => process.insert_cap(cap),
+        Some(process) => process.insert_cap(cap).map_err(|(_, cap)| cap),
         None => Err(cap),
     }
 }

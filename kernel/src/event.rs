@@ -3,7 +3,7 @@
 //! The dispatcher uses one-shots only. A one-shot that is armed while the timer runs periodically replaces it; when it was consumed in
 //! kernel mode the dispatcher arms the next, so that a CPU with something to wait for always has a live timer.
 
-use crate::arch::percpu::PerCpu;
+use crate::arch::percpu::MachineCpu;
 use crate::arch::{apic, pit};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -49,7 +49,7 @@ pub fn choose(apic_hz: Option<u64>) {
 }
 
 /// This CPU's timer is ours from now on.
-pub fn start(me: &PerCpu) {
+pub fn start(me: &MachineCpu) {
     match source() {
         Source::Apic => apic::timer_setup_oneshot(),
         Source::Pit if me.id == 0 => {

@@ -1,8 +1,8 @@
 //! The boot image: programs, manifest, the kernel's own symbols.
 
+use crate::arch::phys;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::Frame;
-use crate::mm::paging::phys;
 use image::{Archive, Manifest, Symbol, Symbols};
 
 /// Checked once, at boot; nobody writes to it afterwards.

@@ -3,18 +3,17 @@
 use crate::arch::entry::{
     Frame, VECTOR_IPI, VECTOR_PIC_SPURIOUS, VECTOR_PIT, VECTOR_SERIAL, VECTOR_SPURIOUS, VECTOR_TIMER,
 };
-use crate::arch::percpu::{self, PerCpu};
-use crate::arch::{apic, cpu, pit, smp};
-use crate::mm::{stacks, tlb};
+use crate::arch::{apic, cpu, pit, smp, tlb};
+use crate::mm::stacks;
+use crate::preempt;
 use crate::process::{self, Reason};
+use crate::sched::percpu::{self, PerCpu};
 use crate::silence::{self, Path};
 use crate::thread::Thread;
 use crate::time::Bill;
-use crate::{console, context, measure, sched, thread, time};
-use core::sync::atomic::{AtomicU64, Ordering};
-
-/// Interrupts that nobody expected.
-pub static UNEXPECTED: AtomicU64 = AtomicU64::new(0);
+use crate::{console, context, counters, measure, recorder, sched, thread, time, watchdog};
+use core::sync::atomic::Ordering;
+use kcore::recorder::Mark;
 
 /// The part that must not allocate, print or decode. Who pays for it? The interrupt has not ended yet.
 #[inline(always)]
@@ -23,6 +22,7 @@ fn handle(
     vector: usize,
     tsc: u64,
     begins: impl FnOnce(&'static PerCpu, u64) -> (u64, Bill),
+    mark: impl FnOnce(u32) -> Mark,
 ) -> Bill {
     me.in_interrupt.set(true);
     silence::begins_at(me, Path::Interrupt(vector as u32), tsc);
@@ -32,6 +32,10 @@ fn handle(
         crate::clock::tick(crate::event::PIT_TICK_NS);
     }
     let (now, mut bill) = begins(me, tsc);
+    // Of requests only the unusual ones (`requests`).
+    if vector != VECTOR_IPI {
+        recorder::note(me, now, mark(vector as u32));
+    }
     match vector {
         VECTOR_TIMER => {
             apic::end_of_interrupt();
@@ -47,13 +51,15 @@ fn handle(
         }
         VECTOR_PIT => {
             pit::end_of_interrupt();
-            percpu::all().filter(|cpu| cpu.id != me.id).for_each(|cpu| smp::interrupt(cpu, smp::IPI_TICK));
+            percpu::all()
+                .filter(|cpu| cpu.id != me.id)
+                .for_each(|cpu| smp::interrupt(cpu, smp::IPI_TICK, None));
             console::interrupt();
             event_otherwise(me, now, &mut bill);
         }
         VECTOR_SPURIOUS | VECTOR_PIC_SPURIOUS => {}
         _ => {
-            UNEXPECTED.fetch_add(1, Ordering::Relaxed);
+            counters::UNEXPECTED_INTERRUPTS.fetch_add(1, Ordering::Relaxed);
             apic::end_of_interrupt();
         }
     }
@@ -64,6 +70,21 @@ fn handle(
 
 fn requests(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     let reasons = me.ipi.swap(0, Ordering::SeqCst);
+    bill.is_asked_for(&me.asked_for);
+    if reasons & !smp::IPI_RESCHED != 0 {
+        unusual_requests(me, reasons, now);
+    }
+    if reasons & smp::IPI_TICK != 0 {
+        event_otherwise(me, now, bill);
+    } else if reasons & smp::IPI_RESCHED != 0 {
+        sched::look_as_asked(me, now, bill);
+    }
+}
+
+/// What others ask for besides a look at the queue.
+#[inline(never)]
+fn unusual_requests(me: &'static PerCpu, reasons: u32, now: u64) {
+    recorder::note(me, now, Mark::Interrupt { vector: VECTOR_IPI as u32 });
     if reasons & smp::IPI_HALT != 0 {
         crate::tracing::note_halt();
         cpu::halt();
@@ -71,21 +92,21 @@ fn requests(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     if reasons & smp::IPI_TLB != 0 {
         tlb::poll();
     }
-    if reasons & smp::IPI_TICK != 0 {
-        event_otherwise(me, now, bill);
-    } else if reasons & smp::IPI_RESCHED != 0 {
-        sched::look_as_asked(me, now);
+    if reasons & smp::IPI_WATCH != 0 {
+        watchdog::asked(me, now);
     }
 }
 
 /// An interrupt in user mode, that came when the counter read `tsc`.
+// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+#[unsafe(export_name = "kernel_interrupt_user")]
 pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
     let is_asked = frame.vector as usize == VECTOR_IPI;
     let begins = |me, tsc| sched::interrupt_begins(me, tsc, is_asked);
-    let mut bill = handle(me, frame.vector as usize, tsc, begins);
+    let mut bill = handle(me, frame.vector as usize, tsc, begins, |vector| Mark::Interrupt { vector });
     console::service();
-    let others_ran = me.sched.is_attention_asked() && sched::attend_interrupted(me, &mut bill, is_asked);
+    let others_ran = me.is_attention_asked() && sched::attend_interrupted(me, &mut bill);
     let thread = thread::current();
     if thread.life().has_errands() || thread.body().process.is_ending() {
         return after_marks(thread, (!others_ran).then_some(bill));
@@ -115,12 +136,15 @@ fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
 }
 
 /// An interrupt in the idle loop, which looks for work itself.
+// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+#[unsafe(export_name = "kernel_interrupt_idle")]
 pub extern "C" fn from_idle(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
-    let bill = handle(me, frame.vector as usize, tsc, sched::interrupt_is_found);
+    let mark = |vector| Mark::IdleInterrupt { vector };
+    let bill = handle(me, frame.vector as usize, tsc, sched::interrupt_is_found, mark);
     console::service();
     sched::found_interrupt_ends(me, bill);
-    if me.sched.is_attention_asked() {
+    if me.is_attention_asked() {
         // Whoever was woken runs before the next interrupt is taken: where they come one after the other, the idle loop would not get to it (K-26).
         frame.rflags &= !cpu::FLAG_IF;
     } else {
@@ -134,42 +158,34 @@ fn event_otherwise(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     time::event(me, now, bill);
 }
 
-/// A pause in a long path of the current thread, which holds no lock: does what the interrupts that wait would do, and lets others run. The
-/// kernel does not preempt itself; without this a program could keep timers, wake-ups and everybody else on its CPU waiting for seconds.
-pub fn breathe() {
-    // At boot there is nobody else.
+/// A preemption point (`preempt::point`) found something to do: serves the interrupts that wait, and lets others run until nothing is left
+/// to do. Handed to `preempt` at boot.
+pub fn serve_and_yield() {
+    // An idle CPU that frees who ended has nothing to yield to.
     if percpu::this().current.get().is_null() {
         return;
     }
     loop {
         let me = percpu::this();
-        debug_assert!(!me.held.any(), "pausing with a lock held");
-        if is_interrupt_waiting(me) {
+        if preempt::is_interrupt_waiting(me) {
             serve_waiting(me);
         }
         silence::served(me);
         if !sched::attend() {
             return;
         }
-        // Others ran meanwhile, and who did so last may have come from a pause, too: of a thousand threads that end, each would otherwise go on
-        // where it paused, and all of them would be one stretch.
+        // Others ran meanwhile, and who did so last may have come from a preemption point, too: of a thousand threads that end, each would
+        // otherwise go on where it paused, and all of them would be one stretch.
     }
 }
 
-/// As [`breathe`], at the end of an operation that ends its stretch itself.
-#[inline(always)]
-pub fn breathe_at_end() {
+/// As [`serve_and_yield`], for `preempt::point_at_end`.
+pub fn serve_and_yield_once() {
     let me = percpu::this();
-    debug_assert!(!me.held.any(), "pausing with a lock held");
-    if is_interrupt_waiting(me) {
+    if preempt::is_interrupt_waiting(me) {
         serve_waiting(me);
     }
     sched::attend();
-}
-
-#[inline(always)]
-fn is_interrupt_waiting(me: &PerCpu) -> bool {
-    me.ipi.load(Ordering::Relaxed) != 0 || time::now_ns() >= me.armed_ns.get()
 }
 
 #[cold]
@@ -177,62 +193,16 @@ fn is_interrupt_waiting(me: &PerCpu) -> bool {
 fn serve_waiting(me: &'static PerCpu) {
     me.in_interrupt.set(true);
     let (now, mut bill) = sched::interrupt_is_found(me, cpu::rdtsc());
+    recorder::note(me, now, Mark::Interrupt { vector: recorder::IN_A_PAUSE });
     if me.ipi.load(Ordering::Relaxed) != 0 {
         requests(me, now, &mut bill);
+        bill.falls_to_asked();
     }
-    if now >= me.armed_ns.get() {
+    if now >= me.armed_ns.load(Ordering::Relaxed) {
         event_otherwise(me, now, &mut bill);
     }
     sched::found_interrupt_ends(me, bill);
     me.in_interrupt.set(false);
-}
-
-/// Breathes once in so many steps of a long path. Each step is bounded, and so is what comes between two breaths.
-pub struct Paces {
-    each: u32,
-    left: u32,
-}
-
-impl Paces {
-    /// A breath every `each` steps.
-    pub const fn of(each: u32) -> Paces {
-        Paces { each, left: each }
-    }
-
-    /// For steps that free or enter a page: some 300 instructions each.
-    pub const fn of_pages() -> Paces {
-        Paces::of(32)
-    }
-
-    /// For steps that free `frames::BATCH` pages.
-    pub const fn of_batches() -> Paces {
-        Paces::of(2)
-    }
-
-    /// For steps that tell somebody something: some 1,500 instructions each.
-    pub const fn of_wakes() -> Paces {
-        Paces::of(8)
-    }
-
-    /// For entries of a ring that are done in place: some 1,000 instructions each.
-    pub const fn of_entries() -> Paces {
-        Paces::of(8)
-    }
-
-    /// For steps that search a long queue and tell somebody: some 10,000 instructions each, at worst.
-    pub const fn of_searches() -> Paces {
-        Paces::of(1)
-    }
-
-    /// One step is done. No lock is held.
-    #[inline]
-    pub fn step(&mut self) {
-        self.left -= 1;
-        if self.left == 0 {
-            self.left = self.each;
-            breathe();
-        }
-    }
 }
 
 const NAMES: [&str; 32] = [
@@ -280,6 +250,8 @@ fn attempt(error: u64) -> &'static str {
 }
 
 /// A program did something that a program cannot do: its process ends, with a report, and nobody else notices.
+// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+#[unsafe(export_name = "kernel_exception_user")]
 pub extern "C" fn exception_user(frame: &Frame) -> ! {
     let frame = *frame;
     let address = cpu::cr2();
@@ -316,6 +288,8 @@ pub extern "C" fn exception_user(frame: &Frame) -> ! {
 }
 
 /// The kernel failed.
+// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+#[unsafe(export_name = "kernel_exception_kernel")]
 pub extern "C" fn exception_kernel(frame: &Frame) -> ! {
     let name = NAMES[frame.vector as usize & 31];
     let address = cpu::cr2();

@@ -42,6 +42,11 @@ impl Held {
         }
     }
 
+    /// Which ones.
+    pub fn ranks(&self) -> HeldRanks {
+        self.0.get()
+    }
+
     /// Is anything held?
     pub fn any(&self) -> bool {
         !self.0.get().is_empty()
@@ -117,8 +122,8 @@ impl<T> SpinLock<T> {
     }
 
     /// Between two threads a CPU takes its own queue's lock and no other; the lock over the wait of the thread that is left it has already.
-    fn count_in_dispatch(&self, me: &percpu::PerCpu) {
-        if me.sched.in_dispatch.get() && !core::ptr::addr_eq(self, &me.sched.queue) {
+    fn count_in_dispatch(&self, me: &percpu::MachineCpu) {
+        if me.in_dispatch.get() && !core::ptr::addr_eq(self, me.own_lock.get()) {
             me.counters.shared_locks_in_dispatch.bump();
         }
     }
@@ -157,10 +162,14 @@ impl<T> SpinLock<T> {
 
     #[cold]
     fn wait(&self, number: u16) {
+        let mut patience = crate::patience::Patience::new();
         while self.serving.load(Ordering::Acquire) != number {
             cpu::pause();
             // The holder may wait for this CPU to flush its TLB.
-            crate::mm::tlb::poll();
+            crate::arch::tlb::poll();
+            if patience.is_over() {
+                crate::patience::cannot_go_on(format_args!("waits for a lock of rank {:?}", self.rank));
+            }
         }
     }
 

@@ -13,6 +13,7 @@ mod context;
 mod counters;
 mod endpoint;
 mod event;
+mod hook;
 mod image;
 mod interrupt;
 mod lock;
@@ -24,10 +25,13 @@ mod object;
 mod ops;
 mod panic;
 mod park;
+mod patience;
 mod policy;
 mod power;
+mod preempt;
 mod process;
 mod queue;
+mod recorder;
 mod ring;
 mod sched;
 mod selftest;
@@ -39,13 +43,16 @@ mod sysinfo;
 mod thread;
 mod time;
 mod tracing;
+mod watchdog;
 
 use ::sched::{CpuIds, Policy as _};
 use arch::boot::Loader;
-use arch::{acpi, apic, features, percpu, pit, segments, serial, smp};
+use arch::smp::{NewCpu, Start};
+use arch::{acpi, apic, features, pit, segments, serial, smp};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use mm::stacks::Stack;
 use mm::{frames, paging};
+use sched::percpu;
 
 /// Lock ranks and the allocation guard are checked from here on: the CPU's record is there.
 pub static CHECKS: AtomicBool = AtomicBool::new(false);
@@ -77,6 +84,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
         segments::load(me);
     }
     CHECKS.store(true, Ordering::Relaxed);
+    mm::asker::hand_down(thread::asker);
     let protection = features::enable();
     println!(
         "cpu: smep={} smap={} umip={} nx=true w^x=true xsave={} avx={}",
@@ -97,6 +105,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     if boot.options.end_lease {
         ring::allow_ending_leases();
     }
+    watchdog::begin(boot.options.watchdog, boot.options.plant);
     if let Some(events) = boot.options.trace {
         tracing::begin(events);
     }
@@ -112,6 +121,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
             power::off(1)
         }
     }
+    preempt::hand_down(interrupt::serve_and_yield, interrupt::serve_and_yield_once);
     sched::enter_idle(me)
 }
 
@@ -121,6 +131,7 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     let platform = rsdp.and_then(acpi::read).unwrap_or_default();
     let with_apic = apic::exists();
     if with_apic {
+        apic::map_registers(paging::map_device);
         apic::init();
     }
     let calibration = clock::calibrate(boot.options.pit, boot.options.no_calibration);
@@ -149,7 +160,7 @@ fn start_machine(boot: &bootinfo::BootInfo) {
         take_turns(us, &mut ids);
     }
     ids.truncate(limit);
-    let started = if with_apic { smp::start_others(&ids) } else { 0 };
+    let started = if with_apic { start_others(&ids) } else { 0 };
     let count = percpu::count();
     if boot.options.turns_us.is_some() {
         silence::share_clock(count);
@@ -163,6 +174,19 @@ fn start_machine(boot: &bootinfo::BootInfo) {
         clock::in_step(),
         sched::policy().name()
     );
+}
+
+/// Starts the other CPUs; at boot (K-30). Says how many came.
+fn start_others(apic_ids: &[u32]) -> usize {
+    let make = |apic_id: u32| {
+        let stack = Stack::allocate()?;
+        let stack_top = stack.top();
+        // The stack that it begins on is that of its idle loop.
+        Some(NewCpu { record: percpu::make(percpu::count(), apic_id, stack), stack_top })
+    };
+    let start =
+        Start { root: paging::kernel_root(), make, give_up: recorder::remove_cpu, run: sched::idle_loop };
+    smp::start_others(apic_ids, alloc::boxed::Box::leak(alloc::boxed::Box::new(start)))
 }
 
 /// An emulator that counts instructions runs its CPUs one after the other, each up to the next timer of the machine: with one that fires every so
@@ -238,7 +262,10 @@ fn route_serial(platform: &acpi::Platform, with_apic: bool) {
     let found = platform.overrides.iter().find(|(line, ..)| *line == LINE);
     let (gsi, flags) = found.map_or((u32::from(LINE), 0), |(_, gsi, flags)| (*gsi, *flags));
     let (low, level) = (flags & 3 == 3, flags >> 2 & 3 == 3);
-    apic::route(io_apic, base, gsi, arch::entry::VECTOR_SERIAL, percpu::this().apic_id, level, low);
+    let registers = paging::map_device(io_apic, apic::REGISTER_BYTES);
+    let target = percpu::this().apic_id;
+    // SAFETY: ACPI says that an IO APIC is there.
+    unsafe { apic::route(registers, base, gsi, arch::entry::VECTOR_SERIAL, target, level, low) };
 }
 
 /// A process has ended. When it is init, the run is over.

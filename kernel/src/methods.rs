@@ -2,25 +2,30 @@
 //!
 //! Each reads its parameters, checks them, and only then acts. What it refuses it refuses with an exception and a text.
 
+pub mod context;
+pub mod policy;
+
 use crate::endpoint::Endpoint;
+use crate::mm::frames::SharedFrames;
 use crate::mm::heap;
 use crate::mm::space::{Access, SpaceError};
 use crate::object::{Cap, MAX_OBJECT_PAGES, MemoryObject, Object, ThreadExit, Waitable};
-use crate::ops::Reply;
+use crate::ops::{self, Reply};
 use crate::policy::Share;
 use crate::process::{MakeError, Name, Process, Reason};
-use crate::ring::{self, Completion, Waiter};
-use crate::session::{Denied, Session};
+use crate::ring::{self, Completion, Submitter, Waiter};
+use crate::session::{Denied, NoSession, Session};
 use crate::spawn;
 use crate::sysinfo;
 use crate::thread::{Start, Thread};
-use crate::{context, image, policy, power, time};
-use abi::{Exception, MAX_MESSAGE_BYTES, Sqe, TransportError, USER_END_VADDR, rights};
+use crate::{image, power, time};
+use abi::{Exception, MAX_MESSAGE_BYTES, TransportError, USER_END_VADDR, rights};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering;
 use kcore::quota::KINDS;
+use kcore::request::{self, Buffer};
 use schema::messages_capnp as m;
 
 /// Parameters that fit on the stack.
@@ -85,21 +90,23 @@ impl From<MakeError> for Refusal {
 /// What a method gives.
 pub type Outcome = Result<Reply, Refusal>;
 
-/// One call: who, and with what.
-pub struct Context<'a> {
+/// One call of a method: who, and with what.
+pub struct MethodCall<'a> {
     /// The caller.
     pub thread: &'static Thread,
     /// Its process.
     pub process: &'a Arc<Process>,
-    /// The entry.
-    pub sqe: &'a Sqe,
+    /// What its completion says of it.
+    pub user_data: u64,
+    /// What it asks for.
+    pub call: &'a request::Call,
     /// Rights of the capability.
     pub rights: u16,
     /// The epoch, or generation, that it was made for.
     pub epoch: u64,
 }
 
-impl Context<'_> {
+impl MethodCall<'_> {
     /// Writes a result message for the caller.
     pub fn reply<T>(&self, more_words: usize, fill: impl FnOnce(T::Builder<'_>)) -> Outcome
     where
@@ -133,18 +140,18 @@ impl Context<'_> {
         for<'b> T::Builder<'b>: capnp_traits::HasStructSize,
     {
         let bytes = schema::words::message::<T>() * 8;
-        if bytes > self.sqe.result_len as usize {
+        if bytes > self.call.result.length as usize {
             return Err(TransportError::TooLong);
         }
-        let writable = self.process.space.check_writable(self.sqe.result_addr, bytes);
+        let writable = self.process.space.check_writable(self.call.result.address, bytes);
         writable.map_err(|_| TransportError::BadAddress)
     }
 
     fn deliver(&self, bytes: &[u8]) -> Outcome {
-        if bytes.len() > self.sqe.result_len as usize {
+        if bytes.len() > self.call.result.length as usize {
             return Err(TransportError::TooLong.into());
         }
-        let written = self.process.space.write(self.sqe.result_addr, bytes);
+        let written = self.process.space.write(self.call.result.address, bytes);
         written.map_err(|_| TransportError::BadAddress)?;
         Ok(Completion::value(bytes.len() as u64).into())
     }
@@ -164,28 +171,28 @@ impl Context<'_> {
 
     /// The completion of an exception, with its text in the caller's buffer.
     fn raise(&self, kind: Exception, why: &[u8]) -> Completion {
-        let text = &why[..why.len().min(self.sqe.result_len as usize)];
-        let written = self.process.space.write(self.sqe.result_addr, text).is_ok();
+        let text = &why[..why.len().min(self.call.result.length as usize)];
+        let written = self.process.space.write(self.call.result.address, text).is_ok();
         let value = if written { text.len() as u64 } else { 0 };
         Completion { status: kind as i32, value, ..Completion::OK }
     }
 
     /// How many bytes of result the caller takes.
     pub fn room(&self) -> usize {
-        (self.sqe.result_len as usize).min(MAX_MESSAGE_BYTES)
+        (self.call.result.length as usize).min(MAX_MESSAGE_BYTES)
     }
 
     /// Gives the caller a capability.
     fn give(&self, object: Object, rights: u16) -> Outcome {
         match self.process.insert_cap(Cap::new(object, rights, 0)) {
             Ok(id) => Ok(Completion { cap: id.0, ..Completion::OK }.into()),
-            Err(_) => Err(MakeError::Caps.into()),
+            Err((error, _)) => Err(error.into()),
         }
     }
 
     /// Registers the caller's operation.
     pub fn register(&self, on: Waitable) -> Option<Waiter> {
-        ring::accept(self.thread, self.sqe.user_data, on)
+        ring::accept(self.thread, self.user_data, on)
     }
 }
 
@@ -219,31 +226,33 @@ mod capnp_traits {
     pub(super) use schema::traits::{FromPointerBuilder, HasStructSize, Owned};
 }
 
-/// Calls a method of `object` for the current thread.
+/// Calls a method of `object`, with the parameters at `params`.
 pub fn call(
-    thread: &'static Thread,
-    process: &Arc<Process>,
+    by: Submitter,
+    user_data: u64,
     object: &Object,
     rights: u16,
     epoch: u64,
-    sqe: &Sqe,
+    call: &request::Call,
+    params: Buffer,
 ) -> Result<Reply, TransportError> {
-    let length = sqe.len as usize;
-    if length > MAX_MESSAGE_BYTES || sqe.result_len as usize > MAX_MESSAGE_BYTES {
+    let length = params.length as usize;
+    if length > MAX_MESSAGE_BYTES || call.result.length as usize > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
-    let context = Context { thread, process, sqe, rights, epoch };
+    let process = ops::process_of(by);
+    let context = MethodCall { thread: by.thread, process, user_data, call, rights, epoch };
     let outcome = if length <= SMALL_BYTES {
         let mut small = [0u64; SMALL_BYTES / 8];
         // SAFETY: bytes of an array of words.
         let bytes = unsafe { core::slice::from_raw_parts_mut(small.as_mut_ptr().cast::<u8>(), length) };
-        process.space.read(sqe.addr, bytes).map_err(|_| TransportError::BadAddress)?;
+        process.space.read(params.address, bytes).map_err(|_| TransportError::BadAddress)?;
         dispatch(&context, object, bytes)
     } else {
         let mut large = Vec::new();
         large.try_reserve_exact(length).map_err(|_| TransportError::NoSpace)?;
         large.resize(length, 0);
-        process.space.read(sqe.addr, &mut large).map_err(|_| TransportError::BadAddress)?;
+        process.space.read(params.address, &mut large).map_err(|_| TransportError::BadAddress)?;
         dispatch(&context, object, &large)
     };
     match outcome {
@@ -257,8 +266,8 @@ pub fn call(
     }
 }
 
-fn dispatch(c: &Context<'_>, object: &Object, params: &[u8]) -> Outcome {
-    match (object, c.sqe.method) {
+fn dispatch(c: &MethodCall<'_>, object: &Object, params: &[u8]) -> Outcome {
+    match (object, c.call.method) {
         (Object::Timer, 0) => c.reply::<m::timer_now_results::Owned>(0, |mut r| r.set_ns(time::now_ns())),
         (Object::ThreadSpawner, 0) => create_thread(c, params),
         (Object::ThreadHandle(exit), 0) => join(c, exit),
@@ -285,7 +294,7 @@ fn dispatch(c: &Context<'_>, object: &Object, params: &[u8]) -> Outcome {
         }
         (Object::BootManifest, 0) => read_manifest(c, params),
         (Object::SchedulingPolicy(_), 0..=2) => policy::call(c, params),
-        (Object::SchedulingContext(handle), 0..=10) => context::methods::call(c, handle, c.epoch, params),
+        (Object::SchedulingContext(handle), 0..=10) => context::call(c, handle, c.epoch, params),
         _ => Err((Exception::Unimplemented, "the capability has no such method").into()),
     }
 }
@@ -294,7 +303,7 @@ fn canonical(address: u64) -> bool {
     address < USER_END_VADDR
 }
 
-fn create_thread(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn create_thread(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let message = schema::decode(params)?;
     let p = message.root::<m::thread_spawner_create_params::Reader<'_>>()?;
     let (entry, stack, fs_base) = (p.get_entry(), p.get_stack_top(), p.get_fs_base());
@@ -308,7 +317,7 @@ fn create_thread(c: &Context<'_>, params: &[u8]) -> Outcome {
         return Err((Exception::Failed, "reserved flags are set").into());
     }
     // The slot for the handle first: nothing is made that could not be given.
-    let slot = c.process.caps.lock().reserve().map_err(|_| MakeError::Caps)?;
+    let slot = c.process.reserve_cap()?;
     let start = Start { entry, stack, argument: p.get_arg() };
     match c.process.make_thread(start, fs_base, None, false) {
         Ok(new) => {
@@ -324,7 +333,7 @@ fn create_thread(c: &Context<'_>, params: &[u8]) -> Outcome {
     }
 }
 
-fn join(c: &Context<'_>, exit: &Arc<ThreadExit>) -> Outcome {
+fn join(c: &MethodCall<'_>, exit: &Arc<ThreadExit>) -> Outcome {
     if exit.target() == c.thread.reference() {
         return Err((Exception::Failed, "a thread cannot join itself").into());
     }
@@ -334,20 +343,8 @@ fn join(c: &Context<'_>, exit: &Arc<ThreadExit>) -> Outcome {
     }
 }
 
-/// A join or a wait completes from another context, which does not touch the waiter's memory: the code is in the completion itself.
-pub fn complete_join(waiter: &Waiter, code: i64) {
-    let completion = Completion { w: [code as u64, 0], ..Completion::OK };
-    ring::complete(waiter, &completion, false);
-}
-
-/// As [`complete_join`], for processes; the second word is the reason.
-pub fn complete_wait(waiter: &Waiter, code: i64, reason: Reason) {
-    let completion = Completion { w: [code as u64, reason as u64], ..Completion::OK };
-    ring::complete(waiter, &completion, false);
-}
-
-fn control(c: &Context<'_>, params: &[u8]) -> Outcome {
-    match c.sqe.method {
+fn control(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
+    match c.call.method {
         0 => {
             let base = c.thread.fs_base.get();
             c.reply::<m::thread_control_get_fs_base_results::Owned>(0, |mut r| r.set_fs_base(base))
@@ -387,8 +384,8 @@ pub fn reason_word(reason: Reason) -> m::ExitReason {
     }
 }
 
-fn handle(c: &Context<'_>, process: &Arc<Process>) -> Outcome {
-    match c.sqe.method {
+fn handle(c: &MethodCall<'_>, process: &Arc<Process>) -> Outcome {
+    match c.call.method {
         0 if Arc::ptr_eq(process, c.process) => {
             Err((Exception::Failed, "a process cannot wait for its own end").into())
         }
@@ -421,7 +418,7 @@ fn handle(c: &Context<'_>, process: &Arc<Process>) -> Outcome {
 }
 
 /// ProcessHandle.exit: a process ends itself, all threads, with a code of its own.
-fn exit(c: &Context<'_>, process: &Arc<Process>, params: &[u8]) -> Outcome {
+fn exit(c: &MethodCall<'_>, process: &Arc<Process>, params: &[u8]) -> Outcome {
     if !Arc::ptr_eq(process, c.process) {
         return Err((Exception::InvalidArgument, "a process exits itself; others kill it").into());
     }
@@ -431,10 +428,10 @@ fn exit(c: &Context<'_>, process: &Arc<Process>, params: &[u8]) -> Outcome {
     Ok(Reply::Exit(code))
 }
 
-fn memory(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn memory(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let message = schema::decode(params)?;
     let space = &c.process.space;
-    match c.sqe.method {
+    match c.call.method {
         0 => {
             let p = message.root::<m::virtual_memory_map_params::Reader<'_>>()?;
             let access = Access { writable: p.get_writable(), executable: p.get_executable() };
@@ -456,7 +453,7 @@ fn memory(c: &Context<'_>, params: &[u8]) -> Outcome {
     }
 }
 
-fn object_memory(c: &Context<'_>, object: &Arc<MemoryObject>, params: &[u8]) -> Outcome {
+fn object_memory(c: &MethodCall<'_>, object: &Arc<MemoryObject>, params: &[u8]) -> Outcome {
     let space = &c.process.space;
     let access = |writable: bool| {
         if writable && c.rights & rights::WRITE == 0 {
@@ -465,12 +462,13 @@ fn object_memory(c: &Context<'_>, object: &Arc<MemoryObject>, params: &[u8]) -> 
             Ok(Access { writable, executable: false })
         }
     };
-    if c.sqe.method == 3 {
+    if c.call.method == 3 {
         let bytes = object.frames().len() as u64 * 4096;
         return c.reply::<m::memory_object_info_results::Owned>(0, |mut r| r.set_bytes(bytes));
     }
+    let object: &Arc<dyn SharedFrames> = &(object.clone() as Arc<dyn SharedFrames>);
     let message = schema::decode(params)?;
-    match c.sqe.method {
+    match c.call.method {
         0 => {
             let p = message.root::<m::memory_object_map_params::Reader<'_>>()?;
             let access = access(p.get_writable())?;
@@ -491,17 +489,18 @@ fn object_memory(c: &Context<'_>, object: &Arc<MemoryObject>, params: &[u8]) -> 
     }
 }
 
-fn user_session(c: &Context<'_>, session: &Arc<Session>, params: &[u8]) -> Outcome {
-    match c.sqe.method {
+fn user_session(c: &MethodCall<'_>, session: &Arc<Session>, params: &[u8]) -> Outcome {
+    match c.call.method {
         2 => return sysinfo::processes(c, params, Some(session)),
         3 => return kill_in(session, params),
         4 => return sysinfo::quotas(c, session),
         _ => {}
     }
-    if c.sqe.method == 1 {
+    if c.call.method == 1 {
         let was_live = session.logout();
         let result = if was_live { m::OperationResult::Ok } else { m::OperationResult::AlreadyRevoked };
-        let done = if was_live { context::logout(session) } else { context::LoggedOut::default() };
+        let done =
+            if was_live { crate::context::logout(session) } else { crate::context::LoggedOut::default() };
         return c.reply::<m::user_session_logout_results::Owned>(0, |mut r| {
             r.set_result(result);
             r.set_stale_marked(done.stale_marked);
@@ -526,8 +525,8 @@ fn kill_in(session: &Session, params: &[u8]) -> Outcome {
     Ok(Completion::OK.into())
 }
 
-fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
-    match c.sqe.method {
+fn factory(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
+    match c.call.method {
         0 => {
             let endpoint = Endpoint::new(c.process.ledger.clone()).map_err(Refusal::Quota)?;
             let endpoint = heap::try_arc(endpoint).map_err(|_| SpaceError::OutOfMemory)?;
@@ -557,15 +556,22 @@ fn factory(c: &Context<'_>, params: &[u8]) -> Outcome {
             for (asked, limit) in asked.iter_mut().zip(limits) {
                 *asked = limit;
             }
-            let session = Session::inside(&c.process.session, name, p.get_guest(), asked)
-                .ok_or((Exception::Overloaded, "a session inside so many others cannot have more inside"))?;
+            let session = Session::inside(&c.process.session, name, p.get_guest(), asked).map_err(
+                |error| match error {
+                    NoSession::TooDeep => {
+                        (Exception::Overloaded, "a session inside so many others cannot have more inside")
+                            .into()
+                    }
+                    NoSession::Quota(denied) => Refusal::Quota(denied),
+                },
+            )?;
             let session = heap::try_arc(session).map_err(|_| SpaceError::OutOfMemory)?;
             c.give(Object::UserSession(session), rights::ALL)
         }
     }
 }
 
-fn read_manifest(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn read_manifest(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let message = schema::decode(params)?;
     let offset = message.root::<m::boot_manifest_read_params::Reader<'_>>()?.get_offset();
     let all = image::manifest_bytes();

@@ -1,6 +1,14 @@
-//! Names of processes, sessions and grants.
+//! Names of processes, sessions and grants, and numbers that nothing else has.
 
 use abi::MAX_NAME_BYTES;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A number that nothing else has.
+pub fn fresh_id() -> u64 {
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
 
 /// A short name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,12 +6,13 @@
 use crate::chores::{self, Remains};
 use crate::context::{Ctx, Handle};
 use crate::endpoint::Endpoint;
-use crate::interrupt::Paces;
 use crate::lock::{Rank, SpinLock};
+use crate::mm::frames::SharedFrames;
 use crate::mm::frames::{self, Frame};
 use crate::mm::heap;
 use crate::mm::space::SpaceError;
 use crate::policy::Gate;
+use crate::preempt::Pacer;
 use crate::process::{Process, StackCharge};
 use crate::ring::{self, Completion, Waiter};
 use crate::session::Session;
@@ -381,7 +382,8 @@ impl ThreadExit {
         drop(state);
         drop(charge);
         if let Some(waiter) = waiter {
-            crate::methods::complete_join(&waiter, code);
+            // Who joins is told without a look at its memory: the code is in the completion itself.
+            ring::complete(&waiter, &Completion { w: [code as u64, 0], ..Completion::OK }, false);
         }
     }
 
@@ -406,15 +408,8 @@ pub struct MemoryObject {
     id: u64,
 }
 
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-
-/// A number that nothing else has.
-pub fn fresh_id() -> u64 {
-    NEXT_ID.fetch_add(1, Ordering::Relaxed)
-}
-
 /// Pages that are zeroed before others may run on the CPU: some 700 instructions each.
-const BREATH_PAGES: u32 = 16;
+const PACE_PAGES: u32 = 16;
 /// Largest memory object, in pages.
 pub const MAX_OBJECT_PAGES: u64 = 16384;
 
@@ -427,7 +422,7 @@ impl MemoryObject {
         let mut remains = Box::new(Remains::new(list, payer.clone()));
         drop(kept);
         payer.space.charge_object(pages)?;
-        let mut paces = Paces::of(BREATH_PAGES);
+        let mut pacer = Pacer::of(PACE_PAGES);
         for page in 0..pages {
             let Some(frame) = frames::allocate_zeroed() else {
                 // Those that are there go back as from an object, and the rest was never there.
@@ -436,18 +431,17 @@ impl MemoryObject {
                 return Err(SpaceError::OutOfMemory);
             };
             remains.frames.push(frame);
-            paces.step();
+            pacer.step();
         }
-        Ok(MemoryObject { remains: Some(remains), epoch: AtomicU64::new(1), id: fresh_id() })
+        Ok(MemoryObject { remains: Some(remains), epoch: AtomicU64::new(1), id: crate::name::fresh_id() })
     }
+}
 
-    /// Its frames.
-    pub fn frames(&self) -> &[Frame] {
+impl SharedFrames for MemoryObject {
+    fn frames(&self) -> &[Frame] {
         self.remains.as_ref().map_or(&[], |remains| &remains.frames)
     }
-
-    /// Its number.
-    pub fn id(&self) -> u64 {
+    fn id(&self) -> u64 {
         self.id
     }
 }

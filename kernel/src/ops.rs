@@ -1,32 +1,22 @@
 //! Ring operations: each is decoded (everything checked, nothing changed) and then done.
 
-use crate::arch::percpu;
 use crate::context::loan;
-use crate::endpoint::{Answer, Buffer, Call, Endpoint, Message};
+use crate::endpoint::{Answer, Call, Endpoint, Message};
 use crate::object::{Cap, Object, RevokeError, Waitable};
-use crate::process::{BREATH_SLOTS, MessageCharge, Process};
-use crate::ring::{self, Completion};
+use crate::process::{MessageCharge, PACE_SLOTS, Process};
+use crate::ring::{self, Completion, Submitted, Submitter};
+use crate::sched::percpu;
 use crate::silence::{self, Path};
 use crate::thread::Thread;
-use crate::{chores, console, interrupt, methods, park, sched, time};
+use crate::{chores, console, methods, park, preempt, sched, time};
 use abi::{
-    CapId, Exception, Interface, MAX_MESSAGE_BYTES, Op, SQE_VERSION, Sqe, TransportError, cqe_flags, flags,
-    rights,
+    CapId, Exception, Interface, MAX_MESSAGE_BYTES, Op, Sqe, TransportError, cqe_flags, flags, rights,
 };
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::captable::CapTable;
-
-/// What came of a submission.
-pub enum Outcome {
-    /// It is answered, or will be.
-    Done,
-    /// It will be, and the thread has lent its context along with it: nothing else is taken from it until that is back.
-    Lent,
-    /// The thread ends.
-    Exit(i64),
-}
+use kcore::request::{self, Buffer, Passed, Request, Said};
 
 /// What a method or operation says.
 pub enum Reply {
@@ -61,68 +51,62 @@ impl From<Option<Completion>> for Reply {
 /// Submissions so far, by operation; the last counts what is none.
 pub static SUBMITTED: [AtomicU64; Op::COUNT + 1] = [const { AtomicU64::new(0) }; Op::COUNT + 1];
 
-/// Operation, version and flags of an entry, as one number.
-const fn shape(op: Op, flags: u16) -> u32 {
-    op as u32 | (SQE_VERSION as u32) << 8 | (flags as u32) << 16
-}
-
-const CALL_WORDS: u32 = shape(Op::Call, flags::INLINE);
-const RECV: u32 = shape(Op::Recv, 0);
-const RETURN_WORDS: u32 = shape(Op::Return, flags::INLINE | flags::QUIET);
-const PARK: u32 = shape(Op::Park, 0);
-const UNPARK: u32 = shape(Op::Unpark, flags::QUIET);
-const SLEEP: u32 = shape(Op::Sleep, 0);
-const YIELD: u32 = shape(Op::Yield, 0);
-
-/// Does what `sqe` says for the current thread. What every call, answer, park, sleep and yield comes down to is tried first, without ceremony;
-/// whatever is not that simple has changed nothing, and goes the way of everything.
+/// Does what `sqe` says. What every call, answer, park, sleep and yield comes down to is tried first, without ceremony; whatever is not that
+/// simple has changed nothing, and goes the way of everything.
 #[inline(always)]
-pub fn submit(thread: &'static Thread, sqe: &Sqe, will_wait: bool) -> Outcome {
-    let process = &thread.body().process;
-    match shape_of(sqe) {
-        CALL_WORDS if call_words(thread, process, sqe, will_wait) => {
+pub fn submit(by: Submitter, sqe: &Sqe) -> Submitted {
+    use request::{is_usual, shape};
+    let (thread, process, user_data) = (by.thread, process_of(by), sqe.user_data);
+    match shape::of_entry(sqe) {
+        shape::CALL if is_usual(sqe, shape::CALL) && call_words(by, process, sqe) => {
             tally(Op::Call);
             called(thread)
         }
-        RECV if wait_for_call(thread, process, sqe) => {
+        shape::RECV if is_usual(sqe, shape::RECV) && wait_for_call(by, process, sqe) => {
             tally(Op::Recv);
-            Outcome::Done
+            Submitted::Done
         }
-        RETURN_WORDS if answer_words(thread, process, sqe, will_wait) => {
+        shape::RETURN if is_usual(sqe, shape::RETURN) && answer_words(by, process, sqe) => {
             tally(Op::Return);
-            Outcome::Done
+            Submitted::Done
         }
-        PARK if sqe.arg0 <= u64::from(u32::MAX) && may(process, sqe.cap, &Object::ParkSpace) => {
+        shape::PARK if is_usual(sqe, shape::PARK) && may(process, sqe.cap, &Object::ParkSpace) => {
             tally(Op::Park);
-            let outcome = park::park(thread, sqe.user_data, sqe.addr, sqe.arg0 as u32, sqe.arg1);
+            let outcome = park::park(thread, user_data, sqe.addr, sqe.arg0 as u32, sqe.arg1);
             if let Some(completion) = &outcome {
-                ring::post_now(thread, sqe.user_data, completion);
+                ring::post_now(thread, user_data, completion);
             }
-            Outcome::Done
+            Submitted::Done
         }
-        UNPARK if may(process, sqe.cap, &Object::ParkSpace) => {
+        shape::UNPARK if is_usual(sqe, shape::UNPARK) && may(process, sqe.cap, &Object::ParkSpace) => {
             tally(Op::Unpark);
-            let completion = park::unpark(thread, sqe.addr, sqe.arg0, will_wait);
+            let completion = park::unpark(thread, sqe.addr, sqe.arg0, by.will_wait);
             if completion.status != 0 {
-                ring::post_now(thread, sqe.user_data, &completion);
+                ring::post_now(thread, user_data, &completion);
             }
-            Outcome::Done
+            Submitted::Done
         }
-        SLEEP if sqe.arg0 != 0 && may(process, sqe.cap, &Object::Timer) => {
+        shape::SLEEP if is_usual(sqe, shape::SLEEP) && may(process, sqe.cap, &Object::Timer) => {
             tally(Op::Sleep);
-            if let Some(completion) = &sleep(thread, process, sqe) {
-                ring::post_now(thread, sqe.user_data, completion);
+            if let Some(completion) = &sleep(by, user_data, sqe.arg0) {
+                ring::post_now(thread, user_data, completion);
             }
-            Outcome::Done
+            Submitted::Done
         }
-        YIELD => {
+        shape::YIELD if is_usual(sqe, shape::YIELD) => {
             tally(Op::Yield);
             sched::yield_now();
-            ring::post_now(thread, sqe.user_data, &Completion::OK);
-            Outcome::Done
+            ring::post_now(thread, user_data, &Completion::OK);
+            Submitted::Done
         }
-        _ => submit_any(thread, sqe, will_wait),
+        _ => submit_any(by, sqe),
     }
+}
+
+/// Whose capabilities an entry names.
+#[inline(always)]
+pub fn process_of(by: Submitter) -> &'static Arc<Process> {
+    &by.thread.body().process
 }
 
 /// Does capability `id` name `object`, which has no state, and may it be used? Nobody revokes these, so what it is now is what it stays.
@@ -133,27 +117,22 @@ fn may(process: &Process, id: u32, object: &Object) -> bool {
 }
 
 #[inline(always)]
-fn shape_of(sqe: &Sqe) -> u32 {
-    u32::from(sqe.op) | u32::from(sqe.version) << 8 | u32::from(sqe.flags) << 16
-}
-
-#[inline(always)]
 fn tally(op: Op) {
     SUBMITTED[op as usize].fetch_add(1, Ordering::Relaxed);
 }
 
 #[inline(never)]
-fn submit_any(thread: &'static Thread, sqe: &Sqe, will_wait: bool) -> Outcome {
+fn submit_any(by: Submitter, sqe: &Sqe) -> Submitted {
     let begins = silence::begins(percpu::this(), Path::Operation(u32::from(sqe.op) * 10_000));
-    let reply = match Op::from_raw(sqe.op) {
-        _ if sqe.version != SQE_VERSION => TransportError::UnsupportedSqeVersion.into(),
-        None => ring::end_lease(thread, sqe).into(),
-        Some(Op::Nop) => nop(sqe),
-        Some(op) => {
-            tally(op);
-            let reply = perform(thread, op, sqe, will_wait, begins).unwrap_or_else(Reply::from);
+    let reply = match request::decode(sqe) {
+        Ok(Request::Nop) => Completion::OK.into(),
+        Err(TransportError::UnknownOp) => ring::end_lease(by.thread, sqe).into(),
+        Err(error) => error.into(),
+        Ok(request) => {
+            SUBMITTED[usize::from(sqe.op).min(Op::COUNT)].fetch_add(1, Ordering::Relaxed);
+            let reply = perform(by, sqe.user_data, request, begins).unwrap_or_else(Reply::from);
             // Before it is answered: who hears that something is gone finds it gone.
-            chores::tend(thread);
+            chores::tend(by.thread);
             reply
         }
     };
@@ -164,70 +143,72 @@ fn submit_any(thread: &'static Thread, sqe: &Sqe, will_wait: bool) -> Outcome {
         Reply::Now(completion) => {
             let quiet = sqe.flags & flags::QUIET != 0 && completion.status == 0;
             if !quiet {
-                ring::post_now(thread, sqe.user_data, &completion);
+                ring::post_now(by.thread, sqe.user_data, &completion);
             }
-            Outcome::Done
+            Submitted::Done
         }
-        Reply::Later => Outcome::Done,
-        Reply::Lent => Outcome::Lent,
-        Reply::Exit(code) => Outcome::Exit(code),
+        Reply::Later => Submitted::Done,
+        Reply::Lent => Submitted::Lent,
+        Reply::Exit(code) => Submitted::Exit(code),
     }
-}
-
-fn nop(sqe: &Sqe) -> Reply {
-    if sqe.flags & !flags::QUIET != 0 || sqe.cap != 0 {
-        return TransportError::BadFlags.into();
-    }
-    Completion::OK.into()
 }
 
 type Decoded<T> = Result<T, TransportError>;
 
-/// Which flags each operation has.
-fn allowed_flags(op: Op) -> u16 {
-    match op {
-        Op::Call => flags::INLINE | flags::MOVE,
-        Op::Return => flags::INLINE | flags::MOVE | flags::QUIET,
-        Op::Unpark | Op::Write | Op::Release | Op::Nop => flags::QUIET,
-        _ => 0,
-    }
-}
-
 #[inline(always)]
-fn perform(thread: &'static Thread, op: Op, sqe: &Sqe, will_wait: bool, begins: bool) -> Decoded<Reply> {
-    if sqe.flags & !allowed_flags(op) != 0 {
-        return Err(TransportError::BadFlags);
-    }
-    let process = &thread.body().process;
-    match op {
-        Op::Nop => Ok(nop(sqe)),
-        Op::Yield => {
+fn perform(by: Submitter, user_data: u64, request: Request, begins: bool) -> Decoded<Reply> {
+    let (thread, process) = (by.thread, process_of(by));
+    match request {
+        Request::Nop => Ok(Completion::OK.into()),
+        Request::Yield => {
             sched::yield_now();
             Ok(Completion::OK.into())
         }
-        Op::Cancel => Ok(cancel(thread, sqe.arg0).into()),
-        Op::Copy => copy(process, sqe),
-        Op::Release | Op::Revoke => {
-            let reply = if op == Op::Release { release(process, sqe) } else { revoke(process, sqe) };
-            breathe(begins);
+        Request::Cancel { user_data } => Ok(cancel(thread, user_data).into()),
+        Request::Copy { cap, rights, badge } => copy(process, cap, rights, badge),
+        Request::Release { cap } => {
+            let reply = release(process, cap);
+            pause(begins);
             reply
         }
-        Op::Call => call(thread, process, sqe, will_wait, begins),
-        Op::Recv => recv(thread, process, sqe),
-        Op::Return => answer(thread, process, sqe, will_wait),
-        Op::Park | Op::Unpark | Op::Sleep | Op::Write | Op::Read => {
-            simple(thread, process, op, sqe, will_wait)
+        Request::Revoke { cap } => {
+            let reply = revoke(process, cap);
+            pause(begins);
+            reply
+        }
+        Request::Call(request) => call(by, user_data, &request, begins),
+        Request::Recv { cap, result } => recv(by, user_data, cap, result),
+        Request::Return(request) => answer(by, &request),
+        Request::Park { cap, address, expected, timeout_ns } => {
+            usable(process, cap, Interface::ParkSpace, rights::CALL)?;
+            Ok(park::park(thread, user_data, address, expected, timeout_ns).into())
+        }
+        Request::Unpark { cap, address, count } => {
+            usable(process, cap, Interface::ParkSpace, rights::CALL)?;
+            Ok(park::unpark(thread, address, count, by.will_wait).into())
+        }
+        Request::Sleep { cap, ns } => {
+            usable(process, cap, Interface::Timer, rights::CALL)?;
+            Ok(sleep(by, user_data, ns).into())
+        }
+        Request::Write { cap, bytes } => {
+            usable(process, cap, Interface::Console, rights::CALL)?;
+            Ok(console::write(thread, bytes.address, bytes.length).into())
+        }
+        Request::Read { cap, result } => {
+            usable(process, cap, Interface::Console, rights::RECV)?;
+            Ok(console::read(thread, user_data, result.address, result.length).into())
         }
     }
 }
 
 /// A pause at the end of an operation: of one that began the stretch without interrupts, [`submit_any`] ends that next.
 #[inline(always)]
-fn breathe(begins: bool) {
+fn pause(begins: bool) {
     if begins {
-        interrupt::breathe_at_end();
+        preempt::point_at_end();
     } else {
-        interrupt::breathe();
+        preempt::point();
     }
 }
 
@@ -247,46 +228,32 @@ fn resolve(process: &Process, id: u32) -> Decoded<Found> {
     Ok(Found { object, rights: cap.rights, badge: cap.badge, epoch: cap.epoch() })
 }
 
-fn simple(thread: &'static Thread, process: &Process, op: Op, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
-    // All of these objects are without state and nobody revokes them, so what it is now is what it stays.
-    let right = if op == Op::Read { rights::RECV } else { rights::CALL };
-    let interface = {
-        let caps = process.caps.lock();
-        let cap = caps.get(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
-        let interface = cap.object().map_err(|_| TransportError::Revoked)?.interface();
-        if cap.rights & right == 0 {
-            return Err(TransportError::NotPermitted);
-        }
-        interface
-    };
-    match (op, interface) {
-        (Op::Park, Interface::ParkSpace) => {
-            let expected = u32::try_from(sqe.arg0).map_err(|_| TransportError::BadFlags)?;
-            Ok(park::park(thread, sqe.user_data, sqe.addr, expected, sqe.arg1).into())
-        }
-        (Op::Unpark, Interface::ParkSpace) => Ok(park::unpark(thread, sqe.addr, sqe.arg0, will_wait).into()),
-        (Op::Sleep, Interface::Timer) => Ok(sleep(thread, process, sqe).into()),
-        (Op::Write, Interface::Console) => Ok(console::write(thread, sqe.addr, sqe.len).into()),
-        (Op::Read, Interface::Console) => {
-            Ok(console::read(thread, sqe.user_data, sqe.result_addr, sqe.result_len).into())
-        }
-        _ => Err(TransportError::NotPermitted),
+/// Does capability `id` name an object with `interface`, which has no state, and does it have `right`? Nobody revokes these, so what it is now is what
+/// it stays.
+fn usable(process: &Process, id: u32, interface: Interface, right: u16) -> Decoded<()> {
+    let caps = process.caps.lock();
+    let cap = caps.get(CapId(id)).ok_or(TransportError::BadCap)?;
+    let found = cap.object().map_err(|_| TransportError::Revoked)?.interface();
+    if cap.rights & right == 0 || found != interface {
+        return Err(TransportError::NotPermitted);
     }
+    Ok(())
 }
 
 #[inline(always)]
-fn sleep(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Option<Completion> {
-    if sqe.arg0 == 0 {
+fn sleep(by: Submitter, user_data: u64, ns: u64) -> Option<Completion> {
+    if ns == 0 {
         return Some(Completion::OK);
     }
-    if !process.ledger.take_sleep() {
+    let ledger = &process_of(by).ledger;
+    if !ledger.take_sleep() {
         return Some(Completion::error(TransportError::NoSpace));
     }
-    let Some(waiter) = ring::accept(thread, sqe.user_data, Waitable::Sleep) else {
-        process.ledger.release_sleep();
+    let Some(waiter) = ring::accept(by.thread, user_data, Waitable::Sleep) else {
+        ledger.release_sleep();
         return Some(Completion::error(TransportError::NoSpace));
     };
-    time::set_timer(thread, waiter.op as usize, waiter.sequence, false, time::deadline(sqe.arg0));
+    time::set_timer(by.thread, waiter.op as usize, waiter.sequence, false, time::deadline(ns));
     None
 }
 
@@ -299,9 +266,9 @@ fn cancel(thread: &'static Thread, user_data: u64) -> Completion {
     Completion::value(1)
 }
 
-fn release(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
+fn release(process: &Process, cap: u32) -> Decoded<Reply> {
     let mut caps = process.caps.lock();
-    let cap = caps.remove(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
+    let cap = caps.remove(CapId(cap)).ok_or(TransportError::BadCap)?;
     drop(caps);
     gone(process, cap);
     Ok(Completion::OK.into())
@@ -317,25 +284,23 @@ fn gone(process: &Process, cap: Cap) {
     let mut from = 0;
     loop {
         let caps = process.caps.lock();
-        if caps.iter_between(from, from + BREATH_SLOTS).any(serves_still) {
+        if caps.iter_between(from, from + PACE_SLOTS).any(serves_still) {
             return;
         }
-        from += BREATH_SLOTS;
+        from += PACE_SLOTS;
         if from >= caps.slots() {
             break;
         }
         drop(caps);
-        interrupt::breathe();
+        preempt::point();
     }
     endpoint.process_left((process.pid, process.generation));
 }
 
-fn copy(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
-    let wanted = u16::try_from(sqe.arg0).map_err(|_| TransportError::BadFlags)?;
-    let badge = u32::try_from(sqe.arg1).map_err(|_| TransportError::BadFlags)?;
+fn copy(process: &Process, cap: u32, wanted: u16, badge: u32) -> Decoded<Reply> {
     let mut caps = process.caps.lock();
-    let slot = caps.reserve().map_err(|_| TransportError::NoSpace)?;
-    match passable(caps.get(CapId(sqe.cap)), wanted, badge) {
+    let slot = process.reserve_slot(&mut caps).map_err(|_| TransportError::NoSpace)?;
+    match passable(caps.get(CapId(cap)), wanted, badge) {
         Ok(cap) => {
             let id = caps.commit(slot, cap);
             Ok(Completion { cap: id.0, ..Completion::OK }.into())
@@ -364,9 +329,9 @@ fn passable(cap: Option<&Cap>, wanted: u16, badge: u32) -> Decoded<Cap> {
     Ok(cap.derive(wanted, badge))
 }
 
-fn revoke(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
+fn revoke(process: &Process, cap: u32) -> Decoded<Reply> {
     let mut caps = process.caps.lock();
-    let cap = caps.get_mut(CapId(sqe.cap)).ok_or(TransportError::BadCap)?;
+    let cap = caps.get_mut(CapId(cap)).ok_or(TransportError::BadCap)?;
     cap.object().map_err(|_| TransportError::Revoked)?;
     if cap.rights & rights::REVOKE == 0 {
         return Err(TransportError::NotPermitted);
@@ -384,53 +349,43 @@ fn revoke(process: &Process, sqe: &Sqe) -> Decoded<Reply> {
     Ok(Completion::OK.into())
 }
 
-/// The message that an entry carries.
-fn message(process: &Arc<Process>, sqe: &Sqe) -> Decoded<Message> {
-    if sqe.flags & flags::INLINE != 0 {
-        if sqe.addr != 0 || sqe.len != 0 {
-            return Err(TransportError::BadFlags);
-        }
-        return Ok(Message::Inline([sqe.arg0, sqe.arg1]));
-    }
-    let length = sqe.len as usize;
-    if length > MAX_MESSAGE_BYTES {
+/// The message of a call or an answer.
+fn message(process: &Arc<Process>, said: Said) -> Decoded<Message> {
+    let Buffer { address, length } = match said {
+        Said::Words(words) => return Ok(Message::Inline(words)),
+        Said::Bytes(bytes) => bytes,
+    };
+    if length as usize > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
-    let charge = MessageCharge::new(process, length as u32).ok_or(TransportError::NoSpace)?;
+    let charge = MessageCharge::new(process, length).ok_or(TransportError::NoSpace)?;
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| TransportError::NoSpace)?;
-    bytes.resize(length, 0);
-    process.space.read(sqe.addr, &mut bytes).map_err(|_| TransportError::BadAddress)?;
+    bytes.try_reserve_exact(length as usize).map_err(|_| TransportError::NoSpace)?;
+    bytes.resize(length as usize, 0);
+    process.space.read(address, &mut bytes).map_err(|_| TransportError::BadAddress)?;
     Ok(Message::Bytes { bytes, _charge: charge })
 }
 
-/// The capability that an entry passes along. It is moved out of the table only after `rest` has said that the rest is good.
+/// The capability that goes along. It is moved out of the table only after `rest` has said that the rest is good.
 fn passenger<T>(
     process: &Process,
-    sqe: &Sqe,
+    passed: Passed,
     rest: impl FnOnce() -> Decoded<T>,
 ) -> Decoded<(Option<Cap>, T)> {
-    let is_moved = sqe.flags & flags::MOVE != 0;
-    if sqe.xfer == 0 {
-        return if is_moved { Err(TransportError::BadFlags) } else { Ok((None, rest()?)) };
+    if passed.cap == 0 {
+        return Ok((None, rest()?));
     }
     let mut caps = process.caps.lock();
-    let id = CapId(sqe.xfer);
+    let id = CapId(passed.cap);
     let held = caps.get(id).map_or(0, |cap| cap.rights);
     let cap = passable(caps.get(id), held, 0)?;
     let value = rest()?;
-    let moved = if is_moved { caps.remove(id) } else { None };
+    let moved = if passed.is_moved { caps.remove(id) } else { None };
     drop(caps);
     if let Some(moved) = moved {
         gone(process, moved);
     }
     Ok((Some(cap), value))
-}
-
-/// Does an entry whose message is words carry nothing else?
-#[inline(always)]
-fn is_bare(sqe: &Sqe) -> bool {
-    sqe.addr | u64::from(sqe.len | sqe.xfer) == 0
 }
 
 /// The endpoint that capability `id` names, if it is one that has the right `right` and was not revoked.
@@ -442,14 +397,14 @@ fn endpoint_of(caps: &CapTable<Cap>, id: u32, right: u16) -> Option<(&Arc<Endpoi
 
 /// The usual call: words, to an endpoint where a receiver waits. `false` if it is not that simple; then nothing has happened.
 #[inline(always)]
-fn call_words(thread: &'static Thread, process: &Process, sqe: &Sqe, will_wait: bool) -> bool {
-    if !is_bare(sqe) || sqe.method > u32::from(u16::MAX) || sqe.result_len as usize > MAX_MESSAGE_BYTES {
+fn call_words(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
+    if sqe.result_len as usize > MAX_MESSAGE_BYTES {
         return false;
     }
     let reply = Buffer { address: sqe.result_addr, length: sqe.result_len };
     let caps = process.caps.lock();
     let Some((endpoint, cap)) = endpoint_of(&caps, sqe.cap, rights::CALL) else { return false };
-    let Some(met) = endpoint.meet(thread, sqe.user_data, cap.epoch(), reply) else { return false };
+    let Some(met) = endpoint.meet(by.thread, sqe.user_data, cap.epoch(), reply) else { return false };
     let (endpoint, badge) = (endpoint.clone(), cap.badge);
     drop(caps);
     let completion = Completion {
@@ -459,59 +414,55 @@ fn call_words(thread: &'static Thread, process: &Process, sqe: &Sqe, will_wait: 
         w: [sqe.arg0, sqe.arg1],
         ..Completion::OK
     };
-    endpoint.deliver_words(thread, &met, &completion, will_wait);
+    endpoint.deliver_words(by.thread, &met, &completion, by.will_wait);
     true
 }
 
-fn call(
-    thread: &'static Thread,
-    process: &Arc<Process>,
-    sqe: &Sqe,
-    will_wait: bool,
-    begins: bool,
-) -> Decoded<Reply> {
-    let Found { object, rights: held, badge, epoch } = resolve(process, sqe.cap)?;
+fn call(by: Submitter, user_data: u64, request: &request::Call, begins: bool) -> Decoded<Reply> {
+    let (thread, process) = (by.thread, process_of(by));
+    let Found { object, rights: held, badge, epoch } = resolve(process, request.cap)?;
     if held & rights::CALL == 0 {
         return Err(TransportError::NotPermitted);
     }
     let Object::Endpoint(endpoint) = object else {
-        if sqe.flags != 0 || sqe.xfer != 0 {
+        let Said::Bytes(params) = request.said else { return Err(TransportError::BadFlags) };
+        if request.passed.cap != 0 {
             return Err(TransportError::BadFlags);
         }
-        let method = sqe.method.min(99);
-        let what = u32::from(sqe.op) * 10_000 + object.interface() as u32 * 100 + method;
+        let method = request.method.min(99);
+        let what = Op::Call as u32 * 10_000 + object.interface() as u32 * 100 + method;
         silence::note(percpu::this(), Path::Operation(what));
-        let reply = methods::call(thread, process, &object, held, epoch, sqe);
+        let reply = methods::call(by, user_data, &object, held, epoch, request, params);
         // Methods may be long, and a queue is full of them before anybody else's turn comes.
-        breathe(begins);
+        pause(begins);
         return reply;
     };
-    let method = u16::try_from(sqe.method).map_err(|_| TransportError::BadFlags)?;
-    if sqe.result_len as usize > MAX_MESSAGE_BYTES {
+    let method = u16::try_from(request.method).map_err(|_| TransportError::BadFlags)?;
+    let reply = request.result;
+    if reply.length as usize > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
-    let message = message(process, sqe)?;
-    let reply = Buffer { address: sqe.result_addr, length: sqe.result_len };
+    let message = message(process, request.said)?;
     let waits_on = Waitable::Call(endpoint.clone());
-    let accept = || ring::accept(thread, sqe.user_data, waits_on).ok_or(TransportError::NoSpace);
-    let (cap, caller) = passenger(process, sqe, accept)?;
-    endpoint.call(thread, Call { caller, reply, method, badge, epoch, message, cap }, will_wait);
+    let accept = || ring::accept(thread, user_data, waits_on).ok_or(TransportError::NoSpace);
+    let (cap, caller) = passenger(process, request.passed, accept)?;
+    endpoint.call(thread, Call { caller, reply, method, badge, epoch, message, cap }, by.will_wait);
     Ok(match called(thread) {
-        Outcome::Lent => Reply::Lent,
+        Submitted::Lent => Reply::Lent,
         _ => Reply::Later,
     })
 }
 
 /// A call was made: has it taken the thread's context along?
 #[inline(always)]
-fn called(thread: &'static Thread) -> Outcome {
+fn called(thread: &'static Thread) -> Submitted {
     if thread.lent.load(Ordering::Relaxed) != 0 {
-        return Outcome::Lent;
+        return Submitted::Lent;
     }
     if thread.context().is_some() {
         loan::regret(thread);
     }
-    Outcome::Done
+    Submitted::Done
 }
 
 /// The endpoint that capability `id` may receive from, and the capability's epoch.
@@ -526,55 +477,52 @@ fn served(process: &Process, id: u32) -> Decoded<(Arc<Endpoint>, u64)> {
 
 /// The usual RECV: nobody's time is borrowed, and no call waits. `false` if it is not that simple; then nothing has happened.
 #[inline(always)]
-fn wait_for_call(thread: &'static Thread, process: &Process, sqe: &Sqe) -> bool {
-    if sqe.result_len as usize > MAX_MESSAGE_BYTES || thread.borrows.load(Ordering::Relaxed) {
+fn wait_for_call(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
+    if sqe.result_len as usize > MAX_MESSAGE_BYTES || by.thread.borrows.load(Ordering::Relaxed) {
         return false;
     }
     let buffer = Buffer { address: sqe.result_addr, length: sqe.result_len };
     let caps = process.caps.lock();
     let Some((endpoint, cap)) = endpoint_of(&caps, sqe.cap, rights::RECV) else { return false };
-    endpoint.wait_for_call(thread, sqe.user_data, buffer, cap.epoch())
+    endpoint.wait_for_call(by.thread, sqe.user_data, buffer, cap.epoch())
 }
 
-fn recv(thread: &'static Thread, process: &Process, sqe: &Sqe) -> Decoded<Reply> {
-    if sqe.result_len as usize > MAX_MESSAGE_BYTES {
+fn recv(by: Submitter, user_data: u64, cap: u32, buffer: Buffer) -> Decoded<Reply> {
+    if buffer.length as usize > MAX_MESSAGE_BYTES {
         return Err(TransportError::TooLong);
     }
-    if thread.borrows.load(Ordering::Relaxed)
-        && let Some(ctx) = thread.context()
+    if by.thread.borrows.load(Ordering::Relaxed)
+        && let Some(ctx) = by.thread.context()
     {
         // Who takes the next call does not work on the account of the last one.
-        loan::leave(ctx, &thread.reference());
+        loan::leave(ctx, &by.thread.reference());
     }
-    let buffer = Buffer { address: sqe.result_addr, length: sqe.result_len };
-    let (endpoint, epoch) = served(process, sqe.cap)?;
-    Ok(endpoint.recv(thread, sqe.user_data, buffer, epoch).into())
+    let (endpoint, epoch) = served(process_of(by), cap)?;
+    Ok(endpoint.recv(by.thread, user_data, buffer, epoch).into())
 }
 
 /// The usual answer: words, and nobody is told that it was given. `false` if it is not that simple; then nothing has happened.
 #[inline(always)]
-fn answer_words(thread: &'static Thread, process: &Process, sqe: &Sqe, will_wait: bool) -> bool {
-    if !is_bare(sqe) || sqe.method != 0 {
-        return false;
-    }
+fn answer_words(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
     let caps = process.caps.lock();
     let Some((endpoint, _)) = endpoint_of(&caps, sqe.cap, rights::RECV) else { return false };
-    let Some(flight) = endpoint.take(&thread.reference(), sqe.result_addr) else { return false };
+    let Some(flight) = endpoint.take(&by.thread.reference(), sqe.result_addr) else { return false };
     drop(caps);
-    flight.answer_words([sqe.arg0, sqe.arg1], will_wait);
+    flight.answer_words([sqe.arg0, sqe.arg1], by.will_wait);
     true
 }
 
-fn answer(thread: &'static Thread, process: &Arc<Process>, sqe: &Sqe, will_wait: bool) -> Decoded<Reply> {
-    let (endpoint, _) = served(process, sqe.cap)?;
-    let exception = match i32::try_from(sqe.method) {
+fn answer(by: Submitter, request: &request::Return) -> Decoded<Reply> {
+    let process = process_of(by);
+    let (endpoint, _) = served(process, request.cap)?;
+    let exception = match i32::try_from(request.method) {
         Ok(0) => None,
         Ok(raw) => Some(Exception::from_raw(raw).ok_or(TransportError::BadFlags)?),
         Err(_) => return Err(TransportError::BadFlags),
     };
-    let message = message(process, sqe)?;
-    let take = || endpoint.take(&thread.reference(), sqe.result_addr).ok_or(TransportError::BadToken);
-    let (cap, flight) = passenger(process, sqe, take)?;
-    flight.answer(Answer { exception, message, cap }, will_wait);
+    let message = message(process, request.said)?;
+    let take = || endpoint.take(&by.thread.reference(), request.token).ok_or(TransportError::BadToken);
+    let (cap, flight) = passenger(process, request.passed, take)?;
+    flight.answer(Answer { exception, message, cap }, by.will_wait);
     Ok(Completion::OK.into())
 }

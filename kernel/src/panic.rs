@@ -1,14 +1,19 @@
 //! When the kernel fails: who, where, and how it got there.
 
-use crate::arch::{cpu, percpu, smp};
+use crate::arch::{cpu, percpu, phys};
 use crate::console;
 use crate::mm::paging;
+use crate::recorder;
 use core::fmt::Arguments;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Frames that a backtrace shows.
 const MAX_FRAMES: usize = 24;
-static PANICKING: AtomicBool = AtomicBool::new(false);
+/// The CPU that reports.
+static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
+const NOBODY: usize = usize::MAX;
+/// Longest name of a function that is shown, for lines of 100 columns.
+const NAME_WIDTH: usize = 60;
 
 /// Prints a report and stops the machine. `details` prints lines of its own and gives the frame pointer to begin with.
 pub fn report(
@@ -17,14 +22,24 @@ pub fn report(
     details: impl FnOnce(&dyn Fn(Arguments<'_>)) -> u64,
     rip: Option<u64>,
 ) -> ! {
-    if PANICKING.swap(true, Ordering::SeqCst) {
-        // A panic in the report, or on another CPU: one is enough.
-        cpu::halt();
+    let me = if percpu::ready() { percpu::this().id } else { 0 };
+    match PANICKING.compare_exchange(NOBODY, me, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => {}
+        // A panic in the report: what is printed is all that there will be.
+        Err(first) if first == me => {
+            console::print_forced(format_args!("\npanic: another panic in this report: {what}\n"));
+            crate::power::off_by_panic()
+        }
+        // On another CPU: one report is enough, and it shows this CPU, too.
+        Err(_) => cpu::halt(),
     }
+    recorder::freeze();
     let out = |line: Arguments<'_>| console::print_forced(format_args!("panic: {line}\n"));
     console::print_forced(format_args!("\n"));
     if percpu::ready() {
-        smp::halt_others();
+        // Where a trace is taken, CPUs that can are to stop between two of its events.
+        crate::tracing::stop_others();
+        recorder::stop_others();
         out(format_args!("kernel panic on CPU {}: {what}", percpu::this().id));
     } else {
         out(format_args!("kernel panic: {what}"));
@@ -33,15 +48,22 @@ pub fn report(
         out(format_args!("at {at}"));
     }
     let frame = details(&out);
-    backtrace(frame, rip, &out);
+    backtrace(frame, rip, MAX_FRAMES, &out);
+    if percpu::ready() {
+        recorder::report(&out);
+    }
     out(format_args!("the kernel stops"));
     crate::power::off_by_panic()
 }
 
-fn backtrace(mut frame: u64, rip: Option<u64>, out: &dyn Fn(Arguments<'_>)) {
+/// Who called whom, from `rip` or from the frame pointer `frame` on.
+pub fn backtrace(mut frame: u64, rip: Option<u64>, most: usize, out: &dyn Fn(Arguments<'_>)) {
     // A return address may be the first byte after a function that ends with the call: look one byte before it.
     let show = |n: usize, address: u64, back: u64| match crate::image::symbol(address - back) {
-        Some(symbol) => out(format_args!("  {n:2} {address:#x} {}+{:#x}", symbol.name, symbol.offset + back)),
+        Some(symbol) => {
+            let name = symbol.name;
+            out(format_args!("  {n:2} {address:#x} {name:.NAME_WIDTH$}+{:#x}", symbol.offset + back))
+        }
         None => out(format_args!("  {n:2} {address:#x}")),
     };
     let mut n = 0;
@@ -49,7 +71,7 @@ fn backtrace(mut frame: u64, rip: Option<u64>, out: &dyn Fn(Arguments<'_>)) {
         show(n, rip, 0);
         n += 1;
     }
-    while n < MAX_FRAMES && frame >= paging::PHYS_BASE && frame.is_multiple_of(8) {
+    while n < most && frame >= phys::PHYS_BASE && frame.is_multiple_of(8) {
         // SAFETY: a frame pointer of our own code; each leads to an older one on the same stack. The check below stops at anything else.
         let [next, address] = unsafe { *(frame as *const [u64; 2]) };
         if !paging::is_text(address) {

@@ -150,7 +150,7 @@ pub fn unpark(thread: &'static Thread, address: u64, count: u64, direct: bool) -
         if found < wanted {
             break;
         }
-        crate::interrupt::breathe();
+        crate::preempt::point();
     }
     Completion::value(woken)
 }

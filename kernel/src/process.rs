@@ -1,23 +1,23 @@
 //! Processes: an address space, a table of capabilities, a ledger, and threads.
 
-use crate::arch::percpu;
 use crate::arch::switch;
 use crate::arch::{fpu, segments};
 use crate::chores;
 use crate::context::{self, CreateError};
 use crate::endpoint::Endpoint;
-use crate::interrupt::{self, Paces};
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::FRAME_BYTES;
 use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
 use crate::mm::{frames, heap};
 pub use crate::name::Name;
-use crate::object::{self, Cap, ThreadExit, Waitable};
+use crate::object::{Cap, ThreadExit, Waitable};
 use crate::policy::Share;
-use crate::ring::{self, Waiter};
+use crate::preempt::{self, Pacer};
+use crate::ring::{self, Completion, Waiter};
 use crate::sched;
-use crate::session::{Denied, Session};
+use crate::sched::percpu;
+use crate::session::{Charge, Denied, Session};
 use crate::silence::{self, Path};
 use crate::thread::{self, Body, Seat, Start, Thread};
 use ::sched::Spec;
@@ -25,7 +25,7 @@ use abi::CapId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use kcore::captable::CapTable;
+use kcore::captable::{CapTable, Reserved};
 use kcore::generation::ThreadRef;
 use kcore::quota::Kind;
 
@@ -49,9 +49,9 @@ const MAX_WAITERS: usize = 32;
 const WAITERS_OF_PARENT: usize = 8;
 
 /// Capabilities that are dropped before others may run: the dearest is a context's, some 5,000 instructions.
-const BREATH_CAPS: u32 = 2;
+const PACE_CAPS: u32 = 2;
 /// Slots of a table of capabilities that are looked at before others may run.
-pub const BREATH_SLOTS: usize = 512;
+pub const PACE_SLOTS: usize = 512;
 
 /// Frames that a thread costs beside its record: stack and ring.
 const THREAD_FRAMES: u64 = STACK_PAGES + 1;
@@ -189,20 +189,9 @@ impl Drop for StackCharge {
     }
 }
 
-/// A process's place in the quota of its session.
-struct Place(Arc<Session>);
-
-impl Place {
-    fn take(session: &Arc<Session>) -> Result<Place, MakeError> {
-        session.take(Kind::Processes, 1).map_err(MakeError::Quota)?;
-        Ok(Place(session.clone()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.release(Kind::Processes, 1);
-    }
+/// Bytes of a table of so many capabilities, which the session of its process pays for.
+fn table_bytes(slots: usize) -> u64 {
+    CapTable::<Cap>::layout(slots).map_or(0, |layout| heap::block_bytes(&layout))
 }
 
 /// Why a process ended.
@@ -255,7 +244,9 @@ pub struct Process {
     /// Whom it works for.
     pub session: Arc<Session>,
     /// Its place in that one's quota, until it has ended.
-    place: SpinLock<Option<Place>>,
+    place: SpinLock<Option<Charge>>,
+    /// Its record and its ledger, as long as anybody holds it.
+    _record: Charge,
     /// The context that every thread of it gets.
     template: Option<Spec>,
     /// Moves on when handles are revoked.
@@ -362,8 +353,10 @@ impl Process {
         template: Option<Spec>,
     ) -> Result<Arc<Process>, MakeError> {
         let limit = (frames::total() / 2).max(PROCESS_FRAME_LIMIT_MIN);
-        let place = Place::take(&session)?;
-        let space = Space::new(limit, &session)?;
+        let place = Charge::take(&session, Kind::Processes, 1).map_err(MakeError::Quota)?;
+        let bytes = heap::arc_bytes::<Process>() + heap::arc_bytes::<Ledger>();
+        let record = Charge::take(&session, Kind::Memory, bytes).map_err(MakeError::Quota)?;
+        let space = Space::new(limit, session.clone())?;
         let ledger = heap::try_arc(Ledger::new(session.clone())).map_err(|_| MakeError::Memory)?;
         let mut table = TABLE.lock();
         let free = table.slots.iter().position(|(_, process)| process.is_none());
@@ -387,6 +380,7 @@ impl Process {
             ledger,
             session,
             place: SpinLock::new(Rank::Object, Some(place)),
+            _record: record,
             template,
             epoch: AtomicU64::new(1),
             inner: SpinLock::new(
@@ -436,14 +430,30 @@ impl Process {
         self.inner.lock().threads.get(at).copied()
     }
 
-    /// Puts a capability into the table.
-    pub fn insert_cap(&self, cap: Cap) -> Result<CapId, Cap> {
+    /// Keeps a slot in its table, `caps`. Memory for that is charged to its session before.
+    pub fn reserve_slot(&self, caps: &mut CapTable<Cap>) -> Result<Reserved, MakeError> {
+        let Some(slots) = caps.growth() else { return caps.reserve().map_err(|_| MakeError::Caps) };
+        let more = table_bytes(slots) - table_bytes(caps.capacity());
+        self.session.take(Kind::Memory, more).map_err(MakeError::Quota)?;
+        caps.reserve().map_err(|_| {
+            self.session.release(Kind::Memory, more);
+            MakeError::Caps
+        })
+    }
+
+    /// As [`Process::reserve_slot`].
+    pub fn reserve_cap(&self) -> Result<Reserved, MakeError> {
+        self.reserve_slot(&mut self.caps.lock())
+    }
+
+    /// Puts a capability into the table; it comes back if there is no room.
+    pub fn insert_cap(&self, cap: Cap) -> Result<CapId, (MakeError, Cap)> {
         let mut caps = self.caps.lock();
-        match caps.reserve() {
+        match self.reserve_slot(&mut caps) {
             Ok(slot) => Ok(caps.commit(slot, cap)),
-            Err(_) => {
+            Err(error) => {
                 drop(caps);
-                Err(cap)
+                Err((error, cap))
             }
         }
     }
@@ -637,7 +647,7 @@ impl Process {
         // One thread at a time, from the last: waking takes locks that must not be taken under the list's. A thread that leaves the list
         // meanwhile is replaced by the last one, which was woken already, or is gone. New ones see `ending` themselves. Others run between: there
         // may be a thousand.
-        let mut paces = Paces::of_wakes();
+        let mut pacer = Pacer::of_wakes();
         let mut at = self.inner.lock().threads.len();
         while at > 0 {
             at -= 1;
@@ -648,9 +658,9 @@ impl Process {
             let Some(who) = who else { continue };
             context::strip(&who);
             if let Some(thread) = thread::get(who.tid) {
-                crate::arch::smp::kick(thread.cpu.load(Ordering::Relaxed) as usize);
+                sched::kick(thread);
             }
-            paces.step();
+            pacer.step();
         }
         true
     }
@@ -660,14 +670,16 @@ impl Process {
         // Capabilities first: servers and peers learn that we are gone. The table takes no more: one that arrived late and named this process
         // would keep it for ever.
         let caps = core::mem::replace(&mut *self.caps.lock(), CapTable::new(0));
-        let (mut slots, mut paces) = (Paces::of(BREATH_SLOTS as u32), Paces::of(BREATH_CAPS));
+        let table = table_bytes(caps.capacity());
+        let (mut slots, mut pacer) = (Pacer::of(PACE_SLOTS as u32), Pacer::of(PACE_CAPS));
         for cap in caps.into_objects() {
             slots.step();
             if cap.is_some() {
                 drop(cap);
-                paces.step();
+                pacer.step();
             }
         }
+        self.session.release(Kind::Memory, table);
         // From here on its last thread runs on the kernel's tables, also when it comes back from a pause.
         sched::unload(self.space.retire());
         self.space.destroy();
@@ -757,7 +769,7 @@ pub fn exit_current(code: i64) -> ! {
     }
     chores::tend(thread);
     // The last pause before its tables and its place are given up: when a thousand threads end, interrupts are served before each.
-    interrupt::breathe();
+    preempt::point();
     context::thread_ends(thread);
     crate::time::cancel_timer(thread, thread::TIMEOUT);
     // From here on completions find nobody.
@@ -799,12 +811,12 @@ fn withdraw_all(thread: &Thread) {
             }
             ring::forget(thread, &waiter);
             // Looking for it in a long queue takes time.
-            interrupt::breathe();
+            preempt::point();
         } else {
             // Bounded: the other CPU is in the kernel, which does not preempt itself, and we hold nothing that it could wait for. But its
             // path may be long, and ours is as long then: interrupts are served meanwhile (K-26).
             crate::arch::cpu::pause();
-            interrupt::breathe();
+            preempt::point();
         }
     }
 }
@@ -812,11 +824,11 @@ fn withdraw_all(thread: &Thread) {
 /// Calls that `server` received and did not answer fail, whoever else serves the endpoint. Each endpoint is looked at once, however many
 /// capabilities name it, and others may run between two.
 fn fail_unanswered(process: &Process, server: &ThreadRef) {
-    let search = object::fresh_id();
+    let search = crate::name::fresh_id();
     let mut from = 0;
     loop {
         let caps = process.caps.lock();
-        let next = caps.iter_between(from, from + BREATH_SLOTS).find_map(|(id, cap)| {
+        let next = caps.iter_between(from, from + PACE_SLOTS).find_map(|(id, cap)| {
             let is_new = |endpoint: &&Arc<Endpoint>| endpoint.search.load(Ordering::Relaxed) != search;
             Some((id, cap.served().filter(is_new)?.clone()))
         });
@@ -828,9 +840,9 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
                 endpoint.server_ended(server);
                 from = usize::from(id.index()) + 1;
             }
-            None => from += BREATH_SLOTS,
+            None => from += PACE_SLOTS,
         }
-        interrupt::breathe();
+        preempt::point();
         if from >= slots {
             return;
         }
@@ -849,7 +861,8 @@ pub fn reap(thread: &'static Thread, token: OffStackToken) {
     // Those who wait find everything free when they hear of it.
     drop(process);
     for waiter in waiters {
-        crate::methods::complete_wait(&waiter, code, reason);
+        let completion = Completion { w: [code as u64, reason as u64], ..Completion::OK };
+        ring::complete(&waiter, &completion, false);
     }
     crate::boot_process_ended(pid, code);
 }

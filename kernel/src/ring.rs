@@ -3,13 +3,13 @@
 //! I-R1: an operation is accepted only with a free completion entry, which stays reserved until it completes; so no accepted
 //! completion is ever lost (K-11). I-R2: what the program writes into the shared page is read once, checked, and never believed again.
 
-use crate::arch::mem::{publish_48, snapshot_64};
-use crate::arch::percpu;
+use crate::arch::mem::{is_rest_zero_64, publish_48, publish_48_plain, snapshot_64};
 use crate::context::loan;
-use crate::interrupt::Paces;
 use crate::object::Waitable;
+use crate::preempt::Pacer;
 use crate::process::Process;
 use crate::sched;
+use crate::sched::percpu;
 use crate::silence::{self, Path};
 use crate::thread::{self, OPS, TIMEOUT, Thread};
 use crate::time;
@@ -171,6 +171,16 @@ impl RingSide {
         }
     }
 
+    /// As [`RingSide::put`], of [`Completion::OK`].
+    #[inline(always)]
+    fn put_plain(&mut self, ahead: u32, user_data: u64) {
+        // SAFETY: as in `put`.
+        unsafe {
+            let slot = &raw mut (*self.page).cq[(self.cq_tail.wrapping_add(ahead) % CQ_ENTRIES) as usize];
+            publish_48_plain(user_data, slot.cast());
+        }
+    }
+
     /// The next `count` completions are there to be seen.
     #[inline(always)]
     fn publish(&mut self, count: u32) {
@@ -237,7 +247,7 @@ pub fn complete(waiter: &Waiter, completion: &Completion, direct: bool) -> bool 
 #[inline(always)]
 pub fn complete_here(waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
     if waiter.op == FAULT_OP {
-        crate::context::methods::fault_answered(&waiter.thread, completion);
+        crate::context::faults::fault_answered(&waiter.thread, completion);
         return true;
     }
     let Some(thread) = thread::get(waiter.thread.tid) else { return false };
@@ -276,7 +286,7 @@ fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completi
             // Another CPU is about to end the loan: it has begun, under the context's lock, and does not wait for anybody.
             Posted::Lent => {
                 crate::arch::cpu::pause();
-                crate::mm::tlb::poll();
+                crate::arch::tlb::poll();
                 handed = handed.or_else(|| loan::settle(thread, waiter, direct));
             }
             posted => break posted,
@@ -467,27 +477,59 @@ pub fn end_lease(thread: &Thread, sqe: &Sqe) -> Completion {
 
 // ---- submissions ----------------------------------------------------------------------------------------------------------
 
-/// Takes submissions of the current thread until there are none, or one must wait for a free completion entry. At most a queue full, so
-/// that a program that writes faster than we read does not keep us here. `will_wait`: the thread is about to wait for completions.
-/// `Some(code)` if the thread asked to end.
+/// Who submits an entry, and how.
+#[derive(Clone, Copy)]
+pub struct Submitter {
+    /// Whose ring it is.
+    pub thread: &'static Thread,
+    /// The thread is about to wait for completions: whom it wakes may have its place.
+    pub will_wait: bool,
+}
+
+/// What came of a submission.
+pub enum Submitted {
+    /// It is answered, or will be.
+    Done,
+    /// It will be, and the thread has lent its context along with it: nothing else is taken from it until that is back.
+    Lent,
+    /// The thread ends.
+    Exit(i64),
+}
+
+/// Takes submissions of a thread until there are none, or one must wait for a free completion entry, and has each done by `submit`. At most a
+/// queue full, so that a program that writes faster than we read does not keep us here. `Some(code)` if the thread asked to end.
 #[inline(always)]
 pub fn drain(
-    thread: &'static Thread,
+    by: Submitter,
     page: *const Ring,
-    will_wait: bool,
+    submit: impl Fn(Submitter, &Sqe) -> Submitted,
 ) -> Result<Option<i64>, TransportError> {
+    let thread = by.thread;
     // SAFETY: the thread's own ring page, mapped while it lives.
     if unsafe { (*page).sq_tail.load(Ordering::Acquire) } == thread.sq_head.get() {
         return Ok(None);
     }
-    consume(thread, page, will_wait)
+    consume(thread, page, by.will_wait, submit)
 }
 
 /// Entries that are done in place and taken together without a look at the clock.
 const SHORT_QUEUE: u32 = 4;
 
-/// The beginning of a NOP without flags: the whole of what it says but for its number.
+/// The beginning of a NOP without flags; the rest of it is its number and 0 (K-28).
 const PLAIN_NOP: u64 = Op::Nop as u64 | (SQE_VERSION as u64) << 8;
+
+/// Is the entry at `from`, which begins with `first`, a NOP without flags, of which `request::decode` would say the same?
+#[inline(always)]
+fn is_plain_nop(from: *const Sqe, first: u64) -> bool {
+    // SAFETY: an entry of the thread's own ring page, which is mapped while it lives.
+    first == PLAIN_NOP && unsafe { is_rest_zero_64(from.cast()) }
+}
+
+// A NOP's completion is that of everything that was done and has nothing to say.
+const _: () = {
+    let Completion { status, cap, value, flags, badge, w } = Completion::OK;
+    assert!(status == 0 && cap == 0 && value == 0 && flags == 0 && badge == 0 && w[0] == 0 && w[1] == 0);
+};
 
 /// Completes a NOP without flags, `user_data`, and those that follow it at `head`, `most` at most. Says how many followed.
 #[inline(always)]
@@ -500,17 +542,17 @@ fn complete_nops(
     most: u32,
 ) -> u32 {
     let mut ring = thread.ring.lock();
-    ring.put(0, user_data, &Completion::OK);
+    ring.put_plain(0, user_data);
     let mut count = 0;
     while count < most
         && let Ok(verified) = verify(thread, lease)
     {
-        let (_, [first, user_data]) = entry(page, head.wrapping_add(count), verified);
-        if first != PLAIN_NOP {
+        let (from, [first, user_data]) = entry(page, head.wrapping_add(count), verified);
+        if !is_plain_nop(from, first) {
             break;
         }
         count += 1;
-        ring.put(count, user_data, &Completion::OK);
+        ring.put_plain(count, user_data);
     }
     ring.publish(count + 1);
     count
@@ -542,6 +584,7 @@ fn consume(
     thread: &'static Thread,
     page: *const Ring,
     will_wait: bool,
+    submit: impl Fn(Submitter, &Sqe) -> Submitted,
 ) -> Result<Option<i64>, TransportError> {
     let lease = match thread.sq.acquire_syscall(thread.tid()) {
         Ok(lease) => lease,
@@ -563,7 +606,7 @@ fn consume(
         silence::begins(percpu::this(), Path::Queue);
     }
     let mut left = count;
-    let mut paces = Paces::of_entries();
+    let mut pacer = Pacer::of_entries();
     while left > 0 {
         if credits == 0 {
             credits = thread.ring.lock().credits();
@@ -580,7 +623,7 @@ fn consume(
         // An entry that is something else by the time it is copied is that.
         let (from, [first, user_data]) = entry(page, head, verified);
         head = head.wrapping_add(1);
-        if first == PLAIN_NOP {
+        if is_plain_nop(from, first) {
             let nops = 1 + complete_nops(thread, &lease, page, head, user_data, left.min(credits));
             (head, left, credits) = (head.wrapping_add(nops - 1), left - (nops - 1), credits - (nops - 1));
             continue;
@@ -591,17 +634,19 @@ fn consume(
             snapshot_64(from.cast(), sqe.as_mut_ptr().cast());
             sqe.assume_init_ref()
         };
-        match crate::ops::submit(thread, sqe, will_wait) {
-            crate::ops::Outcome::Done => {}
+        match submit(Submitter { thread, will_wait }, sqe) {
+            Submitted::Done => {}
             // Who has lent its context waits now.
-            crate::ops::Outcome::Lent => break,
-            crate::ops::Outcome::Exit(code) => {
+            Submitted::Lent => break,
+            Submitted::Exit(code) => {
                 result = Ok(Some(code));
                 break;
             }
         }
         // A queue full of sleeps is long, too (K-26).
-        paces.step();
+        if left > 0 {
+            pacer.step();
+        }
     }
     thread.sq_head.set(head);
     // SAFETY: as above.
@@ -651,7 +696,7 @@ fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
         ring.need = min;
         drop(ring);
         // Threads that are woken for nothing, one after the other, would keep interrupts waiting.
-        crate::interrupt::breathe();
+        crate::preempt::point();
     };
     if deadline != u64::MAX {
         time::cancel_timer(thread, TIMEOUT);

@@ -10,6 +10,7 @@ mod idle;
 mod lives;
 mod looks;
 mod moves;
+pub mod percpu;
 mod spaces;
 
 pub use admission::{Desk, HOST_PIECES, TRIES, admit, host, judge_change, readmit, take_overload};
@@ -22,18 +23,18 @@ pub use events::{
     look_as_asked, look_for_woken, measure_ways,
 };
 pub use idle::idle_loop;
-pub use lives::{doom, exit, run, start, wake, wake_thread};
+pub use lives::{doom, exit, hasten, run, start, wake, wake_thread};
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
 pub use spaces::{leave_space, unload};
 
-use crate::arch::percpu::{self, PerCpu};
+use crate::arch::tlb::AtomicMask;
 use crate::arch::{features, fpu, segments, smp, switch};
 use crate::context::notify::{self, News};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::stacks::OffStackToken;
-use crate::mm::tlb::AtomicMask;
+use crate::recorder;
 use crate::thread::{self, Seat, Thread, Wait};
-use crate::time::{self, Bill};
+use crate::time::{self, Bill, Payer};
 use crate::tracing::{self, Why};
 use budgets::stop;
 use core::cell::Cell;
@@ -41,6 +42,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kcore::life::{Action, Event};
 use kcore::timerq::TimerQueue;
 use lives::{follow, requeue};
+use percpu::{PerCpu, attention};
 use sched::{
     Blocked, CpuId, CpuMask, Decision, Effect, Evicted, Landscape, Noted, PolicyKind, Replaced, Runnable,
     Topology,
@@ -76,8 +78,6 @@ pub struct CpuSched {
     evicted: Cell<Option<(&'static Thread, Evicted<Seat>)>>,
     /// Its context, if the observer of that is to be told something.
     news: Cell<Option<News>>,
-    /// What to see to before a thread goes back to user mode: [`ATTEND`], [`MEASURED`].
-    attention: Cell<u8>,
     /// Somebody else should run.
     resched: Cell<bool>,
     /// Who runs next if the current thread waits before it goes back to user mode. In no queue.
@@ -88,14 +88,7 @@ pub struct CpuSched {
     pub idle: AtomicBool,
     /// Next look at the neighbours.
     balance_ns: Cell<u64>,
-    /// Between the decision to leave a thread and the next one's first step. Kept by builds that check locks.
-    pub in_dispatch: Cell<bool>,
 }
-
-/// `resched` or `handoff` are set.
-const ATTEND: u8 = 1;
-/// The stretch without interrupts is measured (`silence`).
-const MEASURED: u8 = 2;
 
 /// What is done for a thread when it stands on its stack no more.
 enum After {
@@ -104,9 +97,6 @@ enum After {
     /// It ended.
     Reap(&'static Thread),
 }
-
-/// Proof that a switch is over: the thread that was left stands on its stack no more.
-pub struct Switched(());
 
 /// CPUs with nothing to run.
 static IDLE: AtomicMask = AtomicMask::new();
@@ -131,16 +121,22 @@ impl CpuSched {
             after: Cell::new(None),
             evicted: Cell::new(None),
             news: Cell::new(None),
-            attention: Cell::new(0),
             resched: Cell::new(false),
             handoff: Cell::new(None),
             lends: Cell::new(false),
             idle: AtomicBool::new(false),
             balance_ns: Cell::new(0),
-            in_dispatch: Cell::new(false),
         }
     }
 
+    /// Somebody is left only so that something is done for it.
+    fn leave_for(&self, after: After) {
+        self.after.set(Some(after));
+        self.is_work_left.set(true);
+    }
+}
+
+impl PerCpu {
     /// The local path begins or ends: from here on (up to here) locks of others are counted.
     #[inline(always)]
     fn mark_dispatch(&self, begins: bool) {
@@ -150,37 +146,20 @@ impl CpuSched {
         crate::measure::dispatch(begins);
     }
 
-    /// Somebody is left only so that something is done for it.
-    fn leave_for(&self, after: After) {
-        self.after.set(Some(after));
-        self.is_work_left.set(true);
-    }
-
-    #[inline(always)]
-    fn ask_for(&self, what: u8) {
-        self.attention.set(self.attention.get() | what);
-    }
-
-    /// The time without interrupts is measured: it is to end with the return to user mode.
-    #[inline(always)]
-    pub fn ask_for_end_of_silence(&self) {
-        self.ask_for(MEASURED);
-    }
-
-    /// Others may have to run.
+    /// Others may have to run: `resched` or `handoff` are set.
     #[inline(always)]
     pub fn is_attention_asked(&self) -> bool {
-        self.attention.get() & ATTEND != 0
+        self.attention.get() & attention::RESCHEDULE != 0
     }
 
     #[inline(always)]
     fn attended(&self) {
-        self.attention.set(self.attention.get() & !ATTEND);
+        self.attention.set(self.attention.get() & !attention::RESCHEDULE);
     }
 
     fn want_switch(&self) {
-        self.resched.set(true);
-        self.ask_for(ATTEND);
+        self.sched.resched.set(true);
+        self.ask_for(attention::RESCHEDULE);
     }
 }
 
@@ -225,7 +204,7 @@ fn hand_over(runnable: Runnable<Seat>) {
     let first = me.sched.handoff.take();
     if first.is_none() && CpuId::new(me.id).is_some_and(|cpu| runnable.may_run_on(cpu)) {
         me.sched.handoff.set(Some(runnable));
-        me.sched.ask_for(ATTEND);
+        me.ask_for(attention::RESCHEDULE);
     } else {
         me.sched.handoff.set(first);
         me.counters.handoffs_flushed.bump();
@@ -241,7 +220,7 @@ pub fn hand_over_lending(runnable: Runnable<Seat>) {
     flush_handoff(me);
     me.sched.handoff.set(Some(runnable));
     me.sched.lends.set(true);
-    me.sched.ask_for(ATTEND);
+    me.ask_for(attention::RESCHEDULE);
 }
 
 /// The current thread does not wait after all: who was to run in its place is queued like any other.
@@ -268,7 +247,7 @@ fn endow(me: &'static PerCpu, mut runnable: Runnable<Seat>) -> Runnable<Seat> {
     if let Some((time, effect)) = taken {
         let bound = runnable.bind(time);
         debug_assert!(matches!(bound, Ok(None)), "it was to run here, on this context: {bound:?}");
-        apply(me, me, effect, now);
+        obey(effect, now);
     }
     runnable
 }
@@ -288,7 +267,7 @@ fn enqueue(runnable: Runnable<Seat>) {
         match me.sched.handoff.take() {
             None => {
                 me.sched.handoff.set(Some(runnable));
-                return me.sched.ask_for(ATTEND);
+                return me.ask_for(attention::RESCHEDULE);
             }
             Some(first) => enqueue_on(me, me, first),
         }
@@ -296,12 +275,21 @@ fn enqueue(runnable: Runnable<Seat>) {
     enqueue_on(me, target, runnable);
 }
 
-fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, runnable: Runnable<Seat>) {
+fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnable<Seat>) {
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
     if cfg!(feature = "planted-alloc-under-lock") {
         // The bug: K-30 and K-18 forbid it.
         drop(core::hint::black_box(alloc::boxed::Box::new(now)));
+    }
+    let thread = runnable.payload().thread();
+    let owed_ns = if runnable.context().is_some() { time::debt_of_context(thread) } else { 0 };
+    if owed_ns != 0 {
+        tracing::pays(target, thread, owed_ns, now);
+        runnable.pay(owed_ns, now);
+    }
+    if thread.life().is_ending() {
+        lives::hasten_arrival(target, &mut runnable, now);
     }
     tracing::arrives(target, &runnable, now);
     let outcome = queue.enqueue(runnable, now);
@@ -311,7 +299,7 @@ fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, runnable: Runnable<S
         me.counters.queue_locks_by_wakes.bump();
     }
     match outcome {
-        Ok(effect) => apply(target, me, effect, now),
+        Ok(effect) => apply(target, me, effect, thread, now),
         // `place` obeys masks; a thread that no CPU may run would be lost here.
         Err(_) => panic!("a thread was placed on CPU {} which it may not use", target.id),
     }
@@ -363,18 +351,33 @@ fn place(runnable: &Runnable<Seat>, me: &'static PerCpu) -> &'static PerCpu {
     chosen.and_then(|placement| percpu::get(placement.cpu.index())).unwrap_or(me)
 }
 
-/// Does what the core asked for on `target`.
-fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, now: u64) {
+/// Does what the core asked for on `target`, whose lock was held, for the sake of `thread`.
+///
+/// Another CPU is not interrupted for an event that comes later than the one it is armed for: that one finds nothing due, and arms the right one. What is
+/// read here is not older than the change, because the lock came before it; who reads too little finds an event that is being served, and a CPU that is
+/// about to look.
+fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, thread: &'static Thread, now: u64) {
     match effect {
         Effect::Keep => {}
+        Effect::Rearm { until_ns }
+            if target.id != me.id && target.armed_ns.load(Ordering::Relaxed) <= until_ns => {}
         _ if target.id != me.id => {
             // A mask, of fixed size (K-30).
             PENDING.insert(target.id);
             tracing::note(me, Kind::Ipi { to: target.id as u16 }, now);
-            smp::interrupt(target, smp::IPI_RESCHED);
+            smp::interrupt(target, smp::IPI_RESCHED, Some(Payer::of(thread).debt));
         }
-        Effect::Rearm { until_ns } => time::arm(me, until_ns, now),
-        Effect::Dispatch => me.sched.want_switch(),
+        _ => obey(effect, now),
+    }
+}
+
+/// Makes the CPU come into the kernel on which `thread` runs, if that is another one: it may be ending, or be given a context. One that waits, or is queued,
+/// will look before it goes back to user mode.
+pub fn kick(thread: &Thread) {
+    let Some(cpu) = percpu::get(thread.cpu.load(Ordering::Relaxed) as usize) else { return };
+    let runs = || cpu.sched.queue.lock().current() == Some(thread.ticket().thread);
+    if cpu.id != percpu::this().id && runs() {
+        smp::interrupt(cpu, smp::IPI_KICK, Payer::asker().map(|payer| payer.debt));
     }
 }
 
@@ -403,7 +406,7 @@ pub fn block_here() {
     }
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
-    me.sched.mark_dispatch(true);
+    me.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
     // The usual case: another thread runs in the place of this one, and nothing else changes.
     if !me.sched.lends.get()
@@ -420,9 +423,9 @@ pub fn block_here() {
                 core::mem::forget(wait);
                 let next = thread::get(run.0 as u32).expect("a thread that runs");
                 time::arm(me, until_ns, now);
-                me.sched.attended();
+                me.attended();
                 me.sched.resched.set(false);
-                switch_to(me, queue, thread, next);
+                switch_to(me, queue, thread, next, now);
                 return fpu::reset(thread.mxcsr.get());
             }
             Err(next) => me.sched.handoff.set(Some(next)),
@@ -489,7 +492,7 @@ pub fn end() -> ! {
     let mut wait = thread.wait.lock();
     thread.must(&mut wait, Event::End);
     let now = time::now_ns();
-    me.sched.mark_dispatch(true);
+    me.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
     pay(me, &mut queue, thread, now);
     if cfg!(feature = "planted-ends-in-queue") {
@@ -576,12 +579,12 @@ fn replant<E>(
 #[inline(always)]
 #[must_use]
 pub fn attend_leaving(thread: &'static Thread) -> bool {
-    percpu::this().sched.attention.get() != 0 && attend_leaving_thread(thread)
+    percpu::this().attention.get() != 0 && attend_leaving_thread(thread)
 }
 
 #[inline(never)]
 fn attend_leaving_thread(thread: &'static Thread) -> bool {
-    if percpu::this().sched.is_attention_asked() {
+    if percpu::this().is_attention_asked() {
         fetch_and_attend(thread);
     }
     let goes_on = thread.life().has_errands() || thread.body().process.is_ending();
@@ -605,7 +608,7 @@ fn fetch_and_attend(thread: &'static Thread) {
 #[inline(always)]
 pub fn attend() -> bool {
     let me = percpu::this();
-    let is_asked = me.sched.is_attention_asked();
+    let is_asked = me.is_attention_asked();
     if is_asked {
         attend_now(me);
     }
@@ -616,7 +619,7 @@ pub fn attend() -> bool {
 #[inline]
 pub fn end_silence() {
     let me = percpu::this();
-    me.sched.attention.set(me.sched.attention.get() & !MEASURED);
+    me.attention.set(me.attention.get() & !attention::MEASURED);
     crate::silence::ends(me);
 }
 
@@ -624,13 +627,13 @@ pub fn end_silence() {
 fn attend_now(me: &'static PerCpu) {
     let mut me = me;
     // What is done for the thread that was left, after the switch, may bring up more: a handler that is told of a timeout.
-    while me.sched.is_attention_asked() {
+    while me.is_attention_asked() {
         flush_handoff(me);
         if me.sched.resched.get() {
             switch_away(me, false);
             me = percpu::this();
         } else {
-            me.sched.attended();
+            me.attended();
         }
     }
 }
@@ -647,7 +650,7 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     let thread = thread::current();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
-    me.sched.mark_dispatch(true);
+    me.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
     pay(me, &mut queue, thread, now);
     let decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
@@ -659,31 +662,28 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
 }
 
 /// The current thread, which was interrupted, goes back to the queue if others are to run; did they? Then the interrupt ended, and the time is
-/// theirs, where they were chosen. If it `is_asked` for by another CPU, and has served nobody, it was for who runs next.
+/// theirs, where they were chosen. One that another CPU asked for, and that has served nobody else, is theirs for whom it asked.
 #[cold]
 #[inline(never)]
-pub fn attend_interrupted(me: &'static PerCpu, bill: &mut Bill, is_asked: bool) -> bool {
+pub fn attend_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
     flush_handoff(me);
     if !me.sched.resched.get() {
-        me.sched.attended();
+        me.attended();
         return false;
     }
     let thread = thread::current();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
-    me.sched.mark_dispatch(true);
+    me.mark_dispatch(true);
     let mut queue = me.sched.queue.lock();
     tracing::resumes(me, &queue, now);
     queue.interrupt_end(now);
     pay(me, &mut queue, thread, now);
-    let decision = queue.dispatch(now);
-    if is_asked
-        && !bill.is_due()
-        && decision.switched
-        && let Some(next) = decision.run.and_then(|id| thread::get(id.0 as u32))
-    {
-        bill.falls_to(next);
+    if !bill.falls_to_asked() && queue.is_promised() {
+        // It ends the budget, or a piece of it, of who runs.
+        bill.falls_to(thread);
     }
+    let decision = queue.dispatch(now);
     events::settle(&mut queue, bill, now);
     #[cfg(feature = "planted-second-choice")]
     let decision = planted_second_choice(&mut queue, decision, now);
@@ -711,8 +711,8 @@ fn planted_second_choice(queue: &mut Queue, decision: Decision<Seat>, now: u64) 
 /// A thread that is about to leave pays for what interrupts did for it since it last did (S-16).
 #[inline(always)]
 fn pay(me: &PerCpu, queue: &mut Queue, thread: &Thread, now: u64) {
-    if thread.owed_ns.load(Ordering::Relaxed) != 0 {
-        let owed_ns = thread.owed_ns.swap(0, Ordering::Relaxed);
+    if thread.debt.ns() != 0 {
+        let owed_ns = thread.debt.pay();
         tracing::pays(me, thread, owed_ns, now);
         queue.pay(owed_ns, now);
     }
@@ -737,7 +737,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
         time::stop_holding(me);
     }
     time::arm(me, decision.until_ns, now);
-    me.sched.attended();
+    me.attended();
     me.sched.resched.set(false);
     if core::ptr::eq(previous, next_pointer) {
         if let Some(left) = me.sched.leaving.take() {
@@ -745,7 +745,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
             unsafe { left.wait.unlock_forgotten() };
         }
         drop(queue);
-        me.sched.mark_dispatch(false);
+        me.mark_dispatch(false);
         if me.sched.is_work_left.get() {
             finish_work(me);
         }
@@ -753,7 +753,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
     }
     // SAFETY: records are never unmapped.
     if let (Some(next), Some(previous)) = (next, unsafe { previous.as_ref() }) {
-        return switch_to(me, queue, previous, next);
+        return switch_to(me, queue, previous, next, now);
     }
     core::mem::forget(queue);
     me.counters.switches.bump();
@@ -765,6 +765,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
     };
     let to = match next {
         Some(thread) => {
+            recorder::runs(me, now, thread);
             dress(me, thread);
             thread.rsp.get()
         }
@@ -780,10 +781,17 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
 
 /// From one thread to another.
 #[inline(always)]
-fn switch_to(me: &'static PerCpu, queue: Guard<'_, Queue>, previous: &'static Thread, next: &'static Thread) {
+fn switch_to(
+    me: &'static PerCpu,
+    queue: Guard<'_, Queue>,
+    previous: &'static Thread,
+    next: &'static Thread,
+    now: u64,
+) {
     core::mem::forget(queue);
     me.counters.switches.bump();
     me.current.set(next);
+    recorder::runs(me, now, next);
     dress(me, next);
     // SAFETY: saved when that thread was left, or made for it; it is chosen by this CPU alone: the entity is a single value.
     unsafe { switch::switch_stack(previous.rsp.as_ptr(), next.rsp.get()) };
@@ -829,7 +837,7 @@ pub fn finish_switch() {
         // SAFETY: `block` or `end` forgot the guard.
         unsafe { left.wait.unlock_forgotten() };
     }
-    me.sched.mark_dispatch(false);
+    me.mark_dispatch(false);
     if me.sched.is_work_left.get() {
         finish_work(me);
     }
@@ -844,15 +852,23 @@ fn finish_work(me: &PerCpu) {
         None => {}
         Some(After::Requeue(left)) => requeue(left),
         Some(After::Reap(left)) => {
-            crate::process::reap(left, OffStackToken::after_switch(&Switched(())));
+            // SAFETY: this runs after the switch away from the stack of `left`.
+            let token = unsafe { OffStackToken::after_switch() };
+            crate::process::reap(left, token);
         }
     }
-    if let Some((left, evicted)) = evicted {
-        stop(left, evicted);
-    }
-    if let Some(news) = news {
-        notify::post(&news);
-    }
+    let Some(thread) = evicted.as_ref().map(|(left, _)| *left).or(news.as_ref().and_then(News::thread))
+    else {
+        return;
+    };
+    events::work_for(me, thread, || {
+        if let Some((left, evicted)) = evicted {
+            stop(left, evicted);
+        }
+        if let Some(news) = news {
+            notify::post(&news);
+        }
+    });
 }
 
 /// Makes the idle context of a CPU and enters it. The boot stack is left for ever.

@@ -3,17 +3,19 @@
 //! A session is made inside the one of whoever makes it, and its quotas are part of that one's: what its processes use counts there too. A process
 //! stays in its session when its parent is gone, and whoever holds the session lists and ends it.
 
-use crate::arch::percpu;
-use crate::context::MAX_CONTEXTS;
+use crate::context::{MAX_CONTEXTS, leaving};
 use crate::mm::frames::{self, FRAME_BYTES};
-use crate::object::fresh_id;
-use crate::process::{MAX_PROCESSES, Name};
+use crate::mm::heap;
+pub use crate::mm::payer::Denied;
+use crate::mm::payer::Payer;
+use crate::name::{Name, fresh_id};
+use crate::process::MAX_PROCESSES;
+use crate::sched::percpu;
 use crate::thread::MAX_THREADS;
 use ::sched::{MAX_CONTEXTS_PER_CPU, Spec};
 use alloc::sync::Arc;
-use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use kcore::quota::{self, Account, KINDS, Kind, Member};
+use kcore::quota::{self, Account, Growth, KINDS, Kind, Member};
 
 /// Sessions around the innermost one.
 const MAX_DEPTH: u32 = 8;
@@ -36,6 +38,8 @@ pub struct Session {
     pub is_guest: bool,
     /// What it was made in.
     outer: Option<Arc<Session>>,
+    /// Its record is charged to that one.
+    _charge: Option<Charge>,
     depth: u32,
     account: Account,
 }
@@ -52,17 +56,12 @@ impl Member for Session {
     }
 }
 
-/// A quota that is used up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Denied {
-    kind: Kind,
-    session: Name,
-    limit: u64,
-}
-
-impl fmt::Display for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session {}: its {} {} are used up", self.session.as_str(), self.limit, self.kind.name())
+impl Payer for Session {
+    fn take_memory(&self, bytes: u64) -> Result<(), Denied> {
+        self.take(Kind::Memory, bytes)
+    }
+    fn release_memory(&self, bytes: u64) {
+        self.release(Kind::Memory, bytes);
     }
 }
 
@@ -82,18 +81,33 @@ impl Session {
         Session::with(name, None, false, Account::new(limits))
     }
 
-    /// One in `outer`, with at most `asked` of each kind (0: what there is). `None` if that is inside too many already. What a guest makes
+    /// One in `outer`, with at most `asked` of each kind (0: what there is), charged to that one as long as anybody holds it. What a guest makes
     /// are guests.
-    pub fn inside(outer: &Arc<Session>, name: Name, is_guest: bool, asked: [u64; KINDS]) -> Option<Session> {
-        (outer.depth < MAX_DEPTH).then(|| {
-            Session::with(name, Some(outer.clone()), is_guest || outer.is_guest, outer.account.inner(asked))
-        })
+    pub fn inside(
+        outer: &Arc<Session>,
+        name: Name,
+        is_guest: bool,
+        asked: [u64; KINDS],
+    ) -> Result<Session, NoSession> {
+        if outer.depth >= MAX_DEPTH {
+            return Err(NoSession::TooDeep);
+        }
+        let bytes = heap::arc_bytes::<Session>();
+        let charge = Charge::take(outer, Kind::Memory, bytes).or_else(|_| {
+            // Contexts that have gone may have been the last to hold sessions.
+            leaving::sweep_all();
+            Charge::take(outer, Kind::Memory, bytes)
+        });
+        let _charge = Some(charge.map_err(NoSession::Quota)?);
+        let account = outer.account.inner(asked);
+        let is_guest = is_guest || outer.is_guest;
+        Ok(Session { _charge, ..Session::with(name, Some(outer.clone()), is_guest, account) })
     }
 
     fn with(name: Name, outer: Option<Arc<Session>>, is_guest: bool, account: Account) -> Session {
         let depth = outer.as_ref().map_or(0, |outer| outer.depth + 1);
         let (live, epoch) = (AtomicBool::new(true), AtomicU64::new(1));
-        Session { id: fresh_id(), name, live, epoch, is_guest, outer, depth, account }
+        Session { id: fresh_id(), name, live, epoch, is_guest, outer, _charge: None, depth, account }
     }
 
     /// Ends it. Was it live?
@@ -115,11 +129,11 @@ impl Session {
 
     /// Charges it and those around it.
     pub fn take(&self, kind: Kind, amount: u64) -> Result<(), Denied> {
-        quota::take(self, kind, amount).map_err(|by| Denied {
-            kind,
-            session: by.name,
-            limit: by.account.limit(kind),
-        })
+        quota::take(self, kind, amount).map_err(|by| by.denies(kind))
+    }
+
+    fn denies(&self, kind: Kind) -> Denied {
+        Denied { kind, session: self.name, limit: self.account.limit(kind) }
     }
 
     /// Gives back what was taken.
@@ -133,6 +147,36 @@ impl Session {
     }
 }
 
+/// Why there is no new session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoSession {
+    /// It would be inside too many others.
+    TooDeep,
+    /// The one around it may not have as much.
+    Quota(Denied),
+}
+
+/// What a session is charged, until this is dropped.
+pub struct Charge {
+    session: Arc<Session>,
+    kind: Kind,
+    amount: u64,
+}
+
+impl Charge {
+    /// Charges `session` and those around it.
+    pub fn take(session: &Arc<Session>, kind: Kind, amount: u64) -> Result<Charge, Denied> {
+        session.take(kind, amount)?;
+        Ok(Charge { session: session.clone(), kind, amount })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.session.release(self.kind, self.amount);
+    }
+}
+
 /// A context's place in the quotas of a session, until this is dropped. The machine's own session has none: there the CPUs themselves say what
 /// they can promise.
 pub struct Stake {
@@ -140,15 +184,15 @@ pub struct Stake {
     ppm: u64,
 }
 
-fn ppm(spec: &Spec) -> u64 {
-    let wide = u128::from(spec.budget_ns) * u128::from(MILLION);
-    u64::try_from(wide.div_ceil(u128::from(spec.period_ns.max(1)))).unwrap_or(u64::MAX)
+fn ppm(budget_ns: u64, period_ns: u64) -> u64 {
+    let wide = u128::from(budget_ns) * u128::from(MILLION);
+    u64::try_from(wide.div_ceil(u128::from(period_ns.max(1)))).unwrap_or(u64::MAX)
 }
 
 impl Stake {
     /// For a context of `spec`.
     pub fn take(session: &Arc<Session>, spec: &Spec) -> Result<Stake, Denied> {
-        let ppm = ppm(spec);
+        let ppm = Stake::cost(spec);
         if session.outer.is_none() {
             return Ok(Stake { session: None, ppm });
         }
@@ -160,29 +204,47 @@ impl Stake {
         Ok(Stake { session: Some(session.clone()), ppm })
     }
 
-    /// For `spec` instead, as far as that is more; how much it was before. [`Stake::shrink`] follows.
-    pub fn grow(&mut self, spec: &Spec) -> Result<u64, Denied> {
-        let (before, wanted) = (self.ppm, ppm(spec));
-        if wanted > before {
-            if let Some(session) = &self.session {
-                session.take(Kind::Bandwidth, wanted - before)?;
+    /// For `spec` instead, if that comes about: [`Stake::settle`] follows.
+    pub fn grow(&self, spec: &Spec) -> Result<Option<Growth>, Denied> {
+        let wanted = Stake::cost(spec);
+        match &self.session {
+            Some(session) => {
+                let kind = Kind::Bandwidth;
+                Growth::begin(&**session, kind, self.ppm, wanted).map(Some).map_err(|by| by.denies(kind))
             }
-            self.ppm = wanted;
+            None => Ok(None),
         }
-        Ok(before)
     }
 
-    /// For as much as it is now, or was.
-    pub fn shrink(&mut self, to: u64) {
-        if let Some(session) = &self.session {
-            session.release(Kind::Bandwidth, self.ppm - to);
+    /// It has, or not.
+    pub fn settle(&mut self, growth: Option<Growth>, is_changed: bool) {
+        if let (Some(session), Some(growth)) = (&self.session, growth) {
+            self.ppm = growth.settle(&**session, is_changed);
         }
-        self.ppm = to;
     }
 
     /// What a context of `spec` costs.
     pub fn cost(spec: &Spec) -> u64 {
-        ppm(spec)
+        ppm(spec.budget_ns, spec.period_ns)
+    }
+
+    /// The context has gone: from now on this pays for what is held of it, so much in every period, and not for more than it did.
+    pub fn pay_for(&mut self, budget_ns: u64, period_ns: u64) {
+        let less = self.ppm - ppm(budget_ns, period_ns).min(self.ppm);
+        if let Some(session) = &self.session {
+            session.release(Kind::Bandwidth, less);
+        }
+        self.ppm -= less;
+    }
+
+    /// Does anybody pay?
+    pub fn is_charged(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Does this one?
+    pub fn is_of(&self, session: &Arc<Session>) -> bool {
+        self.session.as_ref().is_some_and(|payer| Arc::ptr_eq(payer, session))
     }
 }
 

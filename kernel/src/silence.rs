@@ -1,6 +1,6 @@
 //! How long interrupts wait (K-26): the longest stretch that each CPU spent in the kernel without serving them, counted always.
 //!
-//! A stretch begins where the kernel is entered, or where waiting interrupts were served last (`interrupt::breathe`), and ends where user mode
+//! A stretch begins where the kernel is entered, or where waiting interrupts were served last (`preempt::point`), and ends where user mode
 //! or the idle loop opens interrupts, or where they are served again. A switch does not end it: a chain of threads that all stay in the kernel is
 //! one stretch.
 //!
@@ -10,9 +10,8 @@
 //! it itself, and what comes after that is of the same kind as what comes before.
 
 use crate::arch::cpu;
-use crate::arch::percpu::PerCpu;
-use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::arch::percpu::{MachineCpu, attention};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stretches above these many ticks are counted: a proof compares the counts before and after, so nobody has to reset anything.
 const LONG_TICKS: u64 = 20_000;
@@ -27,18 +26,40 @@ pub fn share_clock(cpus: usize) {
     SHARED_BY.store(cpus as u64, Ordering::Relaxed);
 }
 
-/// The stretch that a CPU is in.
+/// The stretch that a CPU is in. Written by that CPU alone; the watchdog of others reads it.
 pub struct Silence {
     /// TSC when it began; 0 if it is not measured.
-    since: Cell<u64>,
+    since: AtomicU64,
     /// What the CPU does in it: the last that was noted.
-    path: Cell<u32>,
+    path: AtomicU32,
 }
 
 impl Silence {
     /// None.
     pub const fn new() -> Silence {
-        Silence { since: Cell::new(0), path: Cell::new(0) }
+        Silence { since: AtomicU64::new(0), path: AtomicU32::new(0) }
+    }
+
+    /// Whether the CPU is in a stretch that is measured, and so in the kernel.
+    #[inline(always)]
+    pub fn is_measured(&self) -> bool {
+        self.since.load(Ordering::Relaxed) != 0
+    }
+
+    /// What the CPU did last, as a number: see [`Path`].
+    pub fn path(&self) -> u32 {
+        self.path.load(Ordering::Relaxed)
+    }
+
+    /// Where the number of what it does is, for who reads the memory of a machine that hangs.
+    pub const PATH_OFFSET: usize = core::mem::offset_of!(Silence, path);
+
+    /// Another beginning: says which one it was before.
+    #[inline(always)]
+    fn change(&self, since: u64) -> u64 {
+        let before = self.since.load(Ordering::Relaxed);
+        self.since.store(since, Ordering::Relaxed);
+        before
     }
 }
 
@@ -74,38 +95,38 @@ impl Path {
 
 /// What the CPU does now.
 #[inline(always)]
-pub fn note(me: &PerCpu, path: Path) {
-    me.silence.path.set(path.number());
+pub fn note(me: &MachineCpu, path: Path) {
+    me.silence.path.store(path.number(), Ordering::Relaxed);
 }
 
 /// The machine has booted: what came before does not count.
-pub fn forget(me: &PerCpu) {
-    me.silence.since.set(0);
+pub fn forget(me: &MachineCpu) {
+    me.silence.change(0);
 }
 
 /// From here on the stretch is measured, if it was not already: says whether it was not.
 #[inline(always)]
-pub fn begins(me: &PerCpu, path: Path) -> bool {
+pub fn begins(me: &MachineCpu, path: Path) -> bool {
     note(me, path);
-    let is_new = me.silence.since.get() == 0;
+    let is_new = !me.silence.is_measured();
     resumes(me, cpu::rdtsc);
     is_new
 }
 
 /// As [`begins`], when the counter read `tsc`.
 #[inline(always)]
-pub fn begins_at(me: &PerCpu, path: Path, tsc: u64) {
+pub fn begins_at(me: &MachineCpu, path: Path, tsc: u64) {
     note(me, path);
     resumes(me, || tsc);
 }
 
 /// The interrupts that waited have been served: the next stretch begins.
 #[inline(always)]
-pub fn served(me: &PerCpu) {
+pub fn served(me: &MachineCpu) {
     let now = cpu::rdtsc();
-    let since = me.silence.since.replace(now);
+    let since = me.silence.change(now);
     if since == 0 {
-        me.sched.ask_for_end_of_silence();
+        me.ask_for(attention::MEASURED);
     } else {
         count(me, now.wrapping_sub(since));
     }
@@ -113,24 +134,24 @@ pub fn served(me: &PerCpu) {
 
 /// A long path goes on, perhaps after others ran and a stretch ended with them.
 #[inline(always)]
-fn resumes(me: &PerCpu, tsc: impl FnOnce() -> u64) {
-    if me.silence.since.get() == 0 {
-        me.silence.since.set(tsc());
-        me.sched.ask_for_end_of_silence();
+fn resumes(me: &MachineCpu, tsc: impl FnOnce() -> u64) {
+    if !me.silence.is_measured() {
+        me.silence.change(tsc());
+        me.ask_for(attention::MEASURED);
     }
 }
 
 /// Interrupts are about to be open, or what is left until then is short.
 #[inline(always)]
-pub fn ends(me: &PerCpu) {
-    let since = me.silence.since.replace(0);
+pub fn ends(me: &MachineCpu) {
+    let since = me.silence.change(0);
     if since != 0 {
         count(me, cpu::rdtsc().wrapping_sub(since));
     }
 }
 
 #[inline(always)]
-fn count(me: &PerCpu, ticks: u64) {
+fn count(me: &MachineCpu, ticks: u64) {
     if ticks > me.counters.interrupts_off_max.get() || ticks > LONG_TICKS {
         count_long(me, ticks);
     }
@@ -138,11 +159,11 @@ fn count(me: &PerCpu, ticks: u64) {
 
 #[cold]
 #[inline(never)]
-fn count_long(me: &PerCpu, ticks: u64) {
+fn count_long(me: &MachineCpu, ticks: u64) {
     let ticks = ticks / SHARED_BY.load(Ordering::Relaxed);
     if ticks > me.counters.interrupts_off_max.get() {
         me.counters.interrupts_off_max.raise(ticks);
-        me.counters.interrupts_off_path.set(me.silence.path.get().into());
+        me.counters.interrupts_off_path.set(me.silence.path().into());
     }
     if ticks > LONG_TICKS {
         me.counters.interrupts_off_over_20k.bump();

@@ -1,13 +1,14 @@
 //! Making a process: its program, its stack, what it is told, and what it is given.
 
 use crate::context;
-use crate::interrupt::{self, Paces};
-use crate::methods::{Context, Outcome, Refusal};
+use crate::methods::policy;
+use crate::methods::{MethodCall, Outcome, Refusal};
 use crate::mm::frames::{self, FRAME_BYTES, Frame};
 use crate::mm::space::{Access, Backing};
 use crate::object::{Cap, Object};
 use crate::ops::Reply;
-use crate::policy::{self, Gate, Share};
+use crate::policy::{Gate, Share};
+use crate::preempt::{self, Pacer};
 use crate::process::{MakeError, Name, NewThread, Process};
 use crate::ring::Completion;
 use crate::session::Session;
@@ -34,7 +35,7 @@ pub struct Gift {
 }
 
 /// ProcessSpawner.spawn.
-pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
+pub fn spawn(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let message = schema::decode(params)?;
     let p = message.root::<m::process_spawner_spawn_params::Reader<'_>>()?;
     let program = p.get_program()?.to_str()?;
@@ -52,7 +53,7 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
     // One more for its own handle.
     gifts.try_reserve(grants.len() as usize + 1).map_err(|_| MakeError::Memory)?;
     let mut session = c.process.session.clone();
-    let mut paces = Paces::of_wakes();
+    let mut pacer = Pacer::of_wakes();
     for grant in grants {
         let name = Name::new(grant.get_name()?.to_str()?)
             .ok_or((Exception::InvalidArgument, "a grant has a name of 1 to 24 printable bytes"))?;
@@ -61,7 +62,7 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
             session = own.clone();
         }
         gifts.push(Gift { name, cap });
-        paces.step();
+        pacer.step();
     }
     let share = match policy::chosen(c, &p) {
         Ok(share) => share,
@@ -73,7 +74,7 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
     };
     // The result and the slot for the handle first: nothing is made that could not be given.
     c.expects::<m::process_spawner_spawn_results::Owned>()?;
-    let slot = c.process.caps.lock().reserve().map_err(|_| MakeError::Caps)?;
+    let slot = c.process.reserve_cap()?;
     let birth = Birth { name, parent: c.process.pid, session, share, template };
     let made = make(program, birth, args, gifts);
     match made {
@@ -95,7 +96,7 @@ pub fn spawn(c: &Context<'_>, params: &[u8]) -> Outcome {
 
 /// The context that every thread of the child is to have. An `Err` is the answer to the caller.
 fn template(
-    c: &Context<'_>,
+    c: &MethodCall<'_>,
     p: &m::process_spawner_spawn_params::Reader<'_>,
 ) -> Result<Option<Spec>, Outcome> {
     let spec = match p.get_template() {
@@ -105,10 +106,10 @@ fn template(
     if spec.get_budget_ns() == 0 && spec.get_period_ns() == 0 {
         return Ok(None);
     }
-    if let Err(refused) = context::methods::may_create(c, p.get_context(), spec.get_criticality()) {
+    if let Err(refused) = crate::methods::context::may_create(c, p.get_context(), spec.get_criticality()) {
         return Err(Err(refused.into()));
     }
-    let (spec, timeout) = context::methods::spec_of(c, &spec)?;
+    let (spec, timeout) = crate::methods::context::spec_of(c, &spec)?;
     if timeout.is_some() {
         return Err(Err((Exception::InvalidArgument, "threads of a template cannot fault").into()));
     }
@@ -116,7 +117,7 @@ fn template(
 }
 
 /// The caller's capability `raw`, as it may be given to a child: rights that it has, and those that only make sense at home made anew.
-fn grantable(c: &Context<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Cap, Refusal> {
+fn grantable(c: &MethodCall<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Cap, Refusal> {
     if let Some(cap) = own(raw, wanted) {
         return Ok(cap);
     }
@@ -172,11 +173,11 @@ pub fn make(program: &str, birth: Birth, args: &[u8], gifts: Vec<Gift>) -> Resul
     let elf =
         kcore::elf::parse(bytes).map_err(|_| (Exception::Failed, "the program is not a valid executable"))?;
     // At boot there is no thread, and nobody waits.
-    interrupt::breathe();
+    preempt::point();
     // A guest gets nothing of what is kept for operators, whoever starts it.
     let _behalf = thread::on_behalf_of(&birth.session);
     let process = Process::new(birth.name, birth.parent, birth.session, birth.template)?;
-    interrupt::breathe();
+    preempt::point();
     match furnish(&process, &elf, frame, args, gifts) {
         Ok(first) => first.start(birth.share),
         Err(refusal) => {
@@ -196,14 +197,14 @@ fn furnish(
 ) -> Result<NewThread, Refusal> {
     for segment in elf.segments() {
         load_segment(process, &segment, image)?;
-        interrupt::breathe();
+        preempt::point();
     }
     let stack = STACK_TOP_VADDR - STACK_BYTES;
     process.space.map_fixed(stack, STACK_BYTES, Access::WRITE, Backing::Zero)?;
-    interrupt::breathe();
+    preempt::point();
     put_boot_info(process, elf, args)?;
     put_capset(process, gifts)?;
-    interrupt::breathe();
+    preempt::point();
     let start = Start { entry: elf.entry, stack: STACK_TOP_VADDR, argument: BOOTINFO_VADDR };
     Ok(process.make_thread(start, 0, Some(abi::RING_VADDR), true)?)
 }
@@ -222,7 +223,7 @@ fn load_segment(process: &Process, segment: &kcore::elf::Segment<'_>, image: Fra
     process.space.map_fixed(start, end - start, access, Backing::Zero)?;
     for (i, piece) in segment.file.chunks(FILL_BYTES).enumerate() {
         process.space.fill(segment.vaddr + (i * FILL_BYTES) as u64, piece).map_err(|_| MakeError::Memory)?;
-        interrupt::breathe();
+        preempt::point();
     }
     Ok(())
 }
@@ -254,7 +255,7 @@ fn put_boot_info(process: &Process, elf: &Program<'_>, args: &[u8]) -> Result<()
         tls_file_bytes: tls.map_or(0, |tls| tls.file_bytes),
         tls_bytes: tls.map_or(0, |tls| tls.mem_bytes),
         tls_align: tls.map_or(1, |tls| tls.align),
-        cpus: crate::arch::percpu::count() as u32,
+        cpus: crate::sched::percpu::count() as u32,
         pid: process.pid,
         name: process.name.0,
     };
@@ -268,14 +269,14 @@ fn put_capset(process: &Arc<Process>, mut gifts: Vec<Gift>) -> Result<(), Refusa
     gifts.push(Gift { name: Name::new("self").ok_or(MakeError::Memory)?, cap: this });
     let header = CapSetHeader { magic: CAPSET_MAGIC, count: gifts.len() as u32, reserved: 0 };
     put_page(process, CAPSET_VADDR, &[(0, bytes_of(&header))])?;
-    let mut paces = Paces::of_wakes();
+    let mut pacer = Pacer::of_wakes();
     for (i, Gift { name, cap }) in gifts.into_iter().enumerate() {
         let (interface, rights) = (cap.interface(), cap.rights);
-        let id = process.insert_cap(cap).map_err(|_| MakeError::Caps)?;
+        let id = process.insert_cap(cap).map_err(|(error, _)| error)?;
         let entry = CapSetEntry { name: name.0, cap: id, interface: interface as u16, rights };
         let at = CAPSET_VADDR + (size_of::<CapSetHeader>() + i * size_of::<CapSetEntry>()) as u64;
         process.space.fill(at, bytes_of(&entry)).map_err(|_| MakeError::Memory)?;
-        paces.step();
+        pacer.step();
     }
     Ok(())
 }

@@ -2,11 +2,14 @@
 
 use crate::arch::entry::Frame;
 use crate::process;
+use crate::ring::Submitter;
 use crate::thread::{self, Thread};
-use crate::{context, ring, sched};
+use crate::{context, ops, ring, sched};
 use abi::{CQ_ENTRIES, SYS_CAP_ENTER, SYS_EXIT, TransportError};
 
 /// From assembly: two arguments and the number. What it returns is in RAX.
+// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+#[unsafe(export_name = "kernel_syscall")]
 pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
     // The same after a wait: it is the thread whose stack this is.
     let thread = thread::current();
@@ -38,7 +41,8 @@ fn cap_enter(thread: &'static Thread, min_complete: u64, timeout_ns: u64) -> i64
     // More than the queue holds can never be there; a full queue then has to do.
     let min = min_complete.min(CQ_ENTRIES.into()) as u32;
     let page = thread.body().ring_frame.pointer();
-    match ring::drain(thread, page, min > 0) {
+    let by = Submitter { thread, will_wait: min > 0 };
+    match ring::drain(by, page, ops::submit) {
         Ok(None) => {}
         Ok(Some(code)) => process::exit_current(code),
         Err(error) => return error as i64,

@@ -1,14 +1,15 @@
 //! SystemInfo: what machine and kernel this is, and who runs.
 
-use crate::arch::percpu;
-use crate::interrupt::Paces;
-use crate::methods::{Context, Outcome};
+use crate::context::leaving;
+use crate::methods::{MethodCall, Outcome};
 use crate::mm::stacks::STACK_BYTES;
 use crate::mm::{frames, plant};
+use crate::preempt::Pacer;
 use crate::process::{self, Ledger, Process};
+use crate::sched::percpu;
 use crate::session::Session;
 use crate::thread;
-use crate::{console, counters, event, image, interrupt, measure, ring, sched, time};
+use crate::{console, counters, event, image, measure, preempt, ring, sched, time};
 use ::sched::Policy as _;
 use abi::Exception;
 use alloc::sync::Arc;
@@ -18,20 +19,20 @@ use schema::messages_capnp as m;
 use schema::words;
 
 /// Threads that are looked at before others may run on the CPU.
-const BREATH_THREADS: u32 = 16;
+const PACE_THREADS: u32 = 16;
 /// Records of threads that are passed over before others may run.
-const BREATH_RECORDS: u32 = 512;
+const PACE_RECORDS: u32 = 512;
 
 /// SystemInfo's methods.
-pub fn call(c: &Context<'_>, params: &[u8]) -> Outcome {
-    match c.sqe.method {
+pub fn call(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
+    match c.call.method {
         0 => info(c, params),
         1 => processes(c, params, None),
         2 => threads(c, params),
         3 => cpus(c, params),
         4 => count(c, params),
         6 => fail_allocation(c, params),
-        _ => crate::context::methods::list(c, start(params)?),
+        _ => crate::methods::context::list(c, start(params)?),
     }
 }
 
@@ -45,7 +46,7 @@ pub fn bytes_per_thread() -> u64 {
     thread::RECORD_BYTES as u64 + STACK_BYTES + ::sched::THREAD_BYTES as u64
 }
 
-fn info(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn info(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let message = schema::decode(params)?;
     let asked = message.root::<m::system_info_info_params::Reader<'_>>()?.get_ring_abi_version();
     if asked != 0 && asked != abi::RING_ABI_VERSION {
@@ -94,11 +95,11 @@ fn row(process: Arc<Process>) -> Row {
     let threads = process.live_threads();
     let mut runtime_ns = process.ended_runtime_ns.load(Ordering::Relaxed);
     let mut at = 0;
-    let mut paces = Paces::of(BREATH_THREADS);
+    let mut pacer = Pacer::of(PACE_THREADS);
     while let Some(tid) = process.thread_at(at) {
         runtime_ns += sched::snapshot(tid).map_or(0, |snapshot| snapshot.runtime_ns);
         at += 1;
-        paces.step();
+        pacer.step();
     }
     let frames = process.space.owned_frames();
     let caps = process.caps.lock().len() as u32;
@@ -123,7 +124,7 @@ fn fill_row(mut r: m::process_info::Builder<'_>, row: &Row) {
 }
 
 /// ProcessHandle.info.
-pub fn process(c: &Context<'_>, process: &Arc<Process>) -> Outcome {
+pub fn process(c: &MethodCall<'_>, process: &Arc<Process>) -> Outcome {
     let row = row(process.clone());
     let name_words = words::text(row.process.name.as_str().len());
     let more = words::structure::<m::process_info::Owned>() + name_words;
@@ -139,12 +140,12 @@ fn list<T>(limit: usize, items: impl Iterator<Item = T>) -> Result<Vec<T>, abi::
 }
 
 /// How many entries of `entry_words` words fit beside `head_words`.
-fn fitting(c: &Context<'_>, head_words: usize, entry_words: usize) -> usize {
+fn fitting(c: &MethodCall<'_>, head_words: usize, entry_words: usize) -> usize {
     (c.room() / 8).saturating_sub(head_words + 1) / entry_words
 }
 
 /// SystemInfo.processes, or UserSession.processes: those of one session.
-pub fn processes(c: &Context<'_>, params: &[u8], of: Option<&Session>) -> Outcome {
+pub fn processes(c: &MethodCall<'_>, params: &[u8], of: Option<&Session>) -> Outcome {
     let start = start(params)?;
     let entry = words::structure::<m::process_info::Owned>() + words::text(abi::MAX_NAME_BYTES);
     let limit = fitting(c, words::message::<m::system_info_processes_results::Owned>(), entry);
@@ -153,14 +154,14 @@ pub fn processes(c: &Context<'_>, params: &[u8], of: Option<&Session>) -> Outcom
     // Numbers begin with 1.
     process::each(start.saturating_sub(1), |_, process| {
         if of.is_some_and(|session| !session.holds(&process.session)) {
-            interrupt::breathe();
+            preempt::point();
             return true;
         }
         more = rows.len() == limit;
         if !more {
             // K-30: not beyond the limit.
             rows.push(row(process));
-            interrupt::breathe();
+            preempt::point();
         }
         !more
     });
@@ -176,7 +177,9 @@ pub fn processes(c: &Context<'_>, params: &[u8], of: Option<&Session>) -> Outcom
 }
 
 /// UserSession.quotas.
-pub fn quotas(c: &Context<'_>, session: &Session) -> Outcome {
+pub fn quotas(c: &MethodCall<'_>, session: &Session) -> Outcome {
+    // What has left meanwhile is not used any more.
+    leaving::sweep_all();
     let rows = session.quotas();
     let names: usize = rows.iter().map(|(name, ..)| words::text(name.len())).sum();
     let size = words::structures::<m::quota::Owned>(rows.len()) + names;
@@ -191,7 +194,7 @@ pub fn quotas(c: &Context<'_>, session: &Session) -> Outcome {
     })
 }
 
-fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn threads(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let start = start(params)? as u32;
     const WAITS_BYTES: usize = 16;
     let entry = words::structure::<m::thread_info::Owned>() + words::text(WAITS_BYTES);
@@ -199,9 +202,9 @@ fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
     let live = |tid: u32| thread::get(tid).is_some_and(|t| t.life().live_generation() != 0);
     let mut rows = list(limit, core::iter::empty())?;
     let mut more = false;
-    let mut paces = Paces::of(BREATH_RECORDS);
+    let mut pacer = Pacer::of(PACE_RECORDS);
     for tid in start..thread::count() {
-        paces.step();
+        pacer.step();
         if !live(tid) {
             continue;
         }
@@ -211,7 +214,7 @@ fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
         }
         // K-30: not beyond the limit.
         rows.push((tid, sched::snapshot(tid)));
-        interrupt::breathe();
+        preempt::point();
     }
     let count = rows.len();
     let size = words::structures::<m::thread_info::Owned>(count) + count * words::text(WAITS_BYTES);
@@ -250,7 +253,7 @@ fn threads(c: &Context<'_>, params: &[u8]) -> Outcome {
     })
 }
 
-fn cpus(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn cpus(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let skip = start(params)?;
     let entry = words::structure::<m::cpu_info::Owned>();
     let limit = fitting(c, words::message::<m::system_info_cpus_results::Owned>(), entry);
@@ -295,7 +298,7 @@ fn other_counters() -> [(&'static str, u64); OTHERS - Ledger::ROWS] {
         ("kernel_stack_depth", load(&process::STACK_DEPTH)),
         ("kernel_stack_bytes", STACK_BYTES),
         ("thread_record_bytes", thread::RECORD_BYTES as u64),
-        ("unexpected_interrupts", load(&interrupt::UNEXPECTED)),
+        ("unexpected_interrupts", load(&counters::UNEXPECTED_INTERRUPTS)),
         ("console_lost_bytes", load(&console::LOST)),
         ("thread_records", u64::from(thread::count())),
         ("clock_error_ns", crate::clock::reference_error_ns().map_or(0, i64::unsigned_abs)),
@@ -304,16 +307,18 @@ fn other_counters() -> [(&'static str, u64); OTHERS - Ledger::ROWS] {
     ]
 }
 
-fn count(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn count(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let skip = start(params)?;
     if skip > COUNTERS {
         return Err((Exception::InvalidArgument, "there are not so many counters").into());
     }
+    // Sessions may end with what has left (`heap_used_bytes`).
+    leaving::sweep_all();
     let rest = list(COUNTERS, all_counters(&c.process.ledger).skip(skip))?;
     let names: usize = rest.iter().map(|(name, _)| words::text(name.len())).sum();
     let size = words::structures::<m::counter::Owned>(rest.len()) + names;
     // All CPUs were looked at.
-    interrupt::breathe();
+    preempt::point();
     c.reply_long::<m::system_info_counters_results::Owned>(size, |mut r| {
         r.set_more(false);
         let mut list = r.init_counters(rest.len() as u32);
@@ -325,7 +330,7 @@ fn count(c: &Context<'_>, params: &[u8]) -> Outcome {
     })
 }
 
-fn fail_allocation(c: &Context<'_>, params: &[u8]) -> Outcome {
+fn fail_allocation(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let message = schema::decode(params)?;
     let after = message.root::<m::system_info_fail_allocation_params::Reader<'_>>()?.get_after();
     c.expects::<m::system_info_fail_allocation_results::Owned>()?;
@@ -339,7 +344,7 @@ fn fail_allocation(c: &Context<'_>, params: &[u8]) -> Outcome {
 }
 
 /// ProcessSpawner.programs.
-pub fn programs(c: &Context<'_>, params: &[u8]) -> Outcome {
+pub fn programs(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let skip = start(params)?;
     let archive = image::archive().ok_or((Exception::Failed, "there is no boot image"))?;
     let entry = words::pointers(1) + words::text(abi::MAX_NAME_BYTES);
@@ -349,7 +354,7 @@ pub fn programs(c: &Context<'_>, params: &[u8]) -> Outcome {
     let more = names.len() > limit;
     names.truncate(limit);
     // All names were looked at.
-    interrupt::breathe();
+    preempt::point();
     let texts: usize = names.iter().map(|name| words::text(name.len())).sum();
     c.reply_long::<m::process_spawner_programs_results::Owned>(
         words::pointers(names.len()) + texts,

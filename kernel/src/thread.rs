@@ -1,19 +1,21 @@
 //! Threads: a table of records that are never unmapped, so that a stale reference can be looked up and found stale (K-05).
 
-use crate::arch::percpu;
 use crate::chores::Chores;
 use crate::context::Ctx;
 use crate::lock::{Rank, SpinLock};
+use crate::mm::asker::Asker;
 use crate::mm::frames::{self, Frame};
 use crate::mm::paging;
 use crate::mm::stacks::{OffStackToken, Stack};
 use crate::process::Process;
 use crate::ring::{RingSide, Waiter};
+use crate::sched::percpu;
 use crate::session::Session;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use kcore::debt::Debt;
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event, Life, Refused};
 use kcore::sqlease::SqOwner;
@@ -128,8 +130,8 @@ pub struct Thread {
     pub process_generation: AtomicU32,
     /// Where it runs or ran.
     pub cpu: AtomicU32,
-    /// What interrupts did on its behalf, in ns, and it has not paid for.
-    pub owed_ns: AtomicU64,
+    /// What interrupts did on its behalf, and it has not paid for.
+    pub debt: Debt,
     /// Saved kernel stack pointer; touched by the CPU that switches.
     pub rsp: Cell<u64>,
     /// FS base; touched by the thread itself and by the CPU that switches.
@@ -340,6 +342,13 @@ pub fn current_or_none() -> Option<&'static Thread> {
     unsafe { percpu::this().current.get().as_ref() }
 }
 
+/// On whose behalf the current thread asks for memory.
+pub fn asker() -> Option<Asker> {
+    let thread = current_or_none()?;
+    let debt = crate::time::Payer::of(thread).debt;
+    Some(Asker { pid: thread.pid.load(Ordering::Relaxed), is_guest: thread.is_guest.get(), debt })
+}
+
 /// What the current thread does for a session of guests until this is dropped: it gets no more memory than they do.
 pub struct Behalf(Option<&'static Thread>);
 
@@ -392,7 +401,7 @@ impl Table {
                 pid: AtomicU32::new(0),
                 process_generation: AtomicU32::new(0),
                 cpu: AtomicU32::new(0),
-                owed_ns: AtomicU64::new(0),
+                debt: Debt::new(),
                 rsp: Cell::new(0),
                 fs_base: Cell::new(0),
                 mxcsr: Cell::new(crate::arch::fpu::MXCSR_INITIAL),
@@ -452,7 +461,6 @@ pub fn claim(body: Body) -> Result<Seat, Body> {
     let thread = get(tid).expect("records below the count exist");
     thread.pid.store(body.process.pid, Ordering::Relaxed);
     thread.process_generation.store(body.process.generation, Ordering::Relaxed);
-    thread.owed_ns.store(0, Ordering::Relaxed);
     thread.mxcsr.set(crate::arch::fpu::MXCSR_INITIAL);
     thread.sq_head.set(0);
     thread.is_guest.set(body.process.session.is_guest);
@@ -466,6 +474,7 @@ pub fn claim(body: Body) -> Result<Seat, Body> {
     // SAFETY: the record is ours: it was free, and nobody finds it yet.
     unsafe { *thread.body.get() = Some(body) };
     thread.must(&mut thread.wait.lock(), Event::Reuse);
+    thread.debt.begin(thread.life().generation());
     Ok(Seat(thread))
 }
 

@@ -5,13 +5,15 @@
 //! The time of an interrupt that serves somebody's deadlines is that thread's ([`Bill`], S-16). While a thread runs on a promise, deadlines of others
 //! may take a small part of its time only; what is more waits, so they are in a queue of their own.
 
-use crate::arch::percpu::{self, PerCpu};
+use crate::arch::percpu::Asked;
 use crate::clock;
 pub use crate::clock::now_ns;
 use crate::event;
 use crate::ring::{self, Completion, Waiter};
+use crate::sched::percpu::{self, PerCpu};
 use crate::thread::{self, OPS, TIMEOUT, Thread, TimerSlot};
 use core::sync::atomic::Ordering;
+use kcore::debt::Debt;
 use kcore::generation::ThreadRef;
 use kcore::timerq::{Node, Store, TimerQueue};
 
@@ -50,12 +52,68 @@ impl Class {
     }
 }
 
+/// Who pays: a thread, or a context, when a thread is next queued with it. Records of both are never unmapped.
+#[derive(Clone, Copy)]
+pub struct Payer {
+    /// What is owed goes there.
+    pub debt: &'static Debt,
+    /// Of a thread, which life of its record: it may be another's by the end.
+    generation: Option<u32>,
+}
+
+impl Payer {
+    #[inline(always)]
+    fn thread(thread: &'static Thread, generation: u32) -> Payer {
+        Payer { debt: &thread.debt, generation: Some(generation) }
+    }
+
+    /// Who pays for what another CPU is asked to do for `thread`: its context, if it has one. A thread that is bound and unbound again and again would
+    /// otherwise owe what it has no budget for by then.
+    #[inline(always)]
+    pub fn of(thread: &'static Thread) -> Payer {
+        Payer { debt: thread.context().map_or(&thread.debt, |ctx| &ctx.debt), generation: None }
+    }
+
+    /// The current thread, who asks another CPU for something.
+    pub fn asker() -> Option<Payer> {
+        thread::current_or_none().map(Payer::of)
+    }
+
+    fn owes(&self, spent_ns: u64) {
+        match self.generation {
+            Some(generation) => self.debt.add(generation, spent_ns),
+            None => self.debt.add_to_whoever(spent_ns),
+        }
+    }
+
+    /// The same debt, of the same life?
+    #[inline(always)]
+    fn is(&self, other: &Payer) -> bool {
+        core::ptr::eq(self.debt, other.debt) && self.generation == other.generation
+    }
+}
+
+/// What the context of `thread` owes, for whoever makes it pay now.
+#[inline]
+pub fn debt_of_context(thread: &Thread) -> u64 {
+    thread.context().filter(|ctx| ctx.debt.ns() != 0).map_or(0, |ctx| ctx.debt.pay())
+}
+
+/// A thread that does not run loses its context, out of which it would have paid what it owes: the context does, when it is next queued.
+pub fn leave_debt(thread: &Thread) {
+    if let Some(ctx) = thread.context()
+        && thread.debt.ns() != 0
+    {
+        ctx.debt.add_to_whoever(thread.debt.pay());
+    }
+}
+
 /// Who pays for an interrupt (S-16): whom it serves, from its beginning on or from where it began to serve somebody else. Nobody, until it has
 /// served somebody.
 pub struct Bill {
-    payer: Option<&'static Thread>,
-    /// Who that is: its record may be another's by the end.
-    generation: u32,
+    payer: Option<Payer>,
+    /// For whom another CPU has asked, if it did.
+    asked_for: Option<Payer>,
     /// It has no better right to the CPU than who runs, by a promise: what it takes is limited.
     is_other: bool,
     since_ns: u64,
@@ -68,7 +126,7 @@ impl Bill {
     /// Of an interrupt that began at `now`, and has served nobody.
     #[inline(always)]
     pub const fn new(now: u64) -> Bill {
-        Bill { payer: None, generation: 0, is_other: false, since_ns: now, owned_ns: 0, others_ns: 0 }
+        Bill { payer: None, asked_for: None, is_other: false, since_ns: now, owned_ns: 0, others_ns: 0 }
     }
 
     /// Whether anybody was served.
@@ -80,11 +138,9 @@ impl Bill {
     /// The payer owes the time up to `now`.
     #[inline(always)]
     fn settle(&mut self, now: u64) {
-        let Some(payer) = self.payer else { return };
+        let Some(payer) = &self.payer else { return };
         let spent_ns = now.saturating_sub(self.since_ns);
-        if payer.life().names(self.generation) {
-            payer.owed_ns.fetch_add(spent_ns, Ordering::Relaxed);
-        }
+        payer.owes(spent_ns);
         self.owned_ns += spent_ns;
         if self.is_other {
             self.others_ns += spent_ns;
@@ -99,9 +155,26 @@ impl Bill {
         (self.owned_ns, self.others_ns)
     }
 
-    /// It has served nobody but `thread`, which another CPU has woken to run here.
+    /// It serves `thread` from here on, which has the CPU next, or a refill, or news.
     pub fn falls_to(&mut self, thread: &'static Thread) {
-        self.turn_to(thread, thread.reference().thread_generation, false);
+        self.turn_to(Payer::thread(thread, thread.reference().thread_generation), false);
+    }
+
+    /// Another CPU asked for it. That one is known to the end: the interrupt may serve others by the way.
+    #[inline(always)]
+    pub fn is_asked_for(&mut self, asked: &Asked) {
+        self.asked_for = asked.take().map(|debt| Payer { debt, generation: None });
+    }
+
+    /// It has served nobody else: so it is theirs for whom another CPU asked. Was there anybody?
+    #[inline(always)]
+    pub fn falls_to_asked(&mut self) -> bool {
+        if self.payer.is_none()
+            && let Some(payer) = self.asked_for
+        {
+            self.turn_to(payer, false);
+        }
+        self.is_due()
     }
 
     /// It has ended, and goes on at `now` for whom it served last.
@@ -111,14 +184,14 @@ impl Bill {
 
     /// The interrupt serves `payer` from here on; if that is the first one, from its beginning on.
     #[inline(always)]
-    fn turn_to(&mut self, payer: &'static Thread, generation: u32, is_other: bool) {
-        if let Some(before) = self.payer {
-            if core::ptr::eq(before, payer) && (self.generation, self.is_other) == (generation, is_other) {
+    fn turn_to(&mut self, payer: Payer, is_other: bool) {
+        if let Some(before) = &self.payer {
+            if before.is(&payer) && self.is_other == is_other {
                 return;
             }
             self.settle(now_ns());
         }
-        (self.payer, self.generation, self.is_other) = (Some(payer), generation, is_other);
+        (self.payer, self.is_other) = (Some(payer), is_other);
     }
 
     /// What others have taken of this interrupt by now.
@@ -154,17 +227,17 @@ fn next_deadline(me: &PerCpu) -> u64 {
 pub fn arm(me: &PerCpu, until_ns: u64, now: u64) {
     // While an event is being served there may be none.
     debug_assert!(
-        me.in_interrupt.get() || me.armed_ns.get() <= next_deadline(me),
+        me.in_interrupt.get() || me.armed_ns.load(Ordering::Relaxed) <= next_deadline(me),
         "a CPU has no event for its next deadline"
     );
-    if until_ns < me.armed_ns.get() {
+    if until_ns < me.armed_ns.load(Ordering::Relaxed) {
         program(me, until_ns, now);
     }
 }
 
 #[inline(never)]
 fn program(me: &PerCpu, at_ns: u64, now: u64) {
-    me.armed_ns.set(at_ns);
+    me.armed_ns.store(at_ns, Ordering::Relaxed);
     if at_ns <= now {
         me.counters.oneshot_misses.bump();
     }
@@ -175,7 +248,7 @@ fn program(me: &PerCpu, at_ns: u64, now: u64) {
 #[cold]
 fn arm_for_deadlines(me: &PerCpu) {
     let at_ns = next_deadline(me);
-    if at_ns < me.armed_ns.get() {
+    if at_ns < me.armed_ns.load(Ordering::Relaxed) {
         program(me, at_ns, now_ns());
     }
 }
@@ -186,11 +259,12 @@ pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     if crate::selftest::take_event() {
         return;
     }
-    me.armed_ns.set(u64::MAX);
+    me.armed_ns.store(u64::MAX, Ordering::Relaxed);
     me.counters.ticks.bump();
     if me.id == 0 {
         clock::discipline(now);
     }
+    crate::watchdog::event(me, now);
     let mut is_served = false;
     let mut at_ns = next_deadline(me);
     for _ in 0..BATCH {
@@ -199,11 +273,11 @@ pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
         }
         match take_due(me, now, bill) {
             Taken::Due(due, is_other) => {
-                bill.turn_to(due.thread, due.waiter.thread.thread_generation, is_other);
+                bill.turn_to(Payer::thread(due.thread, due.waiter.thread.thread_generation), is_other);
                 serve(&due);
                 is_served = true;
             }
-            Taken::Moved(thread, generation) => bill.turn_to(thread, generation, true),
+            Taken::Moved(thread, generation) => bill.turn_to(Payer::thread(thread, generation), true),
             Taken::Nothing => {
                 at_ns = next_deadline(me);
                 break;
@@ -212,13 +286,14 @@ pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
         at_ns = next_deadline(me);
     }
     // The event was used up; who was woken may have armed one for the end of a slice.
-    if at_ns < me.armed_ns.get() {
+    at_ns = at_ns.min(me.flight.watch.next_ns());
+    if at_ns < me.armed_ns.load(Ordering::Relaxed) {
         program(me, at_ns, now_ns());
     }
     if is_served {
-        crate::sched::look_for_woken(me);
+        crate::sched::look_for_woken(me, bill);
     } else {
-        crate::sched::look(me, now);
+        crate::sched::look(me, now, bill);
     }
 }
 
@@ -320,7 +395,7 @@ fn has_budget(me: &PerCpu, who: &ThreadRef, now: u64) -> bool {
     }
     let wait = thread.wait.lock();
     let context = wait.parked.as_ref().and_then(|parked| parked.context());
-    context.is_some_and(|time| time.ledger().available_ns(now) > thread.owed_ns.load(Ordering::Relaxed))
+    context.is_some_and(|time| thread.debt.is_covered_by(time.ledger().available_ns(now)))
 }
 
 struct Records;
@@ -404,7 +479,7 @@ pub fn set_timer(thread: &'static Thread, slot: usize, sequence: u32, is_park: b
     thread.timers[slot].is_park.store(is_park, Ordering::Relaxed);
     insert(me, &mut timers, thread, slot, class, deadline);
     drop(timers);
-    if deadline < me.armed_ns.get() {
+    if deadline < me.armed_ns.load(Ordering::Relaxed) {
         program(me, deadline, now_ns());
     }
 }

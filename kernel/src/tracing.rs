@@ -8,8 +8,9 @@
 //! Times of a queue may go back: a CPU reads its clock, and then waits for the lock. Then an earlier charge by another CPU decides who
 //! pays, so whatever charges a queue is an event, also if nothing else came of it.
 
-use crate::arch::percpu::{self, PerCpu};
 use crate::arch::{cpu, smp};
+use crate::bootinfo::Room;
+use crate::sched::percpu::{self, PerCpu};
 use crate::thread::Seat;
 use crate::thread::{self, Thread};
 use crate::time;
@@ -23,8 +24,6 @@ use sched::{
 use trace::dump::{self, CpuPart, Header, NamedThread, Sum};
 use trace::{Event, Kind};
 
-/// Most events that a CPU's buffer can be asked to hold.
-pub const EVENTS_MAX: usize = dump::EVENTS_MAX;
 /// QEMU's debug console.
 const PORT: u16 = 0xe9;
 /// Rows of one allocation: buffers need not lie in one piece.
@@ -40,15 +39,27 @@ static HALTED: AtomicUsize = AtomicUsize::new(0);
 
 type Row = [AtomicU64; 4];
 
-/// Rows that are written once, from the first on.
+/// Rows that are written from the first on. What comes when all are full is written over the oldest one, or not at all.
 struct Rows {
     blocks: Vec<Vec<Row>>,
+    /// Rows that were ever written.
     used: AtomicUsize,
     capacity: usize,
+    keeps_first: bool,
+}
+
+/// What came of a row.
+enum Pushed {
+    /// It was written, and nothing is lost.
+    Kept,
+    /// It was written over one that began with this word.
+    Over(u64),
+    /// There is no room for it.
+    Refused,
 }
 
 impl Rows {
-    fn allocate(capacity: usize) -> Option<Rows> {
+    fn allocate(capacity: usize, keeps_first: bool) -> Option<Rows> {
         let mut blocks = Vec::new();
         blocks.try_reserve_exact(capacity.div_ceil(BLOCK_ROWS)).ok()?;
         let mut left = capacity;
@@ -60,33 +71,51 @@ impl Rows {
             blocks.push(block);
             left -= rows;
         }
-        Some(Rows { blocks, used: AtomicUsize::new(0), capacity })
+        Some(Rows { blocks, used: AtomicUsize::new(0), capacity, keeps_first })
     }
 
-    /// Only by the CPU that it belongs to. Answers whether there was room.
-    fn push(&self, words: [u64; 4]) -> bool {
-        let at = self.used.load(Ordering::Relaxed);
-        if at >= self.capacity {
-            return false;
+    /// Only by the CPU that it belongs to.
+    fn push(&self, words: [u64; 4]) -> Pushed {
+        let used = self.used.load(Ordering::Relaxed);
+        if used >= self.capacity && self.keeps_first {
+            return Pushed::Refused;
         }
-        for (cell, word) in self.blocks[at / BLOCK_ROWS][at % BLOCK_ROWS].iter().zip(words) {
+        let row = self.row(used);
+        let before = row[0].load(Ordering::Relaxed);
+        for (cell, word) in row.iter().zip(words) {
             cell.store(word, Ordering::Relaxed);
         }
-        self.used.store(at + 1, Ordering::Release);
-        true
+        self.used.store(used + 1, Ordering::Release);
+        if used < self.capacity { Pushed::Kept } else { Pushed::Over(before) }
     }
 
-    fn len(&self) -> usize {
-        self.used.load(Ordering::Acquire)
+    fn row(&self, number: usize) -> &Row {
+        let at = number % self.capacity;
+        &self.blocks[at / BLOCK_ROWS][at % BLOCK_ROWS]
     }
 
-    fn each(&self, count: usize, mut see: impl FnMut([u64; 4])) {
-        let rows = self.blocks.iter().flatten().take(count);
-        rows.for_each(|row| see(core::array::from_fn(|i| row[i].load(Ordering::Relaxed))));
+    /// Where the rows end, counted so that all that are there lie before it.
+    fn end(&self) -> u32 {
+        let used = self.used.load(Ordering::Acquire);
+        (if used < self.capacity { used } else { self.capacity + used % self.capacity }) as u32
+    }
+
+    /// How many rows there are before such an end.
+    fn count(&self, end: u32) -> u32 {
+        end.min(self.capacity as u32)
+    }
+
+    /// The rows before such an end, oldest first.
+    fn each(&self, end: u32, mut see: impl FnMut([u64; 4])) {
+        (end - self.count(end)..end).for_each(|at| {
+            let at = at as usize;
+            let row = self.row(at);
+            see(core::array::from_fn(|i| row[i].load(Ordering::Relaxed)));
+        });
     }
 }
 
-struct Room {
+struct Books {
     events: Rows,
     names: Rows,
 }
@@ -101,12 +130,13 @@ struct Beginning {
 
 /// What a CPU keeps of its trace. The room is there before [`ON`] says so, and stays.
 pub struct Buffer {
-    room: OnceCell<Room>,
+    room: OnceCell<Books>,
     beginning: OnceCell<Beginning>,
     /// Events of this CPU's queue are recorded from here on. Written under its lock.
     begun: AtomicBool,
     lost: AtomicU64,
-    lost_from: AtomicU64,
+    /// The ticket of the first event that was lost; where the last ones are kept, of the last one that was.
+    lost_at: AtomicU64,
 }
 
 impl Buffer {
@@ -117,17 +147,17 @@ impl Buffer {
             beginning: OnceCell::new(),
             begun: AtomicBool::new(false),
             lost: AtomicU64::new(0),
-            lost_from: AtomicU64::new(u64::MAX),
+            lost_at: AtomicU64::new(u64::MAX),
         }
     }
 }
 
-/// Makes room for `capacity` events on each CPU, and begins. Before the first thread is made.
-pub fn begin(capacity: usize) {
+/// Makes room for events on each CPU, and begins. Before the first thread is made.
+pub fn begin(Room { capacity, keeps_first }: Room) {
     // A thread that is made leaves more than four events.
     let names = capacity / 4 + 1;
     for cpu in percpu::all() {
-        let room = Rows::allocate(capacity).zip(Rows::allocate(names));
+        let room = Rows::allocate(capacity, keeps_first).zip(Rows::allocate(names, keeps_first));
         let Some((events, names)) = room else {
             crate::println!(
                 "trace: no memory for {capacity} events on each of {} CPUs; there is no trace",
@@ -135,10 +165,11 @@ pub fn begin(capacity: usize) {
             );
             return;
         };
-        let fresh = cpu.trace.room.set(Room { events, names });
+        let fresh = cpu.trace.room.set(Books { events, names });
         debug_assert!(fresh.is_ok(), "a trace begins once");
     }
-    crate::println!("trace: {capacity} events on each of {} CPUs", percpu::count());
+    let which = if keeps_first { "first" } else { "last" };
+    crate::println!("trace: the {which} {capacity} events on each of {} CPUs", percpu::count());
     ON.store(true, Ordering::Release);
     // Each queue's trace begins under its own lock, between two interrupts. There are no threads yet that could move from one to another.
     for cpu in percpu::all() {
@@ -177,9 +208,18 @@ fn record(cpu: usize, time_ns: u64, kind: Kind) {
     }
     let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
     // A ring of fixed size (K-30).
-    let is_written = room.events.push(dump::record_words(ticket, Event { time_ns, cpu: cpu as u16, kind }));
-    if !is_written && own.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-        own.lost_from.store(ticket, Ordering::Relaxed);
+    let pushed = room.events.push(dump::record_words(ticket, Event { time_ns, cpu: cpu as u16, kind }));
+    match pushed {
+        Pushed::Kept => {}
+        Pushed::Over(lost) => {
+            own.lost.fetch_add(1, Ordering::Relaxed);
+            own.lost_at.store(lost, Ordering::Relaxed);
+        }
+        Pushed::Refused => {
+            if own.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+                own.lost_at.store(ticket, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -381,16 +421,16 @@ fn record_debt(me: usize, child: ThreadId, debt_ns: u64, now: u64) {
     record(me, now, Kind::Debt { high: (debt_ns >> 32) as u16, thread, low: debt_ns as u32 });
 }
 
-/// The current thread of `me`, whose lock is held, pays for what interrupts did for it.
+/// The current thread of `me`, whose lock is held, pays for what interrupts did for it; or the context of one that is about to be queued there does.
 #[inline(always)]
 pub fn pays(me: &PerCpu, thread: &Thread, owed_ns: u64, now: u64) {
     let thread = thread.trace_id();
     note(me, Kind::Debt { high: (owed_ns >> 32) as u16, thread, low: owed_ns as u32 }, now);
 }
 
-/// The weight of the current thread of `me` changes.
-pub fn weighs(me: &PerCpu, weight: Weight, now: u64) {
-    note(me, Kind::Weight { thread: thread::current().trace_id(), weight: weight.get().into() }, now);
+/// The weight of `thread` changes: it runs on `cpu`, whose lock is held, or is about to be queued there again.
+pub fn weighs(cpu: &PerCpu, thread: ThreadId, weight: Weight, now: u64) {
+    note(cpu, Kind::Weight { thread: name_of(thread), weight: weight.get().into() }, now);
 }
 
 /// The class of the current thread of `me` changes.
@@ -541,18 +581,26 @@ pub fn note_halt() {
     HALTED.fetch_add(1, Ordering::AcqRel);
 }
 
+/// If there is a trace, has the other CPUs stop between two events, as far as they take interrupts: then what they have written is whole.
+pub fn stop_others() {
+    if !on() {
+        return;
+    }
+    let (before, others) = (time::now_ns(), percpu::count() - 1);
+    smp::halt_others();
+    while HALTED.load(Ordering::Acquire) < others && time::now_ns() - before < HALT_NS {
+        cpu::pause();
+    }
+}
+
 /// Writes everything to the debug console, if there is a trace and a console. The machine does nothing else any more.
 pub fn write_out(panicked: bool) {
     if !on() {
         return;
     }
-    let (before, others) = (time::now_ns(), percpu::count() - 1);
+    // The report of a panic has stopped the others already.
     if !panicked {
-        smp::halt_others();
-    }
-    // They stop between two events, so that what they have written is whole.
-    while HALTED.load(Ordering::Acquire) < others && time::now_ns() - before < HALT_NS {
-        cpu::pause();
+        stop_others();
     }
     ON.store(false, Ordering::Release);
     let tickets = TICKETS.load(Ordering::Relaxed);
@@ -570,33 +618,36 @@ pub fn write_out(panicked: bool) {
         cpu::outsb(PORT, bytes);
     };
     // The others may not have stopped, if something is badly wrong: what is counted here is what is written below.
-    let mut counts = [(0u32, 0u32); sched::MAX_CPUS];
-    for (cpu, count) in percpu::all().zip(&mut counts) {
-        *count =
-            cpu.trace.room.get().map_or((0, 0), |room| (room.events.len() as u32, room.names.len() as u32));
+    let mut ends = [(0u32, 0u32); sched::MAX_CPUS];
+    for (cpu, ends) in percpu::all().zip(&mut ends) {
+        if let Some(room) = cpu.trace.room.get() {
+            *ends = (room.events.end(), room.names.end());
+        }
     }
-    put(&header(&counts, tickets, panicked).encode());
-    for (cpu, (events, _)) in percpu::all().zip(counts) {
-        put(&part(cpu, events).encode());
+    let rooms = || percpu::all().zip(ends).filter_map(|(cpu, ends)| Some((cpu, cpu.trace.room.get()?, ends)));
+    let threads = rooms().map(|(_, room, (_, names))| room.names.count(names)).sum();
+    put(&header(threads, tickets, panicked).encode());
+    for (cpu, room, (events, _)) in rooms() {
+        put(&part(cpu, room.events.count(events)).encode());
     }
-    let rooms = || percpu::all().zip(counts).filter_map(|(cpu, count)| Some((cpu.trace.room.get()?, count)));
-    for (room, (_, names)) in rooms() {
-        room.names.each(names as usize, |row| put(&dump::row_bytes(row)));
+    for (_, room, (_, names)) in rooms() {
+        room.names.each(names, |row| put(&dump::row_bytes(row)));
     }
-    for (room, (events, _)) in rooms() {
-        room.events.each(events as usize, |row| put(&dump::row_bytes(row)));
+    for (_, room, (events, _)) in rooms() {
+        room.events.each(events, |row| put(&dump::row_bytes(row)));
     }
     cpu::outsb(PORT, &sum.0.to_le_bytes());
 }
 
-fn header(counts: &[(u32, u32)], tickets: u64, panicked: bool) -> Header {
+fn header(threads: u32, tickets: u64, panicked: bool) -> Header {
     let room = percpu::this().trace.room.get();
     Header {
         cpus: percpu::count() as u16,
         policy: crate::sched::policy() as u8,
         panicked,
+        keeps_last: room.is_some_and(|room| !room.events.keeps_first),
         capacity: room.map_or(0, |room| room.events.capacity) as u32,
-        threads: counts.iter().map(|(_, names)| names).sum(),
+        threads,
         end_ns: time::now_ns(),
         tickets,
     }
@@ -616,6 +667,6 @@ fn part(cpu: &PerCpu, events: u32) -> CpuPart {
         }),
         events,
         lost: cpu.trace.lost.load(Ordering::Relaxed),
-        lost_from: cpu.trace.lost_from.load(Ordering::Relaxed),
+        lost_at: cpu.trace.lost_at.load(Ordering::Relaxed),
     }
 }

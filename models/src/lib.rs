@@ -7,8 +7,8 @@
 //! * `tests/stress.rs`: real OS threads and real locks, some hundred threads, random operations;
 //! * `tests/doorbell_loom.rs`: loom, for the one lock-free piece ([`doorbell`]) and its memory orderings.
 //!
-//! Contexts and loans are the kernel's, above the core: [`loans`] has the steps of `docs/contexts.md`, and [`teardown`] the order of the locks
-//! around them. Both are stateright models that stand for themselves. [`lives`] drives the kernel's own machine of a thread's life.
+//! Contexts and loans are the kernel's, above the core: [`loans`] drives the kernel's own book of loans, [`lives`] its machine of a thread's
+//! life, both from `kernel/core`. [`teardown`] has the order of the locks around them, and stands for itself.
 //!
 //! Each of them is also run with a bug planted ([`Flaw`], [`loans::Flaw`], [`teardown::Flaw`]), and must find it.
 //!

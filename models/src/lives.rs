@@ -1,14 +1,18 @@
 //! A thread's life among those who bind, wake, lend, kill and revoke (K-31): `kcore::life` itself, driven from several CPUs.
 //!
-//! One record of a thread, used twice, and one context. A step is what happens under one lock (*wait*, or a CPU's); the lock of the context's record is
-//! held over several. What the machine answers is done here as the kernel does it (`kernel/src/sched.rs`, `sched/budgets.rs`, `context.rs`), so that a
-//! rule that only holds if nobody comes in between is broken by somebody who does.
+//! One record of a thread, used twice, and one context, whose record is the kernel's own book (`kcore::loans`). A step is what happens under one
+//! lock (*wait*, or a CPU's); the lock of the context's record is held over several. What the machine answers is done here as the kernel does it
+//! (`kernel/src/sched.rs`, `sched/budgets.rs`, `context.rs`), so that a rule that only holds if nobody comes in between is broken by somebody who
+//! does.
 
 use kcore::life::{Action, Event, Life, Refused, Stage, Want};
+use kcore::loans::{Book, Rules};
 use stateright::{Model, Property};
 
 /// The life that everybody refers to; the next one is a stranger.
 const FIRST: u32 = 1;
+/// The generation that every capability to the context has.
+const HELD: u64 = 1;
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +31,8 @@ pub enum Flaw {
     NotDelivered,
     /// Who gives a stopped thread its context does not wake it.
     NotWoken,
+    /// A thread that was killed on the way to what is promised to it fetches that.
+    FetchesTheEnding,
 }
 
 /// Who acts besides the thread and the dispatcher.
@@ -103,6 +109,18 @@ enum Has {
     Loan,
 }
 
+/// The book's rules. With a bug around it, its invariants may not hold.
+#[derive(Clone, Copy, Debug)]
+struct Law {
+    is_sound: bool,
+}
+
+impl Rules for Law {
+    fn is_sound(&self) -> bool {
+        self.is_sound
+    }
+}
+
 /// Everything.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
@@ -113,12 +131,8 @@ pub struct State {
     boxed: bool,
     doing: Doing,
     has: Has,
-    /// Owner and holder of the context, by generation; 0: none.
-    owner: u32,
-    holder: u32,
-    /// The box lies in the record.
-    kept: bool,
-    revoked: bool,
+    /// The record of the context that may be bound: threads go by their generation, and the box is [`State::boxed`] while it is away.
+    book: Book<u32, (), Law>,
     bound_only: bool,
     /// Who has the record's lock.
     locked: Option<u8>,
@@ -242,11 +256,18 @@ impl State {
 
     /// Takes the box out of the record or the entity; `None` if it is on its way. The thread may be in hand then.
     fn take_box(&mut self) -> Option<bool> {
-        if self.has != Has::Loan && self.kept {
-            self.kept = false;
+        // The loan's own record is another one.
+        if self.has == Has::Loan { self.take_from_entity() } else { self.seize_own() }
+    }
+
+    /// The same of the record's own box.
+    fn seize_own(&mut self) -> Option<bool> {
+        if self.book.seize().is_some() {
             return Some(false);
         }
-        self.take_from_entity()
+        let stops = self.take_from_entity()?;
+        self.book.seized();
+        Some(stops)
     }
 
     fn take_from_entity(&mut self) -> Option<bool> {
@@ -303,7 +324,9 @@ impl Lives {
             state.must(Event::Endow);
             return None;
         }
-        state.kept = false;
+        if state.book.fetch(FIRST).is_err() {
+            return Some(false);
+        }
         state.boxed = true;
         state.context_only = state.bound_only;
         let woken = state.must(Event::Endow) == Some(Action::Wake);
@@ -323,7 +346,7 @@ impl Lives {
             }
             Actor::Killer => self.kill(state, at),
             Actor::Revoker => self.revoke(state, at, true),
-            Actor::Unbinder if state.owner == 0 && at == At::Begin => At::Done,
+            Actor::Unbinder if at == At::Begin && state.book.may_unbind(HELD).is_err() => At::Done,
             Actor::Unbinder => self.revoke(state, at, false),
             Actor::Lender => self.lend(state, at),
         };
@@ -333,7 +356,7 @@ impl Lives {
     fn bind(&self, state: &mut State, me: u8, at: At, context_only: bool) -> At {
         match at {
             At::Begin => {
-                let is_free = state.owner == 0 && state.holder == 0 && !state.revoked;
+                let is_free = state.book.may_bind(HELD).is_ok();
                 let may = self.flaw == Some(Flaw::BindsTheEnding) || state.life().after(Event::Bind).is_ok();
                 if !is_free || !self.names(state) || !may || state.has != Has::Nothing {
                     return At::Done;
@@ -341,11 +364,12 @@ impl Lives {
                 if !state.life().names(FIRST) {
                     state.broke(STRANGERS);
                 }
-                (state.owner, state.bound_only, state.has) = (FIRST, context_only, Has::Own);
+                state.book.bind(FIRST);
+                (state.bound_only, state.has) = (context_only, Has::Own);
                 At::Second
             }
-            At::Second if state.owner == FIRST && state.kept => {
-                (state.holder, state.locked) = (FIRST, Some(me));
+            At::Second if state.book.promise(FIRST).is_ok() => {
+                state.locked = Some(me);
                 At::Waiting
             }
             At::Second => At::Done,
@@ -357,10 +381,14 @@ impl Lives {
                 }
             },
             At::Queued => {
-                if state.place != Place::Queue || !self.names(state) {
+                if state.place != Place::Queue {
                     return At::Runs;
                 }
-                (state.kept, state.boxed, state.context_only) = (false, true, state.bound_only);
+                // The record's lock is held since it named this thread, which does not end without it: no generation is looked at here.
+                if !state.life().names(FIRST) {
+                    state.broke(STRANGERS);
+                }
+                (state.boxed, state.context_only) = (state.book.fetch(FIRST).is_ok(), state.bound_only);
                 state.locked = None;
                 At::Done
             }
@@ -401,9 +429,12 @@ impl Lives {
             return Some(At::Done);
         }
         match state.has {
-            Has::Own if state.holder == FIRST => {
+            Has::Own if *state.book.holder() == FIRST => {
                 let stops = state.take_box()?;
-                (state.kept, state.holder) = (true, 0);
+                state.book.put(());
+                if state.book.lay_down().is_err() {
+                    state.broke(NO_REFUSAL);
+                }
                 Some(if stops { At::Hand } else { At::Done })
             }
             Has::Loan if state.boxed => {
@@ -445,17 +476,21 @@ impl Lives {
             self.evicted(state, Want::Context);
             return At::Done;
         }
-        if state.revoked {
+        if state.book.is_over() {
             return At::Done;
         }
-        let taken = if state.kept { Some(core::mem::take(&mut state.kept)).map(|_| false) } else { None };
-        let owned = state.has == Has::Own;
-        let taken = taken.or_else(|| if owned { state.take_from_entity() } else { None });
+        let is_reached = state.has == Has::Own || state.book.kept().is_some();
+        let taken = if is_reached { state.seize_own() } else { None };
         let Some(stops) = taken else { return at };
-        if state.owner != 0 && state.life().names(state.owner) {
-            state.has = Has::Nothing;
+        if !for_ever {
+            state.book.put(());
         }
-        (state.owner, state.holder, state.revoked, state.kept) = (0, 0, for_ever, !for_ever);
+        let owner = if for_ever { state.book.end() } else { state.book.unbind() };
+        match owner {
+            Ok(owner) if state.life().names(owner) => state.has = Has::Nothing,
+            Ok(_) => {}
+            Err(_) => state.broke(NO_REFUSAL),
+        }
         if stops { At::Hand } else { At::Done }
     }
 
@@ -512,9 +547,12 @@ impl Lives {
                 }
             }
             Doing::Fetches(without) => {
-                let mine = state.life().names(state.holder);
-                if state.has == Has::Own && mine && state.kept && !state.life().is_ending() {
-                    state.kept = false;
+                let holder = *state.book.holder();
+                let is_its = match self.flaw {
+                    Some(Flaw::FetchesTheEnding) => state.life().names(holder),
+                    _ => state.life().fetches(holder),
+                };
+                if state.has == Has::Own && is_its && state.book.fetch(holder).is_ok() {
                     state.doing = Doing::Binds;
                 } else {
                     state.context_only = without.unwrap_or(state.context_only);
@@ -528,9 +566,12 @@ impl Lives {
             Doing::Strips => match state.has {
                 Has::Nothing => state.doing = Doing::Closes,
                 // Its own: it ends with the thread.
-                Has::Own if state.life().names(state.owner) => {
-                    (state.kept, state.boxed) = (false, false);
-                    (state.owner, state.holder, state.revoked, state.has) = (0, 0, true, Has::Nothing);
+                Has::Own if state.life().names(*state.book.owner()) => {
+                    state.seize_own();
+                    state.has = Has::Nothing;
+                    if state.book.end().is_err() {
+                        state.broke(NO_REFUSAL);
+                    }
                 }
                 Has::Own => state.broke(ENDS),
                 Has::Loan => (state.boxed, state.has) = (false, Has::Nothing),
@@ -570,6 +611,8 @@ impl Model for Lives {
 
     fn init_states(&self) -> Vec<State> {
         let made = Life::UNUSED.after(Event::Reuse).map_or(Life::UNUSED, |(life, _)| life);
+        let mut book = Book::vacant(Law { is_sound: self.flaw.is_none() });
+        book.make(());
         vec![State {
             life: made.word(),
             place: Place::Maker,
@@ -577,10 +620,7 @@ impl Model for Lives {
             boxed: false,
             doing: Doing::Anything,
             has: Has::Nothing,
-            owner: 0,
-            holder: 0,
-            kept: true,
-            revoked: false,
+            book,
             bound_only: false,
             locked: None,
             actors: vec![At::Begin; self.actors.len()],
@@ -657,7 +697,7 @@ impl Model for Lives {
             }
             Step::Deliver => {
                 state.delivers = false;
-                if state.has == Has::Own && state.life().names(state.holder) && state.kept {
+                if state.has == Has::Own && state.book.is_promised_to(state.life().live_generation()) {
                     if self.give_waiting(&mut state) == Some(true) {
                         state.wake(true);
                     }
@@ -717,7 +757,7 @@ impl Model for Lives {
                 !(model.is_quiet(state) && is_killed && ends && state.boxed && state.doing == Doing::Anything)
             }),
             Property::always(PROMISED, |model: &Lives, state: &State| {
-                let lies = state.kept && state.holder != 0 && state.life().names(state.holder);
+                let lies = state.book.is_promised_to(state.life().live_generation());
                 let waits = state.life().stage() == Stage::Stopped;
                 !(model.is_quiet(state) && lies && waits)
             }),

@@ -1,6 +1,7 @@
 //! The donation stack: every interleaving of calls, answers, revocations and ends on a few threads and contexts (M-01, S-06, S-07, S-09).
 //!
-//! The rules are those of `docs/contexts.md`. A step is one region under locks (record, ring, wait or CPU; a region under several that nest is one
+//! The rules of loans are the kernel's own book, `kcore::loans`: this model drives that very file, as the kernel does, and has no copy of them.
+//! What it has is the kernel's part around the book: locks, wake-ups, and the way of the box (`docs/contexts.md`). A step is one region under locks (record, ring, wait or CPU; a region under several that nest is one
 //! step, as nobody can look into it), or one look of somebody who waits without a lock. Every thread has a CPU to itself: more interleavings
 //! than a kernel has, never fewer.
 //!
@@ -23,27 +24,24 @@ mod step;
 
 use stateright::{Model, Property};
 
+pub use kcore::loans::Flaw as BookFlaw;
 pub use state::{Action, Box, Config, Errand, Op, State};
 
-/// A bug that can be planted. A kernel has none of these branches.
+/// A bug that can be planted, in the book or around it. A kernel has none of these branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flaw {
+    /// One of the book.
+    Book(BookFlaw),
     /// The lender is charged after the box has left it: the charge finds no account.
     ChargedAfterMove,
     /// A call that fails completes its caller and leaves the loan.
     ReturnSkippedOnException,
-    /// A revocation moves the generation on, and leaves the box where it is.
-    StaleAccepted,
     /// Who waits for a box keeps the record's lock.
     LockHeldWhileWaiting,
-    /// The end of a loan ends that frame only, and looks for the box at its borrower only.
-    NestedIgnored,
     /// A thread is summoned before its box lies in the record.
     SummonsTooEarly,
     /// Who waits for a box does not settle its own way first.
     OwnWayOpen,
-    /// Who ends a loan does not wait for a box on its way.
-    WayIgnored,
     /// The end of a loan wakes its lender only if the ring says so.
     LenderNotWoken,
     /// A lender that is woken by something else goes back to user mode.

@@ -72,6 +72,12 @@ fn k_31_who_is_not_woken_is_caught() {
     caught(Flaw::NotWoken, &[STOPS, Actor::Unbinder, STAYS, Actor::Waker], WOKEN);
 }
 
+/// Bound anew while it is on its way to what was taken back, and killed before the new binder gives it the box: whoever kills it finds nothing to take from it.
+#[test]
+fn k_31_who_is_killed_on_the_way_to_a_context_fetches_none() {
+    caught(Flaw::FetchesTheEnding, &[STOPS, STAYS, Actor::Killer, Actor::Unbinder], UNPAID);
+}
+
 /// The endless loop of the release kernel: the next life ends, and finds a context that is not its own.
 #[test]
 fn k_31_the_loop_that_it_led_to() {

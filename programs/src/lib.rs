@@ -1,5 +1,5 @@
 //! What the programs share: how a proof reports, random numbers that a seed decides, a victim to watch, a look at the whole machine,
-//! threads that compete for CPUs and the work that they do, pictures in text; and the shell.
+//! threads that compete for CPUs and the work that they do, pictures in text; the steps of the tour; and the shell.
 #![no_std]
 
 extern crate alloc;
@@ -10,7 +10,9 @@ pub mod fuzz;
 pub mod kit;
 pub mod machine;
 pub mod mark;
+pub mod neighbour;
 pub mod proof;
+pub mod quotas;
 pub mod random;
 pub mod rawring;
 pub mod scale;
@@ -19,6 +21,8 @@ pub mod siege;
 pub mod storms;
 pub mod text;
 pub mod ticks;
+pub mod timeline;
+pub mod tour;
 pub mod turns;
 pub mod victim;
 pub mod workload;

@@ -93,6 +93,40 @@ fn padded(f: &mut Formatter<'_>, whole: u64, point: char, part: u64, places: usi
     write!(f, "{whole:width$}{point}{part:0places$}")
 }
 
+/// Colours of a terminal, by what they say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Colour {
+    /// What was promised was kept.
+    Met,
+    /// It was not.
+    Missed,
+    /// Somebody waits for time that is not there yet.
+    Waits,
+}
+
+/// `text` in a colour, or as it is where nobody sees colours.
+#[derive(Clone, Copy, Debug)]
+pub struct Tinted<T> {
+    /// The colour, on a terminal.
+    pub colour: Option<Colour>,
+    /// What is said.
+    pub text: T,
+}
+
+impl<T: Display> Display for Tinted<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let code = match self.colour {
+            None => return self.text.fmt(f),
+            Some(Colour::Met) => "32",
+            Some(Colour::Missed) => "1;31",
+            Some(Colour::Waits) => "33",
+        };
+        write!(f, "\x1b[{code}m")?;
+        self.text.fmt(f)?;
+        f.write_str("\x1b[0m")
+    }
+}
+
 /// `text`, cut to `max` characters.
 pub fn cut(text: &str, max: usize) -> &str {
     text.char_indices().nth(max).map_or(text, |(at, _)| &text[..at])

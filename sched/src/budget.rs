@@ -51,6 +51,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             }
             let Some(mut thread) = self.throttled.pop_first() else { break };
             thread.account.end_throttle(thread.key.tag as u64, self.at_ns);
+            self.refilled = Some(thread.id);
             self.queue_by_budget(thread);
         }
         for _ in 0..self.demoted.len() {
@@ -60,6 +61,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 Some((queue, key)) => {
                     let Some(mut thread) = self.queue_mut(queue).take(Wanted::Exactly(key)) else { break };
                     self.leave_fair(&mut thread);
+                    self.refilled = Some(thread.id);
                     self.queue_guaranteed(thread);
                 }
                 None => {

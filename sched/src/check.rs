@@ -5,8 +5,7 @@ use core::fmt;
 
 use crate::cpu::{Cpu, Tier};
 use crate::entity::Entity;
-use crate::promise::MAX_PROMISES;
-use crate::{Context, CpuId, CpuMask, MAX_LEAVING_PER_CPU, Payload, Policy, ThreadId, Utilisation};
+use crate::{Context, CpuId, CpuMask, MAX_PROMISES_PER_CPU, Payload, Policy, ThreadId, Utilisation};
 
 /// A broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,11 +89,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         let staying = self.promises.iter().filter(|promise| !promise.demand.leaving);
         let sum = staying.fold(Utilisation::default(), |sum, promise| sum.plus(promise.demand.utilisation()));
         let is_sorted = self.promises.is_sorted_by_key(|promise| core::cmp::Reverse(promise.demand.band));
-        if sum < self.reserved
-            || !is_sorted
-            || self.promises.len() > MAX_PROMISES
-            || self.leaving() > MAX_LEAVING_PER_CPU
-        {
+        if sum < self.reserved || !is_sorted || self.promises.len() > MAX_PROMISES_PER_CPU {
             return broken("I6", "the list of promises", None);
         }
         let promised = self.guaranteed.len() + self.throttled.len() + self.demoted.len();

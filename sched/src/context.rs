@@ -5,10 +5,9 @@ use core::fmt;
 
 use crate::ledger::{Ledger, Refill};
 use crate::miss::BAND_SHIFT;
-use crate::promise::MAX_PROMISES;
 use crate::{
-    BEST_EFFORT_RESERVE_PPM, FOREVER, MAX_CONTEXTS_PER_CPU, MAX_CRITICALITY, MAX_PERIOD_NS, MAX_REFILLS,
-    MIN_BUDGET_NS, MIN_REFILLS,
+    BEST_EFFORT_RESERVE_PPM, FOREVER, MAX_CONTEXTS_PER_CPU, MAX_CRITICALITY, MAX_PERIOD_NS,
+    MAX_PROMISES_PER_CPU, MAX_REFILLS, MIN_BUDGET_NS, MIN_REFILLS,
 };
 use crate::{CpuId, CpuMask, Noted, Witness};
 
@@ -172,7 +171,8 @@ impl Utilisation {
     /// What admission will promise of a CPU: all but the share kept for best effort. Every promise is rounded up by less than one part, so as many
     /// parts more do no harm: half and 45 % are 95 %.
     pub const BOUND: Utilisation = Utilisation(
-        ((1u64 << 32) * (1_000_000 - BEST_EFFORT_RESERVE_PPM)).div_ceil(1_000_000) + MAX_PROMISES as u64,
+        ((1u64 << 32) * (1_000_000 - BEST_EFFORT_RESERVE_PPM)).div_ceil(1_000_000)
+            + MAX_PROMISES_PER_CPU as u64,
     );
 
     /// `time` in every `window`.

@@ -10,13 +10,13 @@ use crate::clock::VirtualClock;
 use crate::demand::Overheads;
 use crate::entity::{Entity, Entrance, Key, Link};
 use crate::miss::Misses;
-use crate::promise::{MAX_PROMISES, Promise};
+use crate::promise::Promise;
 use crate::queue::{Aggregates, Queue, Wanted};
 use crate::serve::Service;
 use crate::{
     Blocked, Context, CpuId, CpuTime, Decision, Effect, Evicted, EvictionReason, Exchanged, FOREVER,
-    LatencyClass, MAX_CONTEXTS_PER_CPU, Misplaced, Noted, Overrun, Payload, Policy, PolicyKind, QueueKind,
-    Replaced, Runnable, Snapshot, ThreadId, Ticket, Utilisation, Weight, WeightError,
+    LatencyClass, MAX_CONTEXTS_PER_CPU, MAX_PROMISES_PER_CPU, Misplaced, Noted, Overrun, Payload, Policy,
+    PolicyKind, QueueKind, Replaced, Runnable, Snapshot, ThreadId, Ticket, Utilisation, Weight, WeightError,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +63,10 @@ pub struct Cpu<T, P: Policy = PolicyKind> {
     pub(crate) leftover_ns: u64,
     /// Promised to contexts that are here.
     pub(crate) reserved: Utilisation,
-    /// At most `MAX_PROMISES`, allocated at the start; by band, highest first.
+    /// At most `MAX_PROMISES_PER_CPU`, allocated at the start; by band, highest first.
     pub(crate) promises: Vec<Promise>,
+    /// The one of them that left last, by its number, if it did not leave at once.
+    pub(crate) departed: Option<u64>,
     /// How often something was promised.
     pub(crate) admissions: u64,
     /// When there was last no budget to serve.
@@ -76,6 +78,8 @@ pub struct Cpu<T, P: Policy = PolicyKind> {
     pub(crate) noted: Noted,
     pub(crate) misses: Misses,
     pub(crate) service: Service,
+    /// Whose refill has come last, until somebody asks.
+    pub(crate) refilled: Option<ThreadId>,
     pub(crate) time: CpuTime,
     /// Threads that came from another CPU.
     migrations: u64,
@@ -103,7 +107,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             wanted: false,
             leftover_ns: 0,
             reserved: Utilisation::default(),
-            promises: Vec::with_capacity(MAX_PROMISES),
+            promises: Vec::with_capacity(MAX_PROMISES_PER_CPU),
+            departed: None,
             admissions: 0,
             relaxed_ns: now,
             overheads: Overheads::NONE,
@@ -111,6 +116,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             noted: Noted::NOTHING,
             misses: Misses::NONE,
             service: Service::default(),
+            refilled: None,
             time: CpuTime::default(),
             migrations: 0,
         }

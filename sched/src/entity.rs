@@ -327,6 +327,14 @@ macro_rules! in_hand {
                 self.0.context.take()
             }
 
+            /// Its context pays for what interrupts did for it while its thread did not run: so it may be queued without budget.
+            pub fn pay(&mut self, owed_ns: u64, now: u64) {
+                self.0.account.served_ns += owed_ns;
+                if let Some(context) = &mut self.0.context {
+                    context.pay(owed_ns, now);
+                }
+            }
+
             /// Its context.
             pub fn context(&self) -> Option<&Context> {
                 self.0.context.as_deref()

@@ -88,7 +88,7 @@ pub use miss::Missed;
 pub use params::*;
 pub use place::{Landscape, Placement, place};
 pub use policy::{Eevdf, Policy, PolicyKind, Wfq};
-pub use promise::{Heir, Survey, Verdict};
+pub use promise::{Heir, Held, Survey, Verdict};
 pub use topology::{CpuIds, Level, Topology, TopologyError};
 
 /// "No timer needed": the instant that never comes.

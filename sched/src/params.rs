@@ -52,8 +52,9 @@ pub const MAX_DEBT_PERIODS: u64 = 1024;
 pub const MAX_CRITICALITY: u8 = 7;
 /// The most contexts that one CPU admits; it bounds every loop over contexts.
 pub const MAX_CONTEXTS_PER_CPU: usize = 128;
-/// How many contexts that have gone a CPU remembers until what they used has come back; with more, two become one that counts for both.
-pub const MAX_LEAVING_PER_CPU: usize = 32;
+/// The most promises that one CPU keeps: to its contexts, and to those that have gone and whose time is not back. Who goes keeps its place until
+/// then, so there is always one for it, and no two promises have to become one.
+pub const MAX_PROMISES_PER_CPU: usize = MAX_CONTEXTS_PER_CPU + 32;
 /// How often one admission may look at all contexts of a CPU before it gives up.
 pub const MAX_EVALUATIONS: u32 = 512;
 /// How many contexts one admission looks at before it pauses (K-26): some 10,000 instructions.

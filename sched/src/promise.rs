@@ -6,6 +6,10 @@
 //! had a moment with no budget to serve, nobody is put off any more; so until then (a moment after its last use) the whole promise stays.
 //! A context that has not run leaves nothing.
 //!
+//! **Leaving keeps the place.** A promise that leaves stays one of the [`MAX_PROMISES_PER_CPU`], as it is: two that became one would hold more than
+//! both, and whoever made them could deny a CPU to others with next to nothing. Where no place is left, nobody is admitted until one has left
+//! ([`Reason::BusyLeaving`]). Whose quota pays for it is the caller's affair: [`Cpu::departed`] names what leaves, [`Cpu::held`] says what it holds.
+//!
 //! **Outside the lock.** `survey` copies the promises, `Survey::judge` tests them with a newcomer, and the verdict is good as long as nothing
 //! was promised meanwhile: what left only makes room.
 
@@ -15,12 +19,9 @@ use alloc::vec::Vec;
 use crate::cpu::Cpu;
 use crate::demand::{self, Demand, Effort, Overheads, Reason, Witness};
 use crate::{
-    AdmissionError, Context, CpuId, MAX_CONTEXTS_PER_CPU, MAX_LEAVING_PER_CPU, Noted, Payload, Policy,
-    Proposal, Refused, Spec, Utilisation,
+    AdmissionError, Context, CpuId, FOREVER, MAX_CONTEXTS_PER_CPU, MAX_PROMISES_PER_CPU, Noted, Payload,
+    Policy, Proposal, Refused, Spec, Utilisation,
 };
-
-/// As many as a CPU keeps promises to.
-pub(crate) const MAX_PROMISES: usize = MAX_CONTEXTS_PER_CPU + MAX_LEAVING_PER_CPU;
 
 /// One promise.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Promise {
     share: Utilisation,
     /// Of which line of contexts it is; 0: of none.
     lineage: u64,
+    /// No other promise of the CPU has this number.
+    number: u64,
     // Of those that leave:
     /// What counted when it went, and how much of that was for the machine.
     full_ns: u64,
@@ -57,6 +60,15 @@ impl Promise {
     }
 }
 
+/// What a promise that leaves holds of a CPU: so much in every period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What was used, or the whole budget as long as somebody may have been put off by it.
+    pub budget_ns: u64,
+    /// In every period of this length.
+    pub period_ns: u64,
+}
+
 /// Whose place a newcomer takes, of those that leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heir {
@@ -77,7 +89,9 @@ pub struct Survey {
     overheads: Overheads,
     contexts: usize,
     leaving: usize,
+    /// When the last of those that leave has left, and the first.
     until_ns: u64,
+    soonest_ns: u64,
     heirloom: Option<(usize, Demand)>,
     demands: Vec<Demand>,
 }
@@ -101,7 +115,7 @@ pub struct Verdict {
 
 impl Default for Survey {
     fn default() -> Survey {
-        Survey::of(Vec::with_capacity(MAX_PROMISES + 1))
+        Survey::of(Vec::with_capacity(MAX_PROMISES_PER_CPU + 1))
     }
 }
 
@@ -114,6 +128,7 @@ impl Survey {
             contexts: 0,
             leaving: 0,
             until_ns: 0,
+            soonest_ns: FOREVER,
             heirloom: None,
             demands,
         }
@@ -122,7 +137,7 @@ impl Survey {
     /// One of nothing, with room; `None` without memory.
     pub fn try_new() -> Option<Survey> {
         let mut demands = Vec::new();
-        demands.try_reserve_exact(MAX_PROMISES + 1).ok()?;
+        demands.try_reserve_exact(MAX_PROMISES_PER_CPU + 1).ok()?;
         Some(Survey::of(demands))
     }
 
@@ -149,6 +164,9 @@ impl Survey {
             }
             _ => None,
         };
+        if self.demands.len() == MAX_PROMISES_PER_CPU {
+            return Err(AdmissionError::Refused(self.no_place(demand.band)));
+        }
         let mut effort = Effort::new(pause, self.demands.len());
         self.insert(demand);
         self.judge_all(&demand, &mut effort)?;
@@ -193,6 +211,16 @@ impl Survey {
             beside: false,
             in_place: false,
             evaluations: effort.evaluations(),
+        }
+    }
+
+    /// All places are taken, some by promises that leave.
+    fn no_place(&self, band: u8) -> Witness {
+        Witness {
+            reason: Reason::BusyLeaving,
+            band,
+            until_ns: self.soonest_ns,
+            ..Witness::unfinished(self.cpu)
         }
     }
 
@@ -284,6 +312,31 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.promises.iter().any(|it| it.demand.leaving && it.lineage == lineage)
     }
 
+    /// The promise that left last, by its number, if the CPU holds it still: of [`Cpu::retire`], [`Cpu::unhost`] or [`Cpu::readmit_judged`],
+    /// where it is asked at once.
+    pub fn departed(&self) -> Option<u64> {
+        self.departed
+    }
+
+    /// What the promise that left under this number holds since [`Cpu::shed`]; nothing, when it has left or another context has its place.
+    pub fn held(&self, number: u64) -> Option<Held> {
+        let left = self.promises.iter().find(|it| it.number == number && it.demand.leaving)?;
+        Some(Held { budget_ns: left.demand.budget_ns - left.extra_ns, period_ns: left.demand.period_ns })
+    }
+
+    /// Whether an unbound context, if it went now, would leave something to be held.
+    pub fn would_leave(&mut self, context: &Context, now: u64) -> bool {
+        let now = now.max(self.at_ns);
+        self.shed(now);
+        let (held_ns, until_ns) = context.booked(now);
+        self.is_put_off(context) || held_ns > 0 && until_ns > now
+    }
+
+    /// Whether somebody may still wait because this context ran. The last one here put off nobody who is left.
+    fn is_put_off(&self, context: &Context) -> bool {
+        self.contexts > 1 && self.relaxed_ns < context.used_at_ns
+    }
+
     /// What the machine takes for itself; before anybody is admitted.
     pub fn set_overheads(&mut self, overheads: Overheads) {
         self.overheads = overheads;
@@ -297,7 +350,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         survey.overheads = self.overheads;
         survey.contexts = self.contexts;
         survey.leaving = self.leaving();
-        survey.until_ns = 0;
+        (survey.until_ns, survey.soonest_ns) = (0, FOREVER);
         survey.heirloom = None;
         survey.demands.clear();
         debug_assert!(survey.demands.capacity() > self.promises.len(), "a survey has room");
@@ -305,6 +358,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             survey.demands.push(promise.demand);
             if promise.demand.leaving {
                 survey.until_ns = survey.until_ns.max(promise.until_ns);
+                survey.soonest_ns = survey.soonest_ns.min(promise.until_ns);
                 let is_its = match heir {
                     Heir::OfNobody => false,
                     Heir::OfLine(lineage) => lineage != 0 && promise.lineage == lineage,
@@ -365,6 +419,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             demand,
             share: Utilisation::default(),
             lineage,
+            number: self.admissions,
             full_ns: 0,
             extra_ns: 0,
             held_ns: 0,
@@ -415,8 +470,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
         let now = now.max(self.at_ns);
         self.shed(now);
-        if !(verdict.beside || verdict.in_place || self.relaxed_ns >= context.used_at_ns) {
-            // Somebody whom it has put off may be put off once more.
+        let is_full = self.promises.len() == MAX_PROMISES_PER_CPU && self.would_leave(&context, now);
+        if is_full || !(verdict.beside || verdict.in_place || self.relaxed_ns >= context.used_at_ns) {
+            // What it used has no place of its own, or somebody whom it has put off may be put off once more.
             let (_, until_ns) = context.booked(now);
             let witness = Witness {
                 reason: Reason::BusyLeaving,
@@ -510,8 +566,11 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         left.until_ns = if held_ns > 0 { until_ns } else { now };
         left.used_at_ns = context.used_at_ns;
         left.demand.leaving = true;
-        if !left.has_left_at(self.relaxed_ns, now) {
-            self.keep_leaving(left);
+        let is_held = !left.has_left_at(self.relaxed_ns, now);
+        self.departed = is_held.then_some(left.number);
+        if is_held {
+            // In the place that it had.
+            self.put(left);
         }
     }
 
@@ -521,7 +580,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     /// Forgets those who left and have nothing here any more.
-    fn shed(&mut self, now: u64) {
+    pub fn shed(&mut self, now: u64) {
         let now = now.max(self.at_ns);
         // Otherwise only dispatches say so, and not whoever looks: a trace tells of what is promised, not of what is refused.
         if self.contexts == 0 {
@@ -533,36 +592,5 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         let relaxed_ns = self.relaxed_ns;
         // In one pass: thirty may go at once, and each would move all behind it, under the CPU's lock (K-26).
         self.promises.retain_mut(|it| !(it.demand.leaving && it.has_left_at(relaxed_ns, now)));
-    }
-
-    /// Remembers one that leaves; where there are too many, two become one that counts for both.
-    fn keep_leaving(&mut self, mut left: Promise) {
-        if self.leaving() == MAX_LEAVING_PER_CPU {
-            let alike = |it: &Promise| {
-                let (a, b) = (&it.demand, &left.demand);
-                a.leaving && (a.band, a.period_ns, a.deadline_ns) == (b.band, b.period_ns, b.deadline_ns)
-            };
-            // Otherwise the one with the least in it.
-            let mut least = None;
-            for (at, it) in self.promises.iter().enumerate().filter(|(_, it)| it.demand.leaving) {
-                if least.is_none_or(|(_, budget_ns)| it.demand.budget_ns < budget_ns) {
-                    least = Some((at, it.demand.budget_ns));
-                }
-            }
-            let at = self.promises.iter().position(alike).or(least.map(|(at, _)| at));
-            let Some(at) = at else { return };
-            let other = self.promises.remove(at);
-            left.demand.budget_ns += other.demand.budget_ns;
-            left.demand.period_ns = left.demand.period_ns.min(other.demand.period_ns);
-            left.demand.deadline_ns = left.demand.deadline_ns.min(other.demand.deadline_ns);
-            left.demand.band = left.demand.band.max(other.demand.band);
-            left.full_ns += other.full_ns;
-            left.extra_ns += other.extra_ns;
-            left.held_ns += other.held_ns;
-            left.until_ns = left.until_ns.max(other.until_ns);
-            left.used_at_ns = left.used_at_ns.max(other.used_at_ns);
-            left.lineage = 0;
-        }
-        self.put(left);
     }
 }

@@ -3,12 +3,14 @@
 //! A timer that a thread has set fires while somebody else runs. That time is the thread's: it *owes* it, and pays, out of its budget or its
 //! virtual time, when it next leaves a CPU ([`Cpu::pay`]). So a storm of timers uses up what its maker has, and ends there.
 //!
+//! A refill is such a timer, too: the interrupt that comes for it is its thread's ([`Cpu::take_refilled`]), whether that runs at once or not.
+//!
 //! Paying later does not help who runs now. A thread that runs on a promise loses at most a small part of its time to others, by a bucket that
 //! leaks: what fires beyond that waits until the bucket has room, or until the CPU has time that is promised to nobody. With nobody's promise
 //! at stake there is no limit, so sleeps are as exact as the timer is.
 
 use crate::cpu::{Cpu, Running, Tier};
-use crate::{Payload, Policy, SERVICE_BURST_NS, SERVICE_DIVISOR};
+use crate::{Payload, Policy, SERVICE_BURST_NS, SERVICE_DIVISOR, ThreadId};
 
 /// What interrupts did for threads.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +46,18 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     pub fn current_urgency(&self) -> Option<u64> {
         let Running { thread, tier: Tier::Guaranteed, .. } = self.running.as_ref()? else { return None };
         Some(thread.key.tag as u64)
+    }
+
+    /// Whether a timer interrupt at `now` comes for somebody's refill: not for the thread that runs, whose turn may last.
+    #[inline]
+    pub fn is_refill_due(&self, now: u64) -> bool {
+        self.anybody_is_dry() && self.next_release_ns() <= now
+    }
+
+    /// Whose refill has come since this was asked last, of several the last one: whom an interrupt has served that came for it.
+    #[inline]
+    pub fn take_refilled(&mut self) -> Option<ThreadId> {
+        self.refilled.take()
     }
 
     /// How long an interrupt at `now` may work for others than the running thread: [`u64::MAX`] unless that runs on a promise.

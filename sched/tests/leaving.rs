@@ -173,24 +173,141 @@ fn s_13_somebody_who_was_put_off_is_not_put_off_again() {
     assert!(cpu.admit(propose(3, urgent), 85 * MS).is_ok());
 }
 
-/// S-13: more that leave than a CPU remembers are one for two: never less than they hold, and gone when all of it is back.
+/// Admits a context of `spec`, has it run for `used_ns` and retires it; the number of its promise, if that is held.
+fn come_and_go(cpu: &mut Cpu<u32>, id: u64, spec: Spec, used_ns: u64, now: &mut u64) -> Option<u64> {
+    start(cpu, id, spec, *now);
+    assert_eq!(cpu.dispatch(*now).run, Some(ThreadId(id)));
+    *now += used_ns;
+    let mut gone = cpu.block(*now).unwrap();
+    assert!(cpu.retire(gone.unbind().unwrap(), *now).is_ok());
+    let departed = cpu.departed();
+    let _ = cpu.dispatch(*now);
+    assert_eq!(cpu.check(), Ok(()));
+    departed
+}
+
+/// S-13, K-29: as many may leave as a CPU has places, each for itself; who comes then is told when the first will have left.
 #[test]
-fn s_13_leaving_is_bounded() {
+fn s_13_who_leaves_keeps_its_place_and_no_more() {
     let mut cpu = cpu();
     let mut now = 0;
-    for id in 1..=200 {
-        let spec = Spec::new(MIN_BUDGET_NS * 2, (1 + id % 50) * 100 * MS);
-        start(&mut cpu, id, spec, now);
-        let _ = cpu.dispatch(now);
-        now += MIN_BUDGET_NS;
-        let mut gone = cpu.block(now).unwrap();
-        assert!(cpu.retire(gone.unbind().unwrap(), now).is_ok());
-        let _ = cpu.dispatch(now);
-        assert!(cpu.leaving() <= MAX_LEAVING_PER_CPU);
-        assert_eq!(cpu.check(), Ok(()));
+    let specs = (1..=MAX_PROMISES_PER_CPU as u64).map(|id| Spec::new(MIN_BUDGET_NS * 2, (100 + id) * MS));
+    let mut share_ppm = 0.0;
+    for (id, spec) in (1..).zip(specs) {
+        assert!(come_and_go(&mut cpu, id, spec, MIN_BUDGET_NS, &mut now).is_some());
+        share_ppm += MIN_BUDGET_NS as f64 * 1e6 / spec.period_ns as f64;
     }
-    assert_eq!(cpu.leaving(), MAX_LEAVING_PER_CPU);
-    assert!(cpu.taken(now + 6_000 * MS) == Utilisation::default() && cpu.leaving() == 0);
+    assert_eq!((cpu.contexts(), cpu.leaving()), (0, MAX_PROMISES_PER_CPU));
+    let taken_ppm = cpu.taken(now).ppm() as f64;
+    assert!(taken_ppm <= share_ppm + 1.0, "{taken_ppm} ppm are taken, {share_ppm} were used");
+    // There is time enough, and no place: the first one's is back a period after it began.
+    let tiny = Spec::new(MIN_BUDGET_NS, 1_000 * MS);
+    assert_eq!(reason(cpu.admit(propose(1_000, tiny), now)), (Reason::BusyLeaving, 101 * MS));
+    let made = cpu.admit(propose(1_000, tiny), 101 * MS).unwrap();
+    assert_eq!((cpu.contexts(), cpu.leaving()), (1, MAX_PROMISES_PER_CPU - 1));
+    assert!(cpu.retire(made, 101 * MS).is_ok());
+    assert_eq!(cpu.departed(), None, "it used nothing");
+    assert_eq!((cpu.taken(SECOND), cpu.leaving()), (Utilisation::default(), 0));
+}
+
+/// S-13: another specification needs a place for what was used under the old one.
+#[test]
+fn s_13_a_change_needs_a_place_for_what_was_used() {
+    let mut cpu = cpu();
+    let mut now = 0;
+    for id in 1..MAX_PROMISES_PER_CPU as u64 {
+        come_and_go(&mut cpu, id, Spec::new(MIN_BUDGET_NS * 2, 900 * MS), MIN_BUDGET_NS, &mut now);
+    }
+    start(&mut cpu, 500, Spec::new(MS, 800 * MS), now);
+    let unused = cpu.take_context(&cpu.find(ThreadId(500)), now).unwrap().context;
+    let unused = cpu.readmit(unused, Spec::new(MS, 700 * MS), now).expect("nothing was used");
+    assert!(!cpu.would_leave(&unused, now) && cpu.departed().is_none());
+    assert!(cpu.retire(unused, now).is_ok());
+    start(&mut cpu, 501, Spec::new(MS, 800 * MS), now);
+    let _ = cpu.dispatch(now);
+    now += MS / 2;
+    let used = cpu.take_context(&cpu.find(ThreadId(501)), now).unwrap().context;
+    assert!(cpu.would_leave(&used, now));
+    let (why, used) = cpu.readmit(used, Spec::new(MS, 700 * MS), now).unwrap_err();
+    assert!(matches!(why, AdmissionError::Refused(Witness { reason: Reason::BusyLeaving, .. })), "{why}");
+    assert_eq!(cpu.check(), Ok(()));
+    let used = cpu.readmit(used, Spec::new(MS, 700 * MS), 900 * MS).expect("the first has left");
+    assert!(cpu.retire(used, 900 * MS).is_ok());
+}
+
+/// One that has gone, as the test remembers it.
+struct Gone {
+    session: usize,
+    number: u64,
+    share: f64,
+    whole: f64,
+    until_ns: u64,
+}
+
+/// S-13, K-29: contexts of unlike periods come, run and go, those of three sessions among each other. What a CPU holds for all of them, and what it
+/// holds for those of each session, is never more than what they used and do not have back, and never less.
+#[test]
+fn k_29_what_leaving_denies_is_what_was_used() {
+    let mut refused = 0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let mut cpu = cpu();
+        let (mut now, mut gone) = (0, Vec::<Gone>::new());
+        for id in 1..400 {
+            let period_ns = random.range(1, 60_000) * MS / random.range(1, 60);
+            let budget_ns = random.range(MIN_BUDGET_NS, (period_ns / 20).clamp(MIN_BUDGET_NS, 20 * MS));
+            let period_ns = period_ns.max(20 * budget_ns);
+            let spec = Spec::new(budget_ns, period_ns);
+            let share = |used_ns: u64| used_ns as f64 / period_ns as f64;
+            match cpu.admit(propose(id, spec), now) {
+                Err(why) => {
+                    assert_eq!(reason(Err(why)).0, Reason::BusyLeaving);
+                    refused += 1;
+                    now += random.range(1, 2_000) * MS;
+                }
+                Ok(context) => {
+                    let mut thread = Runnable::new(ThreadId(id), 0);
+                    assert!(matches!(thread.bind(context), Ok(None)));
+                    let _ = cpu.enqueue(thread, now).unwrap();
+                    let _ = cpu.dispatch(now);
+                    let used_ns = random.range(0, budget_ns);
+                    let until_ns = now + period_ns;
+                    now += used_ns;
+                    let mut left = cpu.block(now).unwrap();
+                    assert!(cpu.retire(left.unbind().unwrap(), now).is_ok());
+                    let departed = cpu.departed();
+                    let _ = cpu.dispatch(now);
+                    assert_eq!(departed.is_some(), used_ns > 0);
+                    if let Some(number) = departed {
+                        let (session, whole) = (random.range(0, 2) as usize, share(budget_ns));
+                        gone.push(Gone { session, number, share: share(used_ns), whole, until_ns });
+                    }
+                    now += random.range(0, 3) * MS;
+                }
+            }
+            cpu.shed(now);
+            gone.retain(|it| it.until_ns > now);
+            assert_eq!(cpu.leaving(), gone.len(), "each for itself, until its time is back");
+            let (mut of_session, mut used) = ([0.0; 3], [0.0; 3]);
+            for it in &gone {
+                let held = cpu.held(it.number).expect("its time is not back");
+                of_session[it.session] += held.budget_ns as f64 / held.period_ns as f64;
+                used[it.session] += it.share;
+                assert!(held.budget_ns as f64 / held.period_ns as f64 <= it.whole);
+            }
+            // To the rounding of shares.
+            for (held, used) in of_session.iter().zip(used) {
+                assert!((held - used).abs() < 1e-9, "seed {seed}: {held} is held, {used} was used");
+            }
+            let taken = cpu.taken(now).ppm() as f64 / 1e6;
+            assert!((taken - used.iter().sum::<f64>()).abs() < 1e-5, "seed {seed}: {taken} is taken");
+            assert_eq!(cpu.check(), Ok(()));
+        }
+        now += 61 * SECOND;
+        assert_eq!((cpu.taken(now), cpu.leaving()), (Utilisation::default(), 0), "all is back in a minute");
+        assert!(gone.iter().all(|it| cpu.held(it.number).is_none()));
+    }
+    assert!(refused > 0, "nobody was ever refused a place");
 }
 
 /// S-14: what was judged before something else was promised is not promised; what left meanwhile does not matter.
@@ -264,25 +381,4 @@ fn s_13_a_change_does_not_put_anybody_off_again() {
     assert!(!cpu.dispatch(85 * MS).noted.has(Noted::LATE));
     let context = cpu.readmit(context, urgent, 85 * MS).unwrap();
     assert!(cpu.retire(context, 85 * MS).is_ok());
-}
-
-/// S-13: of two that become one for lack of places, what the later one used is held until that is back.
-#[test]
-fn s_13_one_for_two_leaves_with_the_later_one() {
-    let mut cpu = cpu();
-    let period_ns = 100 * MS;
-    let mut now = 0;
-    for id in 0..=MAX_LEAVING_PER_CPU as u64 {
-        start(&mut cpu, id + 1, Spec::new(MIN_BUDGET_NS, period_ns), now);
-        let _ = cpu.dispatch(now);
-        now += MIN_BUDGET_NS;
-        let mut gone = cpu.block(now).unwrap();
-        assert!(cpu.retire(gone.unbind().unwrap(), now).is_ok());
-        let _ = cpu.dispatch(now);
-    }
-    assert_eq!(cpu.leaving(), MAX_LEAVING_PER_CPU);
-    let last_ns = now - MIN_BUDGET_NS + period_ns;
-    assert!(cpu.taken(last_ns - 1) > Utilisation::default(), "the last one's time is not back");
-    assert_eq!(cpu.leaving(), 1);
-    assert_eq!(cpu.taken(last_ns), Utilisation::default());
 }

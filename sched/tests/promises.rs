@@ -204,6 +204,74 @@ fn s_16_the_served_thread_pays() {
     assert_eq!(cpu.time().interrupt_owned_ns, cpu.time().interrupt_ns);
 }
 
+/// S-16: an interrupt that comes for a refill is known before it begins, and names whom it has served: throttled or demoted, whether it runs at once or not.
+#[test]
+fn s_16_a_refill_names_whom_its_interrupt_serves() {
+    let mut cpu = core();
+    let neighbour = promised(&mut cpu, 1, Spec::new(50 * MS, 100 * MS), 0);
+    let soon = promised(&mut cpu, 2, Spec::new(MS, 10 * MS), 0);
+    for thread in [neighbour, soon] {
+        let _ = cpu.enqueue(thread, 0).unwrap();
+    }
+    assert!(!cpu.is_refill_due(10 * MS), "nobody is dry yet");
+    assert_eq!(cpu.dispatch(0).run, Some(ThreadId(2)));
+    assert_eq!(cpu.dispatch(MS).run, Some(ThreadId(1)), "the first is throttled");
+    assert_eq!((cpu.is_refill_due(10 * MS - 1), cpu.is_refill_due(10 * MS)), (false, true));
+    assert_eq!(cpu.timer(10 * MS), Effect::Dispatch);
+    assert_eq!(cpu.take_refilled(), Some(ThreadId(2)));
+    assert_eq!(cpu.take_refilled(), None, "told once");
+    assert!(!cpu.is_refill_due(10 * MS), "it has come");
+    assert_eq!(cpu.dispatch(10 * MS).run, Some(ThreadId(2)));
+
+    // One that is demoted waits among the others, or runs: then the refill changes nothing that anybody else would have to be interrupted for.
+    for is_running in [false, true] {
+        let mut cpu = core();
+        let spec = Spec { overrun: Overrun::Demote, ..Spec::new(MS, 100 * MS) };
+        let demoted = promised(&mut cpu, 1, spec, 0);
+        for thread in [demoted, Runnable::new(ThreadId(2), 2)] {
+            let _ = cpu.enqueue(thread, 0).unwrap();
+        }
+        let wanted = Some(ThreadId(if is_running { 1 } else { 2 }));
+        let mut now = MS;
+        assert_eq!(cpu.dispatch(0).run, Some(ThreadId(1)));
+        let mut run = cpu.dispatch(now).run;
+        while run != wanted {
+            now += SLICE_NS;
+            run = cpu.dispatch(now).run;
+        }
+        assert!(now < 90 * MS && cpu.is_refill_due(100 * MS));
+        let _ = cpu.timer(100 * MS);
+        assert_eq!(cpu.take_refilled(), (!is_running).then_some(ThreadId(1)));
+        assert_eq!(cpu.check(), Ok(()));
+    }
+}
+
+/// S-16: what interrupts did for a context while its thread did not run it pays before it is queued: without budget nobody is interrupted for it.
+#[test]
+fn s_16_a_context_pays_before_it_preempts() {
+    let mut cpu = core();
+    let neighbour = promised(&mut cpu, 1, Spec::new(50 * MS, 100 * MS), 0);
+    let _ = cpu.enqueue(neighbour, 0).unwrap();
+    assert_eq!(cpu.dispatch(0).run, Some(ThreadId(1)));
+    let mut urgent = promised(&mut cpu, 2, banded(MS, 20 * MS, 7), 0);
+    urgent.pay(MS / 4, MS);
+    assert_eq!(cpu.enqueue(urgent, MS).unwrap(), Effect::Dispatch, "some is left");
+    assert_eq!(cpu.dispatch(MS).run, Some(ThreadId(2)));
+    assert_eq!(cpu.current_context().map(|context| context.ledger().available_ns(MS)), Some(3 * MS / 4));
+    let mut urgent = cpu.block(MS).unwrap();
+    assert_eq!(cpu.dispatch(MS).run, Some(ThreadId(1)));
+    urgent.pay(MS, MS);
+    let served_ns = urgent.snapshot().served_ns;
+    assert_eq!(
+        (served_ns, urgent.context().map(|it| it.info(MS).consumed_ns)),
+        (5 * MS / 4, Some(5 * MS / 4))
+    );
+    let effect = cpu.enqueue(urgent.wake().unwrap(), MS).unwrap();
+    assert!(matches!(effect, Effect::Rearm { .. }), "throttled: {effect:?}");
+    assert_eq!(cpu.dispatch(2 * MS).run, Some(ThreadId(1)));
+    assert_eq!(cpu.check(), Ok(()));
+}
+
 /// S-16: a storm of sleeps by a thread of the highest band, whose interrupts cost as much as it does itself, beside a neighbour with half of the
 /// CPU. It runs out of budget, and the neighbour has all that it was promised.
 #[test]

@@ -9,7 +9,8 @@
 //!
 //! A ticket is the record's place in the one order of all CPUs. A writer takes it while it holds the locks of the queues
 //! that the event is about, so that the order of tickets is the order in which each queue saw its events.
-//! A full buffer takes no more, but the tickets go on: they show how many events are missing, and from where on.
+//! In a full buffer an event is written over the oldest one, or, where the first ones are kept, not at all. The tickets go on in any case: they show how
+//! many events are missing, and where.
 
 use crate::Event;
 
@@ -60,6 +61,8 @@ pub struct Header {
     pub policy: u8,
     /// The kernel panicked.
     pub panicked: bool,
+    /// The last events of each CPU are kept, and not the first ones.
+    pub keeps_last: bool,
     /// Events that a buffer holds.
     pub capacity: u32,
     /// Threads in the table.
@@ -81,8 +84,8 @@ pub struct CpuPart {
     pub events: u32,
     /// Events that were not.
     pub lost: u64,
-    /// The ticket of the first of those; `u64::MAX` if there is none.
-    pub lost_from: u64,
+    /// The ticket of the first of those, or of the last one if the last events are kept; `u64::MAX` if there is none.
+    pub lost_at: u64,
 }
 
 /// One thread.
@@ -125,6 +128,7 @@ impl Header {
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let flags = u32::from(self.cpus) | u32::from(self.policy) << 16 | u32::from(self.panicked) << 24;
+        let flags = flags | u32::from(self.keeps_last) << 25;
         let start = Pen::NEW.put(&MAGIC).word(VERSION).word(flags);
         start.word(self.capacity).word(self.threads).long(self.end_ns).long(self.tickets).long(0).bytes
     }
@@ -136,7 +140,7 @@ impl CpuPart {
     pub fn encode(&self) -> [u8; CPU_BYTES] {
         let [thread, idle, interrupt] = self.time.unwrap_or([0; 3]);
         let start = Pen::NEW.word(u32::from(self.time.is_some())).word(self.events).long(self.started_ns);
-        start.long(thread).long(idle).long(interrupt).long(self.lost).long(self.lost_from).bytes
+        start.long(thread).long(idle).long(interrupt).long(self.lost).long(self.lost_at).bytes
     }
 }
 

@@ -186,12 +186,13 @@ fn header(eye: &mut Eye<'_>) -> Result<Header, DumpError> {
         cpus: flags as u16,
         policy: (flags >> 16) as u8,
         panicked: flags >> 24 & 1 == 1,
+        keeps_last: flags >> 25 & 1 == 1,
         capacity: eye.word(),
         threads: eye.word(),
         end_ns: eye.long(),
         tickets: eye.long(),
     };
-    limit("reserved words", eye.long() | u64::from(flags >> 25), 0)?;
+    limit("reserved words", eye.long() | u64::from(flags >> 26), 0)?;
     limit("number of CPUs", u64::from(header.cpus).wrapping_sub(1), CPUS_MAX as u64 - 1)?;
     limit("policy", u64::from(header.policy), 1)?;
     limit("capacity", u64::from(header.capacity), EVENTS_MAX as u64)?;
@@ -206,9 +207,9 @@ fn cpu_part(eye: &mut Eye<'_>, capacity: u32) -> Result<CpuPart, DumpError> {
     let time = [eye.long(), eye.long(), eye.long()];
     let time = (has_time == 1).then_some(time);
     limit("number of events", u64::from(events), u64::from(capacity))?;
-    let part = CpuPart { started_ns, time, events, lost: eye.long(), lost_from: eye.long() };
-    if (part.lost == 0) != (part.lost_from == u64::MAX) {
-        return Err(DumpError::OutOfRange { what: "first lost event", value: part.lost_from });
+    let part = CpuPart { started_ns, time, events, lost: eye.long(), lost_at: eye.long() };
+    if (part.lost == 0) != (part.lost_at == u64::MAX) {
+        return Err(DumpError::OutOfRange { what: "place of the lost events", value: part.lost_at });
     }
     Ok(part)
 }
@@ -287,7 +288,9 @@ impl Dump {
                 {
                     return Err(DumpError::NoSuchCpu { index, cpu });
                 }
-                if before.is_some_and(|before| ticket <= before) || ticket >= cpu.lost_from {
+                let is_lost = cpu.lost > 0
+                    && if self.header.keeps_last { ticket <= cpu.lost_at } else { ticket >= cpu.lost_at };
+                if before.is_some_and(|before| ticket <= before) || is_lost {
                     return Err(DumpError::Ticket { ticket });
                 }
                 before = Some(ticket);
@@ -302,18 +305,26 @@ impl Dump {
         if accounted != self.header.tickets {
             return Err(DumpError::Count { wanted: self.header.tickets, found: accounted });
         }
-        // Up to the first loss every ticket is here.
-        let whole = self.whole();
-        match (0..).zip(&self.records[..whole]).find(|(at, record)| record.ticket != *at) {
+        // Of what is whole, every ticket is here.
+        let first = self.first_whole();
+        match (first..).zip(self.whole()).find(|(at, record)| record.ticket != *at) {
             Some((at, _)) => Err(DumpError::Count { wanted: at, found: at }),
             None => Ok(()),
         }
     }
 
-    /// The ticket of the first event that was lost, on any CPU.
+    /// The ticket of the first event that was lost, on any CPU; nothing if the last ones are kept.
     #[must_use]
     pub fn lost_from(&self) -> Option<u64> {
-        self.cpus.iter().map(|cpu| cpu.lost_from).min().filter(|ticket| *ticket != u64::MAX)
+        let first = self.cpus.iter().map(|cpu| cpu.lost_at).min();
+        first.filter(|ticket| *ticket != u64::MAX && !self.header.keeps_last)
+    }
+
+    /// The ticket from which on no event was written over by a later one, on any CPU: 0, if there is the beginning.
+    #[must_use]
+    pub fn first_whole(&self) -> u64 {
+        let over = self.cpus.iter().filter(|cpu| cpu.lost > 0 && self.header.keeps_last);
+        over.map(|cpu| cpu.lost_at + 1).max().unwrap_or(0)
     }
 
     /// Events that were lost, on all CPUs.
@@ -322,13 +333,11 @@ impl Dump {
         self.cpus.iter().fold(0, |sum, cpu| sum.saturating_add(cpu.lost))
     }
 
-    /// How many of the records come before the first loss: what can be drawn and replayed.
+    /// The records between which none is missing: those before the first loss, or those after the last one. What can be drawn.
     #[must_use]
-    pub fn whole(&self) -> usize {
-        match self.lost_from() {
-            None => self.records.len(),
-            Some(first) => self.records.partition_point(|record| record.ticket < first),
-        }
+    pub fn whole(&self) -> &[Record] {
+        let place = |ticket: u64| self.records.partition_point(|record| record.ticket < ticket);
+        &self.records[place(self.first_whole())..self.lost_from().map_or(self.records.len(), place)]
     }
 
     /// The name of a thread: of its process, and its own number.
@@ -338,7 +347,7 @@ impl Dump {
         known.map_or_else(|| format!("thread {}", show_id(id)), Thread::title)
     }
 
-    /// What happened before the first loss, for pictures and rules. Times are those that were recorded, except that none is earlier than
+    /// What happened before the first loss, or after the last one, for pictures and rules. Times are those that were recorded, except that none is earlier than
     /// the one before it: a CPU that read its clock and then waited for a lock comes when it had the lock.
     #[must_use]
     pub fn trace(&self, title: &str) -> Trace {
@@ -349,7 +358,7 @@ impl Dump {
             infos.insert(id, ThreadInfo { id, name, ..ThreadInfo::default() });
         }
         let mut now_ns = 0;
-        for record in &self.records[..self.whole()] {
+        for record in self.whole() {
             let Event { time_ns, cpu, kind } = record.event;
             now_ns = time_ns.max(now_ns);
             if let Some(id) = kind.thread() {
@@ -367,7 +376,7 @@ impl Dump {
             }
         }
         trace.threads = infos.into_values().collect();
-        trace.end_ns = if self.lost() == 0 { self.header.end_ns.max(now_ns) } else { now_ns };
+        trace.end_ns = if self.lost_from().is_none() { self.header.end_ns.max(now_ns) } else { now_ns };
         trace
     }
 
@@ -434,12 +443,13 @@ mod tests {
             event: Event { time_ns, cpu, kind },
         });
         let part =
-            |events| CpuPart { started_ns: 3, time: Some([1, 2, 0]), events, lost: 0, lost_from: u64::MAX };
+            |events| CpuPart { started_ns: 3, time: Some([1, 2, 0]), events, lost: 0, lost_at: u64::MAX };
         Dump {
             header: Header {
                 cpus: 2,
                 policy: 0,
                 panicked: false,
+                keeps_last: false,
                 capacity: 64,
                 threads: 1,
                 end_ns: 20,
@@ -502,7 +512,7 @@ mod tests {
         assert_eq!(spoil(&|dump| dump.records[6].ticket = 7), DumpError::Count { wanted: 6, found: 6 });
         let policy = DumpError::OutOfRange { what: "policy", value: 9 };
         assert_eq!(spoil(&|dump| dump.header.policy = 9), policy);
-        let lost = DumpError::OutOfRange { what: "first lost event", value: u64::MAX };
+        let lost = DumpError::OutOfRange { what: "place of the lost events", value: u64::MAX };
         assert_eq!(spoil(&|dump| dump.cpus[0].lost = 1), lost);
     }
 
@@ -522,10 +532,37 @@ mod tests {
         let mut dump = sample();
         // CPU 1 had no room for ticket 3; CPU 0 went on.
         dump.records.remove(3);
-        dump.cpus[1] = CpuPart { lost: 1, lost_from: 3, events: 0, ..dump.cpus[1] };
+        dump.cpus[1] = CpuPart { lost: 1, lost_at: 3, events: 0, ..dump.cpus[1] };
         let read = Dump::parse(&dump.encode());
         assert_eq!(read.as_ref(), Ok(&dump));
-        assert_eq!((dump.whole(), dump.lost(), dump.lost_from()), (3, 1, Some(3)));
+        assert_eq!((dump.whole().len(), dump.lost(), dump.lost_from()), (3, 1, Some(3)));
         assert_eq!(dump.trace("t").events.len(), 3);
+    }
+    #[test]
+    fn k_27_what_was_written_over_is_not_drawn() {
+        let mut dump = sample();
+        dump.header.keeps_last = true;
+        assert_eq!(
+            (Dump::parse(&dump.encode()).as_ref(), dump.whole().len()),
+            (Ok(&dump), 7),
+            "nothing is lost"
+        );
+        // CPU 0 has written over its first two events; CPU 1 has all of its one.
+        dump.records.drain(..2);
+        dump.cpus[0] = CpuPart { lost: 2, lost_at: 1, events: 4, ..dump.cpus[0] };
+        assert_eq!(Dump::parse(&dump.encode()).as_ref(), Ok(&dump));
+        assert_eq!((dump.first_whole(), dump.whole().len(), dump.lost_from()), (2, 5, None));
+        let trace = dump.trace("t");
+        assert_eq!((trace.events.len(), trace.end_ns), (4, 20), "drawn to the end");
+        assert_eq!(trace.check(), Ok(()));
+        // An event that should be gone, one that is missing after the last loss, and one that the other CPU has lost since.
+        let spoil = |change: &dyn Fn(&mut Dump)| {
+            let mut spoilt = dump.clone();
+            change(&mut spoilt);
+            Dump::parse(&spoilt.encode()).expect_err("spoilt")
+        };
+        assert_eq!(spoil(&|dump| dump.cpus[0].lost_at = 2), DumpError::Ticket { ticket: 2 });
+        assert_eq!(spoil(&|dump| dump.cpus[0].lost_at = 0), DumpError::Count { wanted: 1, found: 1 });
+        assert_eq!(spoil(&|dump| dump.cpus[0].lost = 3), DumpError::Count { wanted: 7, found: 8 });
     }
 }

@@ -213,7 +213,7 @@ pub enum Kind {
         cpus: u32,
     },
     /// The thread, which does not exist yet, will begin with a debt of `high << 32 | low` nanoseconds; or it runs on the event's CPU, is about to
-    /// leave it, and pays that much for what interrupts did on its behalf.
+    /// leave it, and pays that much for what interrupts did on its behalf; or it waits, is about to be queued, and its context pays.
     Debt {
         /// The upper 16 bits.
         high: u16,

@@ -4,6 +4,7 @@
 //! So an operation can make sure of its slot, then do what it does, and then publish the result.
 
 use alloc::vec::Vec;
+use core::alloc::Layout;
 
 use abi::CapId;
 
@@ -182,14 +183,27 @@ impl<O> CapTable<O> {
         self.slots.capacity()
     }
 
+    /// If the next [`CapTable::reserve`] needs memory: the slots that there will be memory for, instead of [`CapTable::capacity`].
+    #[inline]
+    pub fn growth(&self) -> Option<usize> {
+        let slots = self.slots.len();
+        let is_full = self.free == NONE && slots == self.slots.capacity();
+        (is_full && self.in_use < self.limit && slots < SLOTS_MAX)
+            .then(|| slots + slots.max(SLOTS_FIRST).min(SLOTS_MAX - slots))
+    }
+
+    /// The memory of so many slots; nothing for none.
+    pub fn layout(slots: usize) -> Option<Layout> {
+        Layout::array::<Slot<O>>(slots).ok().filter(|layout| layout.size() > 0)
+    }
+
     fn grow(&mut self) -> Result<u32, Full> {
         let index = self.slots.len();
         if index == SLOTS_MAX {
             return Err(Full);
         }
-        if index == self.slots.capacity() {
-            let more = index.max(SLOTS_FIRST).min(SLOTS_MAX - index);
-            self.slots.try_reserve_exact(more).map_err(|_| Full)?;
+        if let Some(slots) = self.growth() {
+            self.slots.try_reserve_exact(slots - index).map_err(|_| Full)?;
         }
         self.slots.push(Slot { link: TAKEN, generation: 1, object: None });
         Ok(index as u32)

@@ -198,6 +198,13 @@ impl Life {
         self.0 >> (GENERATION_SHIFT - 1) == (generation as u64) << 1 | 1
     }
 
+    /// Does it fetch what is promised to the thread of this generation? Not another one, and not one that is to end: that must not have to wait for
+    /// budget, and who killed it may have looked already for what it has.
+    #[inline(always)]
+    pub const fn fetches(self, generation: u32) -> bool {
+        self.names(generation) && !self.is_ending()
+    }
+
     /// It is to end.
     #[inline(always)]
     pub const fn is_ending(self) -> bool {

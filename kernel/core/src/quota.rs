@@ -149,6 +149,38 @@ fn release_until<M: Member>(member: &M, end: Option<&M>, kind: Kind, amount: u64
     }
 }
 
+/// A share of a quota on its way to another size: as large as the larger of the two, until it is known whether the change comes about.
+#[must_use = "it is as large as the larger one until it is settled"]
+#[derive(Debug)]
+pub struct Growth {
+    kind: Kind,
+    before: u64,
+    wanted: u64,
+}
+
+impl Growth {
+    /// Of a share of `before` that `member` has, to `wanted`: what is more is taken now.
+    pub fn begin<M: Member>(member: &M, kind: Kind, before: u64, wanted: u64) -> Result<Growth, &M> {
+        take(member, kind, wanted.saturating_sub(before))?;
+        Ok(Growth { kind, before, wanted })
+    }
+
+    /// The change came about, or was refused, and all is as before: what was taken for the other case is given back. How large the share is now.
+    pub fn settle<M: Member>(self, member: &M, is_changed: bool) -> u64 {
+        let now = if is_changed { self.wanted } else { self.before };
+        release(member, self.kind, self.before.max(self.wanted) - now);
+        core::mem::forget(self);
+        now
+    }
+}
+
+impl Drop for Growth {
+    fn drop(&mut self) {
+        // What was taken would stay taken for good.
+        debug_assert!(false, "a change that began is settled: {self:?}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +254,40 @@ mod tests {
         assert!(take(&one, Kind::Contexts, 4).is_ok());
         // Its neighbours still find some.
         assert!(take(&inside(&machine, true), Kind::Contexts, 1).is_ok());
+    }
+
+    /// K-29: a change counts as it came out, and a refused one is as if nobody had asked.
+    #[test]
+    fn k_29_a_refused_change_keeps_nothing_of_what_it_asked_for() {
+        let machine = machine();
+        let one = inside(&machine, true);
+        assert!(take(&one, Kind::Bandwidth, 100).is_ok());
+        let used = || [&machine, &one].map(|s| s.account.used(Kind::Bandwidth));
+        for wanted in [400, 100, 30] {
+            let growth = Growth::begin(&one, Kind::Bandwidth, 100, wanted).ok().unwrap();
+            assert_eq!(used(), [wanted.max(100); 2], "the larger of the two while nobody knows");
+            assert_eq!((growth.settle(&one, false), used()), (100, [100; 2]), "to {wanted}, refused");
+        }
+        let mut share = 100;
+        for wanted in [400, 400, 30] {
+            let growth = Growth::begin(&one, Kind::Bandwidth, share, wanted).ok().unwrap();
+            share = growth.settle(&one, true);
+            assert_eq!((share, used()), (wanted, [wanted; 2]));
+        }
+        // More than there is: nothing has begun.
+        assert!(Growth::begin(&one, Kind::Bandwidth, share, u64::MAX).is_err());
+        assert_eq!(used(), [30; 2]);
+    }
+
+    /// K-29: nobody forgets what came of a change.
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic = "a change that began is settled"]
+    fn k_29_a_change_that_nobody_settles() {
+        let one = machine();
+        if let Err(refused) = Growth::begin(&one, Kind::Bandwidth, 100, 400) {
+            assert!(core::ptr::eq(refused, &one));
+        }
     }
 
     #[test]

@@ -98,6 +98,11 @@ impl HeldRanks {
         HeldRanks { bits: 0 }
     }
 
+    /// From the word that lies in the memory of a CPU.
+    pub const fn from_word(bits: u32) -> HeldRanks {
+        HeldRanks { bits }
+    }
+
     /// Notes that a lock of `rank` is taken; call it before waiting for the lock, because a wrong order is wrong even if it is free.
     pub const fn acquire(&mut self, rank: Rank) -> Result<(), RankError> {
         let held = self.bits & !SECOND_CPU;

@@ -1,6 +1,6 @@
 //! Reads CPUs and interrupt routing from the ACPI tables: RSDP, RSDT or XSDT, MADT, and SRAT where there is one.
 
-use crate::mm::paging::phys;
+use crate::arch::phys;
 use alloc::vec::Vec;
 
 /// What the tables say.

@@ -1,9 +1,10 @@
 //! Local APIC (xAPIC by memory, x2APIC by registers where offered) and IO APIC.
 
 use super::cpu;
-use crate::mm::paging;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Bytes of the registers of an APIC, the IO APIC's too.
+pub const REGISTER_BYTES: u64 = 4096;
 const MSR_APIC_BASE: u32 = 0x1b;
 const MSR_X2APIC: u32 = 0x800;
 
@@ -50,17 +51,25 @@ pub fn mode() -> &'static str {
     if X2.load(Ordering::Relaxed) { "x2apic" } else { "xapic" }
 }
 
-/// Switches this CPU's APIC on. The first caller chooses the mode and maps the registers.
+fn has_x2() -> bool {
+    cpu::cpuid(1, 0)[2] & 1 << 21 != 0
+}
+
+/// Has the registers mapped by `map`, if they are reached by memory; before the first [`init`].
+pub fn map_registers(map: impl FnOnce(u64, u64) -> u64) {
+    if !has_x2() {
+        BASE.store(map(cpu::rdmsr(MSR_APIC_BASE) & 0xf_ffff_f000, REGISTER_BYTES), Ordering::Relaxed);
+    }
+}
+
+/// Switches this CPU's APIC on.
 pub fn init() {
-    let x2 = cpu::cpuid(1, 0)[2] & 1 << 21 != 0;
+    let x2 = has_x2();
     let base = cpu::rdmsr(MSR_APIC_BASE);
     let mode = if x2 { 1 << 10 | 1 << 11 } else { 1 << 11 };
     // SAFETY: enables the APIC where the firmware put it.
     unsafe { cpu::wrmsr(MSR_APIC_BASE, base | mode) };
     X2.store(x2, Ordering::Relaxed);
-    if !x2 && BASE.load(Ordering::Relaxed) == 0 {
-        BASE.store(paging::map_device(base & 0xf_ffff_f000, 4096), Ordering::Relaxed);
-    }
     write(LVT_LINT0, 1 << 16);
     write(LVT_ERROR, 1 << 16);
     write(LVT_TIMER, 1 << 16);
@@ -94,6 +103,11 @@ fn send(target: u32, command: u32) {
 /// Interrupts another CPU with `vector`.
 pub fn send_ipi(target: u32, vector: usize) {
     send(target, 0x4000 | vector as u32);
+}
+
+/// Interrupts another CPU whatever it does, also with interrupts off.
+pub fn send_nmi(target: u32) {
+    send(target, 0x4400);
 }
 
 /// Resets another CPU.
@@ -143,11 +157,13 @@ pub fn timer_stop() {
     write(TIMER_INITIAL, 0);
 }
 
-/// Routes `gsi` of the IO APIC at physical address `io_apic` (whose first is `gsi_base`) to `vector` on the CPU `target`.
-pub fn route(io_apic: u64, gsi_base: u32, gsi: u32, vector: usize, target: u32, level: bool, low: bool) {
-    let base = paging::map_device(io_apic, 4096);
+/// Routes `gsi` of the IO APIC whose registers are mapped at `base` (and whose first is `gsi_base`) to `vector` on the CPU `target`.
+///
+/// # Safety
+/// `base` is where the registers of an IO APIC are mapped.
+pub unsafe fn route(base: u64, gsi_base: u32, gsi: u32, vector: usize, target: u32, level: bool, low: bool) {
     let write = |register: u32, value: u32| {
-        // SAFETY: the page was just mapped; IOREGSEL and IOWIN.
+        // SAFETY: the caller's promise; IOREGSEL and IOWIN.
         unsafe {
             (base as *mut u32).write_volatile(register);
             ((base + 16) as *mut u32).write_volatile(value);

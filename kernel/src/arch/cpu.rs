@@ -155,6 +155,13 @@ pub fn halt() -> ! {
     }
 }
 
+/// Resets the machine, by an exception that finds no handler.
+pub fn triple_fault() -> ! {
+    let empty = [0_u16; 5];
+    // SAFETY: the machine is reset on purpose.
+    unsafe { asm!("lidt [{}]", "ud2", in(reg) &empty, options(noreturn)) }
+}
+
 /// Waits for an interrupt, takes it, and comes back with interrupts off. `sti` takes effect after the next instruction, so none
 /// can slip in between.
 pub fn wait_for_interrupt() {

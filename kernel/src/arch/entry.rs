@@ -70,7 +70,7 @@ syscall_entry:
     push rcx
     push rbp                  # for backtraces, and it keeps the alignment
     mov rdx, rax
-    call {syscall}
+    call kernel_syscall
     pop rbp
     pop rcx
     pop r11
@@ -178,7 +178,7 @@ interrupt_common:
     xsave64 [rsp]
     mov rdi, rbx
     mov r12, rsp
-    call {interrupt_user}
+    call kernel_interrupt_user
     mov eax, 7
     xor edx, edx
     xrstor64 [r12]
@@ -186,7 +186,7 @@ interrupt_common:
 2:  fxsave64 [rsp]
     mov rdi, rbx
     mov r12, rsp
-    call {interrupt_user}
+    call kernel_interrupt_user
     fxrstor64 [r12]
 3:  mov rsp, rbx
     .global enter_user
@@ -200,7 +200,7 @@ enter_user:
     mov rdi, rsp
     mov rbx, rsp
     and rsp, -16
-    call {interrupt_idle}
+    call kernel_interrupt_idle
     mov rsp, rbx
     POP_ALL
     add rsp, 16
@@ -220,16 +220,28 @@ exception_common:
     cmp byte ptr [rip + {has_smap}], 0
     je 1f
     clac
-1:  call {exception_user}
+1:  call kernel_exception_user
     ud2
 6:  PUSH_ALL
     mov rdi, rsp
     and rsp, -16
-    call {exception_kernel}
+    call kernel_exception_kernel
     ud2
 
+    # Another CPU has failed, and wants to know what this one does; otherwise nobody sends any. It may come at any instruction: GS and the stack
+    # are whatever they are, so the CPU's record is found above the stack that the hardware has switched to.
 nmi_entry:
+    cmp byte ptr [rip + kernel_stopping], 0
+    jne 7f
     iretq
+7:  cld
+    push 0
+    push 2
+    PUSH_ALL
+    mov rdi, rsp
+    mov rsi, [rsp + {frame_bytes}]
+    call kernel_stopped
+    ud2
 
     .altmacro
     .macro STUB n
@@ -275,9 +287,5 @@ stub_table:
     has_avx = sym super::features::HAS_AVX,
     has_smap = sym super::features::HAS_SMAP,
     has_xsave = sym super::features::HAS_XSAVE,
-    syscall = sym crate::syscall::syscall,
-    interrupt_user = sym crate::interrupt::from_user,
-    interrupt_idle = sym crate::interrupt::from_idle,
-    exception_user = sym crate::interrupt::exception_user,
-    exception_kernel = sym crate::interrupt::exception_kernel,
+    frame_bytes = const size_of::<Frame>(),
 );

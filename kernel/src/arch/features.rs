@@ -44,6 +44,7 @@ pub fn enable() -> Protection {
         smap: leaf7[1] & 1 << 20 != 0,
         umip: leaf7[2] & 1 << 2 != 0,
     };
+    assert!(leaf1[2] & 1 << 19 != 0, "this CPU has no SSE 4.1, which the kernel needs (x86-64-v2)");
     let mut cr4 = cpu::cr4() | CR4_PGE;
     for (has, bit) in [(p.smep, CR4_SMEP), (p.smap, CR4_SMAP), (p.umip, CR4_UMIP), (xsave, CR4_OSXSAVE)] {
         if has {

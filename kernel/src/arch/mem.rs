@@ -192,6 +192,52 @@ pub unsafe fn snapshot_64(from: *const u8, to: *mut u8) {
     }
 }
 
+/// Are bytes 16 to 63 of an entry 0? A program may change them at the same time: each is read once.
+///
+/// # Safety
+/// 64 bytes at `from` can be read, and it is a multiple of 16. The CPU has SSE 4.1 (`features::enable` looks).
+#[inline(always)]
+pub unsafe fn is_rest_zero_64(from: *const u8) -> bool {
+    let is_zero: u8;
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "movaps {a}, [{from} + 16]",
+            "orps {a}, [{from} + 32]",
+            "orps {a}, [{from} + 48]",
+            "ptest {a}, {a}",
+            "setz {is_zero}",
+            from = in(reg) from,
+            a = out(xmm_reg) _,
+            is_zero = out(reg_byte) is_zero,
+            options(nostack, readonly),
+        );
+    }
+    is_zero != 0
+}
+
+/// Writes a word and 40 bytes of 0 to `to`: the completion of what was done and has nothing to say.
+///
+/// # Safety
+/// 48 bytes at `to` can be written.
+#[inline(always)]
+pub unsafe fn publish_48_plain(first: u64, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "xorps {zero}, {zero}",
+            "mov [{to}], {first}",
+            "movups [{to} + 8], {zero}",
+            "movups [{to} + 24], {zero}",
+            "movlps [{to} + 40], {zero}",
+            first = in(reg) first,
+            to = in(reg) to,
+            zero = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// Writes a word and the 40 bytes at `from` to `to`: a completion, into memory that the program may touch at the same time.
 ///
 /// # Safety

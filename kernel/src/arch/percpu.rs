@@ -1,47 +1,47 @@
 //! What each CPU has of its own, found through GS.
 //!
 //! At CPL0 the kernel's GS base is loaded, always: entries from user mode swap it in first.
+//!
+//! This is the machine's part of a CPU's record. Each layer above puts its own part behind the one below it: a record begins with
+//! a [`MachineCpu`], so one pointer names the parts of all layers, and each layer sees its own and those below.
 
 use crate::counters::Counters;
 use crate::lock::Held;
-use crate::mm::stacks::Stack;
-use crate::sched::{CpuSched, Desk};
-use crate::thread::Thread;
-use alloc::boxed::Box;
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use kcore::debt::Debt;
 use sched::MAX_CPUS;
 
-/// One CPU. The first fields have fixed places: assembly uses them.
+/// One CPU, as the machine knows it. The first fields have fixed places: assembly uses them.
 #[repr(C)]
-pub struct PerCpu {
+pub struct MachineCpu {
     /// Its own address (`gs:0`).
-    pub this: *const PerCpu,
+    this: *const MachineCpu,
     /// Where the system-call entry keeps the user's stack pointer for a moment (`gs:8`).
     pub user_rsp: Cell<u64>,
     /// The kernel stack of the running thread (`gs:16`); also in the TSS.
     pub kernel_rsp: Cell<u64>,
-    /// Who runs; null when idle (`gs:24`).
-    pub current: Cell<*const Thread>,
     /// Number of this CPU, from 0 in the order of bring-up.
     pub id: usize,
     /// Its name for interrupt delivery.
     pub apic_id: u32,
     /// In an interrupt handler.
     pub in_interrupt: Cell<bool>,
+    /// What has to be done before the CPU goes back to user mode: bits of [`attention`].
+    pub attention: Cell<u8>,
+    /// Between the decision to leave a thread and the next one's first step. Kept by builds that check locks.
+    pub in_dispatch: Cell<bool>,
+    /// The one lock that may be taken there, by its address: the lock of the CPU's own run queue.
+    pub own_lock: Cell<*const ()>,
     /// Which locks are held here.
     pub held: Held,
     /// How long it has not served interrupts.
     pub silence: crate::silence::Silence,
-    /// Run queue, timers, idle context.
-    pub sched: CpuSched,
-    /// Where it judges newcomers with a context.
-    pub desk: Desk,
-    /// What it has done, if that is recorded.
-    pub trace: crate::tracing::Buffer,
     /// Reasons of the next inter-processor interrupt.
     pub ipi: AtomicU32,
+    /// For whom, as far as somebody is to pay for the interrupt (S-16).
+    pub asked_for: Asked,
     /// TLB flushes asked of this CPU, and how many of them are done.
     pub tlb_asked: AtomicU64,
     /// See `tlb_asked`.
@@ -49,46 +49,111 @@ pub struct PerCpu {
     /// Takes part in scheduling and shootdowns.
     pub online: AtomicBool,
     /// The instant for which the local timer is armed (`u64::MAX`: not).
-    pub armed_ns: Cell<u64>,
+    pub armed_ns: AtomicU64,
     /// The page-table root that is loaded.
     pub root: Cell<u64>,
-    /// The space it belongs to; null for the kernel's.
-    pub space: Cell<*const crate::mm::space::Space>,
     /// The tables that the CPU itself reads.
     pub segments: UnsafeCell<super::segments::Segments>,
-    /// Blocks for the next allocations of their layouts; see `mm::heap::keep`.
-    pub spares: [Cell<Option<(*mut u8, core::alloc::Layout)>>; crate::mm::heap::SPARES],
-    /// The stack of the idle loop.
-    pub idle_stack: Stack,
     /// What it counts.
     pub counters: Counters,
 }
 
+/// For whom other CPUs ask one to do something: the last of them pays for the interrupt (S-16). A place of fixed size (K-30).
+pub struct Asked(AtomicPtr<Debt>);
+
+impl Asked {
+    const fn new() -> Asked {
+        Asked(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// Before the interrupt is sent.
+    #[inline(always)]
+    pub fn put(&self, payer: &'static Debt) {
+        self.0.store(core::ptr::from_ref(payer).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// In the interrupt.
+    #[inline(always)]
+    pub fn take(&self) -> Option<&'static Debt> {
+        // SAFETY: `put` wrote it, of somebody who is there for ever.
+        unsafe { self.0.swap(core::ptr::null_mut(), Ordering::Relaxed).as_ref() }
+    }
+}
+
+/// Bits of [`MachineCpu::attention`].
+pub mod attention {
+    /// Somebody else may have to run.
+    pub const RESCHEDULE: u8 = 1;
+    /// The stretch without interrupts is measured (`silence`), and ends with the return to user mode.
+    pub const MEASURED: u8 = 2;
+}
+
 // SAFETY: cells are touched by their own CPU only, with interrupts off; what others touch is atomic or locked.
-unsafe impl Sync for PerCpu {}
+unsafe impl Sync for MachineCpu {}
 // SAFETY: made on the boot CPU, then used by its own.
-unsafe impl Send for PerCpu {}
+unsafe impl Send for MachineCpu {}
+
+impl MachineCpu {
+    /// The machine's part of a new record, with the page-table root that the CPU begins with.
+    pub fn new(id: usize, apic_id: u32, root: u64) -> MachineCpu {
+        MachineCpu {
+            this: core::ptr::null(),
+            user_rsp: Cell::new(0),
+            kernel_rsp: Cell::new(0),
+            id,
+            apic_id,
+            in_interrupt: Cell::new(false),
+            attention: Cell::new(0),
+            in_dispatch: Cell::new(false),
+            own_lock: Cell::new(core::ptr::null()),
+            held: Held::new(),
+            silence: crate::silence::Silence::new(),
+            ipi: AtomicU32::new(0),
+            asked_for: Asked::new(),
+            tlb_asked: AtomicU64::new(0),
+            tlb_done: AtomicU64::new(0),
+            online: AtomicBool::new(false),
+            armed_ns: AtomicU64::new(u64::MAX),
+            root: Cell::new(root),
+            segments: UnsafeCell::new(super::segments::Segments::new()),
+            counters: Counters::new(),
+        }
+    }
+
+    /// Asks for what has to be done before the CPU goes back to user mode.
+    #[inline(always)]
+    pub fn ask_for(&self, what: u8) {
+        self.attention.set(self.attention.get() | what);
+    }
+}
 
 /// Offsets that assembly relies on.
-pub const OFFSET_USER_RSP: usize = core::mem::offset_of!(PerCpu, user_rsp);
+pub const OFFSET_USER_RSP: usize = core::mem::offset_of!(MachineCpu, user_rsp);
 /// See `OFFSET_USER_RSP`.
-pub const OFFSET_KERNEL_RSP: usize = core::mem::offset_of!(PerCpu, kernel_rsp);
+pub const OFFSET_KERNEL_RSP: usize = core::mem::offset_of!(MachineCpu, kernel_rsp);
 
 const _: () = assert!(OFFSET_USER_RSP == 8 && OFFSET_KERNEL_RSP == 16);
 
-static CPUS: [AtomicPtr<PerCpu>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+static CPUS: [AtomicPtr<MachineCpu>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The CPU this runs on.
+/// The record of the CPU this runs on: the whole of it, for layers that know more of it.
 #[inline(always)]
-pub fn this() -> &'static PerCpu {
-    let pointer: *const PerCpu;
+pub fn this_record() -> *const MachineCpu {
+    let pointer: *const MachineCpu;
     // SAFETY: GS points to this CPU's record from `install` on, and the record is never freed. Nothing runs before `install`
     // but the first lines of the boot, which do not call this.
     unsafe {
         asm!("mov {}, gs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
-        &*pointer
     }
+    pointer
+}
+
+/// The CPU this runs on.
+#[inline(always)]
+pub fn this() -> &'static MachineCpu {
+    // SAFETY: as in `this_record`; records live for ever.
+    unsafe { &*this_record() }
 }
 
 /// Is GS set up?
@@ -99,56 +164,43 @@ pub fn ready() -> bool {
 const GS_BASE: u32 = 0xc000_0101;
 const KERNEL_GS_BASE: u32 = 0xc000_0102;
 
-/// Makes the record of a CPU, which lives for ever; at boot (K-30).
-pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
-    let record = Box::leak(Box::new(PerCpu {
-        this: core::ptr::null(),
-        user_rsp: Cell::new(0),
-        kernel_rsp: Cell::new(0),
-        current: Cell::new(core::ptr::null()),
-        id,
-        apic_id,
-        in_interrupt: Cell::new(false),
-        held: Held::new(),
-        silence: crate::silence::Silence::new(),
-        sched: CpuSched::new(id),
-        desk: Desk::new(),
-        trace: crate::tracing::Buffer::new(),
-        ipi: AtomicU32::new(0),
-        tlb_asked: AtomicU64::new(0),
-        tlb_done: AtomicU64::new(0),
-        online: AtomicBool::new(false),
-        armed_ns: Cell::new(u64::MAX),
-        root: Cell::new(crate::mm::paging::kernel_root()),
-        space: Cell::new(core::ptr::null()),
-        segments: UnsafeCell::new(super::segments::Segments::new()),
-        spares: [const { Cell::new(None) }; crate::mm::heap::SPARES],
-        idle_stack,
-        counters: Counters::new(),
-    }));
-    record.this = record;
+/// From here on a record is found by its number.
+///
+/// # Safety
+/// `record` points to a whole record, of all layers, which begins with a [`MachineCpu`], lives for ever, and that nobody else knows yet.
+pub unsafe fn register(record: *mut MachineCpu) {
+    // SAFETY: the caller's promise.
+    let id = unsafe {
+        (*record).this = record;
+        (*record).id
+    };
     CPUS[id].store(record, Ordering::Release);
     COUNT.fetch_max(id + 1, Ordering::AcqRel);
-    record
 }
 
 /// Makes `record` what [`this`] finds on the CPU that calls.
 ///
 /// # Safety
 /// Once on each CPU, with its own record.
-pub unsafe fn install(record: &'static PerCpu) {
+pub unsafe fn install(record: &'static MachineCpu) {
     // SAFETY: the record lives for ever.
     unsafe {
-        super::cpu::wrmsr(GS_BASE, record as *const PerCpu as u64);
+        super::cpu::wrmsr(GS_BASE, record as *const MachineCpu as u64);
         super::cpu::wrmsr(KERNEL_GS_BASE, 0);
     }
 }
 
+/// The whole record of CPU number `id`, for layers that know more of it; null if there is none.
+#[inline]
+pub fn record(id: usize) -> *const MachineCpu {
+    CPUS.get(id).map_or(core::ptr::null(), |cpu| cpu.load(Ordering::Acquire))
+}
+
 /// CPU number `id`, if there is one.
 #[inline]
-pub fn get(id: usize) -> Option<&'static PerCpu> {
+pub fn get(id: usize) -> Option<&'static MachineCpu> {
     // SAFETY: records are never freed, and stored after they are complete.
-    CPUS.get(id).and_then(|cpu| unsafe { cpu.load(Ordering::Acquire).as_ref() })
+    unsafe { record(id).as_ref() }
 }
 
 /// How many CPUs have a record.
@@ -158,7 +210,7 @@ pub fn count() -> usize {
 }
 
 /// All CPUs with a record.
-pub fn all() -> impl Iterator<Item = &'static PerCpu> {
+pub fn all() -> impl Iterator<Item = &'static MachineCpu> {
     (0..count()).filter_map(get)
 }
 

@@ -4,7 +4,7 @@
 //! mode or from the idle loop only, and use the thread's kernel stack.
 
 use super::entry;
-use super::percpu::PerCpu;
+use super::percpu::MachineCpu;
 use core::arch::asm;
 use core::cell::UnsafeCell;
 
@@ -20,6 +20,8 @@ const TSS: u16 = 0x28;
 
 const FAULT_STACK_BYTES: usize = 16 * 1024;
 const NMI_STACK_BYTES: usize = 4 * 1024;
+/// What lies above that stack: the address of the CPU's record, and as much again for the alignment.
+const NMI_RECORD_BYTES: u64 = 16;
 
 #[repr(C, packed(4))]
 struct Tss {
@@ -135,14 +137,18 @@ pub unsafe fn fill_idt() {
 ///
 /// # Safety
 /// On that CPU, once, before it takes interrupts.
-pub unsafe fn load(cpu: &'static PerCpu) {
+pub unsafe fn load(cpu: &'static MachineCpu) {
     // SAFETY: its own CPU is the only one that touches `segments`, and this is the first time.
     let s = unsafe { &mut *cpu.segments.get() };
     let top = |base: *const u8, bytes: usize| base as u64 + bytes as u64;
+    // Whatever is interrupted, GS may be user mode's: the handler finds the CPU's record above its stack.
+    let nmi_top = top(s.nmi.0.as_ptr(), NMI_STACK_BYTES) - NMI_RECORD_BYTES;
+    // SAFETY: the last bytes of the stack, which begins below them.
+    unsafe { (nmi_top as *mut u64).write(core::ptr::from_ref(cpu) as u64) };
     let ist = [
         top(s.faults.0.as_ptr(), FAULT_STACK_BYTES),
         top(s.double.0.as_ptr(), FAULT_STACK_BYTES),
-        top(s.nmi.0.as_ptr(), NMI_STACK_BYTES),
+        nmi_top,
         0,
         0,
         0,
@@ -188,7 +194,7 @@ pub unsafe fn load(cpu: &'static PerCpu) {
 
 /// Sets the stack on which interrupts and system calls of the next thread enter.
 #[inline(always)]
-pub fn set_kernel_stack(cpu: &PerCpu, top: u64) {
+pub fn set_kernel_stack(cpu: &MachineCpu, top: u64) {
     cpu.kernel_rsp.set(top);
     // SAFETY: only its own CPU writes this field; the hardware reads it at the next entry from user mode.
     unsafe { (&raw mut (*cpu.segments.get()).tss.rsp).cast::<u64>().write_unaligned(top) }

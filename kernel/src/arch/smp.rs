@@ -1,11 +1,10 @@
 //! The other CPUs: starting them, and interrupting them.
 
-use super::percpu::{self, PerCpu};
-use super::{apic, cpu, entry, features, segments};
+use super::percpu::{self, MachineCpu};
+use super::{apic, cpu, entry, features, phys, segments};
 use crate::clock;
-use crate::mm::paging::{self, phys};
-use crate::mm::stacks::Stack;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use kcore::debt::Debt;
 
 /// Look at your run queue.
 pub const IPI_RESCHED: u32 = 1;
@@ -17,6 +16,8 @@ pub const IPI_HALT: u32 = 4;
 pub const IPI_TICK: u32 = 8;
 /// Come into the kernel: your process may be ending.
 pub const IPI_KICK: u32 = 16;
+/// The watchdog's: see to your next look, or do what the boot options have planted.
+pub const IPI_WATCH: u32 = 32;
 
 /// Where the start-up code of other CPUs is put: below 1 MiB, where nothing else is.
 const TRAMPOLINE: u64 = 0x8000;
@@ -33,21 +34,17 @@ unsafe extern "C" {
 }
 
 static AP_TSC: AtomicU64 = AtomicU64::new(0);
-static STARTING: AtomicPtr<PerCpu> = AtomicPtr::new(core::ptr::null_mut());
+static STARTING: AtomicPtr<MachineCpu> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Interrupts `cpu` for `reason`. Several reasons share one interrupt.
+/// Interrupts `cpu` for `reason`, at the cost of `payer` (S-16). Several reasons share one interrupt.
 #[inline]
-pub fn interrupt(cpu: &PerCpu, reason: u32) {
+pub fn interrupt(cpu: &MachineCpu, reason: u32, payer: Option<&'static Debt>) {
+    if let Some(payer) = payer {
+        cpu.asked_for.put(payer);
+    }
     if cpu.ipi.fetch_or(reason, Ordering::SeqCst) == 0 {
         apic::send_ipi(cpu.apic_id, entry::VECTOR_IPI);
         percpu::this().counters.ipis_sent.bump();
-    }
-}
-
-/// Makes CPU `id` come into the kernel, if it is another one.
-pub fn kick(id: usize) {
-    if let Some(cpu) = percpu::get(id).filter(|cpu| cpu.id != percpu::this().id) {
-        interrupt(cpu, IPI_KICK);
     }
 }
 
@@ -55,38 +52,60 @@ pub fn kick(id: usize) {
 pub fn halt_others() {
     if percpu::count() > 1 {
         let me = percpu::this().id;
-        percpu::all().filter(|cpu| cpu.id != me).for_each(|cpu| interrupt(cpu, IPI_HALT));
+        percpu::all().filter(|cpu| cpu.id != me).for_each(|cpu| interrupt(cpu, IPI_HALT, None));
     }
 }
 
+/// What a new CPU needs that layers above have.
+pub struct NewCpu {
+    /// Its record.
+    pub record: &'static MachineCpu,
+    /// The top of the stack that it begins on.
+    pub stack_top: u64,
+}
+
+/// How new CPUs are made, and what they do.
+pub struct Start {
+    /// The kernel's page-table root.
+    pub root: u64,
+    /// The record of the next CPU, by its APIC number; `None` if memory is short.
+    pub make: fn(u32) -> Option<NewCpu>,
+    /// The CPU with this number does not answer.
+    pub give_up: fn(usize),
+    /// What it does from then on, on the stack that it began on.
+    pub run: extern "C" fn(u64) -> !,
+}
+
+/// What the CPU that starts does. Written before it is started.
+static START: AtomicPtr<Start> = AtomicPtr::new(core::ptr::null_mut());
+
 /// Starts the CPUs with these APIC numbers, one after the other. Says how many came.
-pub fn start_others(apic_ids: &[u32]) -> usize {
+pub fn start_others(apic_ids: &[u32], start: &'static Start) -> usize {
+    START.store(core::ptr::from_ref(start).cast_mut(), Ordering::Release);
     let mine = percpu::this().apic_id;
     // SAFETY: linker symbols, of which only the addresses are used; low memory is reserved for this.
     unsafe {
-        let start = &raw const ap_trampoline as u64;
-        let bytes = &raw const ap_trampoline_end as u64 - start;
+        let trampoline = &raw const ap_trampoline as u64;
+        let bytes = &raw const ap_trampoline_end as u64 - trampoline;
         core::ptr::copy_nonoverlapping(
-            phys::pointer::<u8>(start),
+            phys::pointer::<u8>(trampoline),
             phys::pointer::<u8>(TRAMPOLINE),
             bytes as usize,
         );
-        // The boot tables have the identity map that the way up needs; the rest becomes the kernel's.
+        // The boot tables have the identity map that the way up needs; the upper half becomes the kernel's.
         let root = &raw const boot_pml4 as u64;
-        let kernel: &[u64] = &paging::table(paging::kernel_root())[256..];
-        paging::table(root)[256..].copy_from_slice(kernel);
-        put(&raw const ap_cr3 as u64 - start, root);
-        put(&raw const ap_entry as u64 - start, start_ap as *const () as u64);
+        let upper_half = |root: u64| phys::pointer::<u64>(root).add(256);
+        core::ptr::copy_nonoverlapping(upper_half(start.root), upper_half(root), 256);
+        put(&raw const ap_cr3 as u64 - trampoline, root);
+        put(&raw const ap_entry as u64 - trampoline, start_ap as *const () as u64);
     }
     let mut started = 0;
     for apic_id in apic_ids.iter().filter(|id| **id != mine).take(sched::MAX_CPUS - 1) {
-        let Some(stack) = Stack::allocate() else { break };
-        let top = stack.top();
-        let record = percpu::make(percpu::count(), *apic_id, stack);
+        let Some(NewCpu { record, stack_top }) = (start.make)(*apic_id) else { break };
         // SAFETY: as above.
-        unsafe { put(&raw const ap_stack as u64 - &raw const ap_trampoline as u64, top) };
+        unsafe { put(&raw const ap_stack as u64 - &raw const ap_trampoline as u64, stack_top) };
         clock::before_start();
-        STARTING.store(record as *const PerCpu as *mut PerCpu, Ordering::Release);
+        STARTING.store(core::ptr::from_ref(record).cast_mut(), Ordering::Release);
         apic::send_init(*apic_id);
         clock::spin(200_000, || false);
         for _ in 0..2 {
@@ -98,6 +117,7 @@ pub fn start_others(apic_ids: &[u32]) -> usize {
         if !record.online.load(Ordering::Acquire) {
             crate::println!("smp: CPU with APIC number {apic_id} does not answer; left out");
             percpu::remove_last();
+            (start.give_up)(record.id);
             continue;
         }
         clock::check_behind(AP_TSC.load(Ordering::Acquire));
@@ -114,11 +134,11 @@ unsafe fn put(offset: u64, value: u64) {
 }
 
 extern "C" fn start_ap() -> ! {
-    // SAFETY: the record that was made for this CPU, the only one that is starting.
-    let me = unsafe { &*STARTING.load(Ordering::Acquire) };
+    // SAFETY: the record that was made for this CPU, the only one that is starting; both were stored before it was started.
+    let (me, start) = unsafe { (&*STARTING.load(Ordering::Acquire), &*START.load(Ordering::Acquire)) };
     // SAFETY: the kernel's own tables; once on this CPU, with its own record.
     unsafe {
-        cpu::set_cr3(paging::kernel_root());
+        cpu::set_cr3(start.root);
         percpu::install(me);
         segments::load(me);
     }
@@ -128,6 +148,5 @@ extern "C" fn start_ap() -> ! {
     crate::event::start(me);
     AP_TSC.store(cpu::rdtsc(), Ordering::Release);
     me.online.store(true, Ordering::Release);
-    // This stack is the idle loop's.
-    crate::sched::idle_loop(0)
+    (start.run)(0)
 }

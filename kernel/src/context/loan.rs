@@ -1,14 +1,16 @@
 //! Loans: a context moves along a call to a server that waits, and back with the answer (S-06, S-07).
 //!
-//! The usual call and the usual answer are quick: the record names the next holder, the woken thread goes to the CPU's handoff place, and
+//! What may be lent to whom and what an end means is in the record's book (`kcore::loans`); here is how the box moves. The usual call and
+//! the usual answer are quick: the record names the next holder, the woken thread goes to the CPU's handoff place, and
 //! the core moves the box when the current thread waits (`sched::hand_over_lending`, `Cpu::block_lending`). Everything else takes the box
 //! from wherever it is and gives it back (`settle_slowly`).
 
-use super::{Ctx, Record, give, seize};
-use crate::arch::percpu;
+use super::{Ctx, Record, give, leaving, seize};
 use crate::lock::Guard;
 use crate::ring::{self, Waiter};
 use crate::sched;
+use crate::sched::percpu;
+use crate::session::Stake;
 use crate::thread::{self, Seat, Thread, Wait};
 use crate::time;
 use crate::tracing;
@@ -17,29 +19,10 @@ use abi::{MAX_LOAN_DEPTH, TransportError};
 use alloc::boxed::Box;
 use kcore::generation::ThreadRef;
 use kcore::life::Event;
+use kcore::loans::Refused;
 
-/// One step of the chain.
-#[derive(Clone, Copy)]
-pub struct Loan {
-    /// Who waits for the answer, and which of its operations that is.
-    pub lender: Waiter,
-    /// Who answers.
-    pub borrower: ThreadRef,
-}
-
-impl Loan {
-    /// None.
-    pub const NONE: Loan =
-        Loan { lender: Waiter { thread: ThreadRef::NONE, op: 0, sequence: 0 }, borrower: ThreadRef::NONE };
-
-    fn is_of(&self, call: &Waiter) -> bool {
-        self.lender.thread == call.thread
-            && self.lender.op == call.op
-            && self.lender.sequence == call.sequence
-    }
-}
-
-/// What `Thread::lent` says while operation `call` is lent along: never 0.
+/// What `Thread::lent` and the book say while operation `call` is lent along: never 0.
+#[inline(always)]
 pub fn ticket(call: &Waiter) -> u64 {
     1 << 63 | u64::from(call.op) << 32 | u64::from(call.sequence)
 }
@@ -72,14 +55,13 @@ impl Woken {
 pub fn judge(lender: &'static Thread, server: &ThreadRef) -> Result<bool, TransportError> {
     let Some(ctx) = lender.context() else { return Ok(false) };
     let mut record = ctx.record.lock();
-    // What was promised is not here yet; what is lent already does not lend.
-    if record.holder != lender.reference() || record.kept.is_some() {
-        return Ok(false);
-    }
     let Some(thread) = thread::get(server.tid) else { return Ok(false) };
-    if thread.context().is_some() {
-        let is_in_chain = record.loans[..record.depth].iter().any(|loan| loan.lender.thread == *server);
-        return if is_in_chain { Err(TransportError::LoanCycle) } else { Ok(false) };
+    let offer = record.book.offer(lender.reference(), *server, thread.context().is_some());
+    match offer {
+        // Too deep it is for a server that waits only.
+        Ok(()) | Err(Refused::TooDeep) => {}
+        Err(Refused::Cycle) => return Err(TransportError::LoanCycle),
+        Err(_) => return Ok(false),
     }
     let wait = thread.wait.lock();
     let may_take = thread.life().after(Event::Take).is_ok();
@@ -87,7 +69,7 @@ pub fn judge(lender: &'static Thread, server: &ThreadRef) -> Result<bool, Transp
     if !may_take || !thread.is(server) {
         return Ok(false);
     }
-    if record.depth == MAX_LOAN_DEPTH {
+    if offer.is_err() {
         return Err(TransportError::LoanTooDeep);
     }
     if CpuId::new(record.cpu).is_some_and(|cpu| parked.could_run_on(cpu)) {
@@ -102,7 +84,7 @@ pub fn judge(lender: &'static Thread, server: &ThreadRef) -> Result<bool, Transp
 /// record, until the server has it or the lender has it back.
 #[cold]
 fn find_host(record: &mut Record, theirs: &CpuMask) -> bool {
-    if record.hosted_from.is_some() {
+    if record.book.hosted_from().is_some() {
         return false;
     }
     let me = percpu::this();
@@ -113,15 +95,22 @@ fn find_host(record: &mut Record, theirs: &CpuMask) -> bool {
         tracing::unbound(me, current, false, now);
     }
     drop(queue);
+    record.book.seized();
     sched::obey(effect, now);
+    // Two CPUs promise it meanwhile, and its session pays for both.
+    let stake = record.session.as_ref().and_then(|session| Stake::take(session, time.spec()).ok());
+    let Some(stake) = stake else {
+        restore(record, time);
+        return false;
+    };
     let mut pieces = sched::HOST_PIECES;
     for cpu in time.spec().cpu_mask.and(theirs).and(&CpuMask::first_n(percpu::count())).iter() {
         let Some(host) = percpu::get(cpu.index()).filter(|host| host.id != record.cpu) else { continue };
         match sched::host(host.id, time, &mut pieces) {
             Ok(guest) => {
                 record.cpu = host.id;
-                record.hosted_from = Some(record.depth);
-                record.kept = Some(guest);
+                record.hosted = Some(stake);
+                record.book.host(guest);
                 return true;
             }
             Err((_, back)) => time = back,
@@ -131,14 +120,15 @@ fn find_host(record: &mut Record, theirs: &CpuMask) -> bool {
     false
 }
 
-/// The current thread has its context back.
+/// The current thread has its context, which is in hand, back.
 fn restore(record: &mut Record, time: Box<Context>) {
-    let time = sched::send_home(time);
+    let time = leaving::send_home(time, record.hosted.take());
     record.cpu = time.home().index();
-    record.hosted_from = None;
-    if let Err(time) = sched::bind_current(time, true, None) {
+    record.book.go_home();
+    match sched::bind_current(time, true, None) {
+        Ok(()) => record.book.given(),
         // It has not moved since, so this cannot be; but what is in the record is not lost.
-        record.kept = Some(time);
+        Err(time) => record.book.put(time),
     }
 }
 
@@ -148,11 +138,8 @@ fn restore(record: &mut Record, time: Box<Context>) {
 pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who: &ThreadRef) -> bool {
     let Some(ctx) = lender.context() else { return false };
     let mut record = ctx.record.lock();
-    let depth = record.depth;
-    // Only a guest: what else is in the record is promised, or was taken from a thread that is to end.
-    let is_guest = record.holder == call.thread && record.hosted_from == Some(depth);
-    let guest = if is_guest { record.kept.take() } else { None };
-    if record.holder != call.thread || record.kept.is_some() || depth == MAX_LOAN_DEPTH || record.sought > 0 {
+    let guest = record.book.guest(call.thread);
+    if record.book.may_lend(call.thread).is_err() {
         keep(&mut record, guest);
         return false;
     }
@@ -192,10 +179,8 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
 pub fn regret(lender: &'static Thread) {
     let Some(ctx) = lender.context() else { return };
     let mut record = ctx.record.lock();
-    if record.holder == lender.reference() && record.hosted_from == Some(record.depth) {
-        let guest = record.kept.take();
-        keep(&mut record, guest);
-    }
+    let guest = record.book.guest(lender.reference());
+    keep(&mut record, guest);
 }
 
 /// A loan did not come about: what was found a host goes home.
@@ -207,10 +192,11 @@ fn keep(record: &mut Record, guest: Option<Box<Context>>) {
 
 /// The server runs on its loan where that is a guest.
 #[cold]
-fn visit(record: Guard<'_, Record>, mut blocked: Blocked<Seat>, guest: Box<Context>) -> bool {
+fn visit(mut record: Guard<'_, Record>, mut blocked: Blocked<Seat>, guest: Box<Context>) -> bool {
     if blocked.bind(guest).is_err() {
         unreachable!("its mask was asked when it was taken, and it is in our hands since");
     }
+    record.book.given();
     if let Some(context) = blocked.context() {
         tracing::bound(percpu::this(), blocked.id(), context, time::now_ns());
     }
@@ -232,13 +218,11 @@ fn take(thread: &Thread, wait: &mut Wait, cpu: CpuId) -> Option<Blocked<Seat>> {
 
 #[inline]
 fn push(record: &mut Record, call: &Waiter, lender: &Thread, lender_wait: &mut Wait, who: &ThreadRef) {
-    record.loans[record.depth] = Loan { lender: *call, borrower: *who };
-    record.depth += 1;
-    record.holder = *who;
+    let depth = record.book.lend(call.thread, ticket(call), *who);
     lender.set_lent(lender_wait, ticket(call));
     let counters = &percpu::this().counters;
     counters.loans.bump();
-    counters.loan_depth_max.raise(record.depth as u64);
+    counters.loan_depth_max.raise(depth as u64);
 }
 
 /// The current thread has received a call that waited in the queue: if its caller waits, its context is lent now.
@@ -246,8 +230,7 @@ pub fn borrow(server: &'static Thread, call: &Waiter) {
     let Some(lender) = thread::get(call.thread.tid) else { return };
     let Some(ctx) = lender.context() else { return };
     let mut record = ctx.record.lock();
-    let may_lend = record.holder == call.thread && record.depth < MAX_LOAN_DEPTH && record.sought == 0;
-    if !may_lend
+    if record.book.may_lend(call.thread).is_err()
         || !sched::current_may_run_on(record.cpu)
         || ring::receives(server)
         || !server.claim(ctx, true)
@@ -261,12 +244,13 @@ pub fn borrow(server: &'static Thread, call: &Waiter) {
             tracing::unbound(percpu::this(), parked.id(), false, time::now_ns());
             parked.unbind()
         })?;
+        record.book.seized();
         push(&mut record, call, lender, &mut wait, &server.reference());
         Some(time)
     });
     let Some(time) = time.flatten() else { return server.set_context(None, false) };
     // It fetches it before it returns to user mode.
-    record.kept = Some(time);
+    record.book.put(time);
     // Refused only if it is to end, which finds the box in the record.
     let _ = server.turn(&mut server.wait.lock(), Event::Summon(None));
 }
@@ -286,10 +270,9 @@ pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Ru
 fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> Option<Runnable<Seat>> {
     let me = percpu::this();
     let mut record = ctx.record.lock();
-    let top = record.depth.checked_sub(1)?;
+    record.book.may_return(call.thread, ticket(call)).ok()?;
     let server = thread::current_or_none()?;
-    let is_here = record.kept.is_none() && record.cpu == me.id && server.is(&record.holder);
-    if !record.loans[top].is_of(call) || !is_here || record.sought > 0 || record.hosted_from == Some(top) {
+    if record.cpu != me.id || !server.is(record.book.holder()) {
         return None;
     }
     let mut wait = lender.wait.lock();
@@ -305,8 +288,7 @@ fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> 
     );
     lender.set_lent(&mut wait, 0);
     drop(wait);
-    record.depth = top;
-    record.holder = call.thread;
+    record.book.hand_back();
     server.set_context(None, false);
     drop(record);
     Some(blocked.wake_to_borrow())
@@ -314,7 +296,7 @@ fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> 
 
 /// As [`settle`], wherever everybody is. Loans further along the chain end with it.
 pub fn settle_slowly(ctx: &'static Ctx, call: &Waiter) {
-    let find = |record: &Record| record.loans[..record.depth].iter().position(|loan| loan.is_of(call));
+    let find = |record: &Record| record.book.loan_along(call.thread, ticket(call));
     let Some((record, time)) = seize(ctx, |record| find(record).is_some()) else { return };
     let Some(at) = find(&record) else { unreachable!("seized for it") };
     back(ctx, record, time, at);
@@ -323,38 +305,40 @@ pub fn settle_slowly(ctx: &'static Ctx, call: &Waiter) {
 /// Ends the loans from `at` on, and gives the box to the lender of the first of them.
 fn back(ctx: &'static Ctx, mut record: Guard<'_, Record>, time: Box<Context>, at: usize) {
     let mut woken = Woken::NONE;
-    let lender = record.loans[at].lender.thread;
     let mut time = time;
-    if record.hosted_from.is_some_and(|from| at <= from) {
-        time = sched::send_home(time);
+    if record.book.ends_visit(at) {
+        time = leaving::send_home(time, record.hosted.take());
         record.cpu = time.home().index();
-        record.hosted_from = None;
     }
     end_from(ctx, &mut record, at, &mut woken);
-    if give(&mut record, time, lender) {
+    record.book.put(time);
+    let lender = *record.book.holder();
+    if give(&mut record, lender) {
         woken.add(lender);
     }
     drop(record);
     woken.wake();
 }
 
-/// Ends the loans from `at` on, without regard to the box: nobody borrows and nobody waits for a loan any more. The lenders of all but the
-/// first are to be woken: they may go on before their calls are answered. (The first one's call is about to complete, or it is woken, too.)
+/// Ends the loans from `at` on; the box is in hand. Nobody borrows and nobody waits for a loan any more. The lenders are to be woken: all but
+/// the first may go on before their calls are answered. (The first one's call is about to complete, or it waits for the loan only.)
 pub fn end_from(ctx: &'static Ctx, record: &mut Record, at: usize, woken: &mut Woken) {
-    // The last one first: who lent on what it had borrowed has it back before it has nothing. A thread that ends looks without a lock whether it
-    // has a context, and is gone when it has none; what it lent must be over by then.
-    for loan in record.loans[at..record.depth].iter().rev() {
+    let ended = match record.book.end_loans(at) {
+        Ok(ended) => ended,
+        Err(refused) => unreachable!("a loan ends with the box in hand: {refused:?}"),
+    };
+    // The last one first: a thread that ends looks without a lock whether it has a context, and is gone when it has none; what it lent must be
+    // over by then.
+    for loan in ended.iter().rev() {
         if let Some(borrower) = thread::get(loan.borrower.tid).filter(|thread| thread.is(&loan.borrower)) {
             debug_assert!(borrower.context().is_some_and(|its| core::ptr::eq(its, ctx)), "I-C5");
             borrower.set_context(None, false);
         }
-        let lender = &loan.lender.thread;
-        if let Some(thread) = thread::get(lender.tid).filter(|thread| thread.is(lender)) {
+        if let Some(thread) = thread::get(loan.lender.tid).filter(|thread| thread.is(&loan.lender)) {
             thread.set_lent(&mut thread.wait.lock(), 0);
         }
-        woken.add(*lender);
+        woken.add(loan.lender);
     }
-    record.depth = at;
 }
 
 /// The bug of `planted-exception-keeps-loan`: the loan is over, and the box stays where it is.
@@ -367,7 +351,7 @@ pub fn forget(lender: &'static Thread) {
 
 /// `who` has it on loan and gives it back before it has answered, if so: its lender may go on, and the call does, too.
 pub fn leave(ctx: &'static Ctx, who: &ThreadRef) {
-    let find = |record: &Record| record.loans[..record.depth].iter().position(|loan| loan.borrower == *who);
+    let find = |record: &Record| record.book.loan_to(*who);
     let Some((record, time)) = seize(ctx, |record| find(record).is_some()) else { return };
     let Some(at) = find(&record) else { unreachable!("seized for it") };
     back(ctx, record, time, at);

@@ -88,6 +88,13 @@ pub struct News {
     donated: bool,
 }
 
+impl News {
+    /// Who ran on the context.
+    pub fn thread(&self) -> Option<&'static Thread> {
+        thread::get(self.holder.tid)
+    }
+}
+
 /// `thread` left its CPU, and the core noted something about its context, which has `left` if it is queued. The CPU's lock is held, and so
 /// the thread's *wait* lock if it waits: nobody takes its context away meanwhile, and the record is still its.
 pub fn note(thread: &'static Thread, noted: Noted, left: Option<&ContextInfo>) -> Option<News> {
@@ -148,13 +155,13 @@ pub fn note_timeout(ctx: &'static Ctx, record: &Record, holder: &ThreadRef) {
     cell.count();
     cell.holder = *holder;
     cell.remaining_ns = 0;
-    cell.donated = record.owner != *holder;
+    cell.donated = record.book.owner() != holder;
 }
 
 /// The context's life ends.
 pub fn revoked(ctx: &'static Ctx, record: &Record) {
     let mut cells = ctx.cells.lock();
-    cells.identity = (record.id, record.generation);
+    cells.identity = (record.id, record.book.generation());
     cells.all[2].count();
 }
 

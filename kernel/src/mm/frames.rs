@@ -1,6 +1,6 @@
 //! Physical frames.
 
-use super::paging::phys;
+use crate::arch::phys;
 use crate::bootinfo::MemoryMap;
 use crate::lock::{Rank, SpinLock};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -28,12 +28,10 @@ pub fn keep_back() {
     KEPT_BACK.store((total() / KEPT_BACK_PART).max(KEPT_BACK_MIN), Ordering::Relaxed);
 }
 
-/// How many frames must be left after an allocation for whoever runs.
-#[inline(always)]
-fn to_be_left() -> u64 {
-    let kept = KEPT_BACK.load(Ordering::Relaxed);
-    let is_guest = kept != 0 && crate::thread::current_or_none().is_some_and(|thread| thread.is_guest.get());
-    if is_guest { kept } else { 0 }
+/// May whoever asks not have the last frames?
+#[cold]
+fn is_kept_back() -> bool {
+    super::asker::current().is_some_and(|asker| asker.is_guest)
 }
 
 /// A physical frame's address.
@@ -86,18 +84,18 @@ pub fn allocate_order(order: usize) -> Option<Frame> {
     if super::plant::fails() {
         return None;
     }
-    let left = to_be_left();
-    match take(order, left) {
-        None => trim_and_take(order, left),
+    match take(order) {
+        None => trim_and_take(order),
         frame => frame,
     }
 }
 
 #[inline(always)]
-fn take(order: usize, left: u64) -> Option<Frame> {
+fn take(order: usize) -> Option<Frame> {
     let mut frames = FRAMES.lock();
     let buddy = frames.as_mut()?;
-    if left != 0 && buddy.free_frames() < left + (1 << order) {
+    let kept = KEPT_BACK.load(Ordering::Relaxed);
+    if buddy.free_frames() < kept + (1 << order) && is_kept_back() {
         return None;
     }
     buddy.alloc(order).map(|frame| Frame(frame * FRAME_BYTES))
@@ -107,9 +105,9 @@ fn take(order: usize, left: u64) -> Option<Frame> {
 /// tried. A path that allocates is bounded; whoever asks again has more of them given back.
 #[cold]
 #[inline(never)]
-fn trim_and_take(order: usize, left: u64) -> Option<Frame> {
+fn trim_and_take(order: usize) -> Option<Frame> {
     let tries = if order == 0 { 1 } else { TRIMS };
-    (0..tries).find_map(|_| if super::stacks::trim() { take(order, left) } else { None })
+    (0..tries).find_map(|_| if super::stacks::trim() { take(order) } else { None })
 }
 
 /// One frame; its content is whatever it was.
@@ -122,6 +120,14 @@ pub fn allocate_zeroed() -> Option<Frame> {
     let frame = allocate()?;
     frame.zero();
     Some(frame)
+}
+
+/// Frames that several spaces may map: a memory object, as this layer knows it.
+pub trait SharedFrames: Send + Sync {
+    /// Its frames; the same for as long as it lives.
+    fn frames(&self) -> &[Frame];
+    /// A number that nothing else has.
+    fn id(&self) -> u64;
 }
 
 /// Gives a run back.

@@ -3,9 +3,9 @@
 //! Allocating is forbidden under scheduler locks and in interrupt handlers (K-18); builds with debug assertions check.
 
 use super::frames::{self, FRAME_BYTES, Frame};
-use super::paging::phys;
+use super::percpu;
 use super::plant;
-use crate::arch::percpu;
+use crate::arch::phys;
 use crate::lock::{Rank, SpinLock};
 use alloc::sync::Arc;
 use core::alloc::{GlobalAlloc, Layout};
@@ -259,11 +259,25 @@ pub fn keep<const N: usize>(layouts: [Layout; N]) -> Option<Kept> {
     blocks.iter().all(|block| !block.is_null()).then_some(kept)
 }
 
+/// As an `Arc` lays it out.
+#[repr(C)]
+struct Counted<T>(usize, usize, T);
+
+/// Bytes that the block of an `Arc` takes.
+pub fn arc_bytes<T>() -> u64 {
+    block_bytes(&Layout::new::<Counted<T>>())
+}
+
+/// Bytes that a block of `layout` takes, as [`used`] counts them.
+pub fn block_bytes(layout: &Layout) -> u64 {
+    match class_for(layout) {
+        Some(class) => CLASSES[class] as u64,
+        None => FRAME_BYTES << order_for(layout),
+    }
+}
+
 /// `value` in an `Arc`, or the value again if there is no memory.
 pub fn try_arc<T>(value: T) -> Result<Arc<T>, T> {
-    /// As an `Arc` lays it out.
-    #[repr(C)]
-    struct Counted<T>(usize, usize, T);
     let Some(kept) = keep([Layout::new::<Counted<T>>()]) else { return Err(value) };
     let arc = Arc::new(value);
     debug_assert!(percpu::this().spares[0].get().is_none(), "an Arc has another layout");

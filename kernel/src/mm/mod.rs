@@ -1,9 +1,11 @@
 //! Memory: frames, the kernel's heap and stacks, address spaces, and keeping TLBs honest.
 
+pub mod asker;
 pub mod frames;
 pub mod heap;
 pub mod paging;
+pub mod payer;
+pub mod percpu;
 pub mod plant;
 pub mod space;
 pub mod stacks;
-pub mod tlb;

@@ -1,7 +1,8 @@
-//! Page tables: the physical map, the kernel's own mappings, and entries.
+//! Page tables: the kernel's own mappings, and entries.
 
 use super::frames::{self, FRAME_BYTES, Frame};
 use crate::arch::cpu;
+use crate::arch::phys::{self, IMAGE_BASE, PHYS_BASE};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Present.
@@ -23,49 +24,12 @@ pub const NO_EXECUTE: u64 = 1 << 63;
 /// The address in an entry.
 pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// The physical map.
-pub const PHYS_BASE: u64 = 0xffff_8000_0000_0000;
 /// Kernel stacks.
 pub const STACKS_BASE: u64 = 0xffff_8080_0000_0000;
 /// Thread records.
 pub const THREADS_BASE: u64 = 0xffff_8100_0000_0000;
-/// The image.
-pub const IMAGE_BASE: u64 = 0xffff_ffff_8000_0000;
 
 const LARGE_BYTES: u64 = 2 << 20;
-
-/// Physical memory, as the kernel reaches it.
-pub mod phys {
-    use super::*;
-
-    /// First physical address that the map does not cover.
-    static END: AtomicU64 = AtomicU64::new(4 << 30);
-
-    pub(super) fn set_end(end: u64) {
-        END.store(end, Ordering::Relaxed);
-    }
-
-    /// Where `address` is mapped.
-    pub fn pointer<T>(address: u64) -> *mut T {
-        debug_assert!(address < END.load(Ordering::Relaxed), "physical {address:#x} is not mapped");
-        (PHYS_BASE + address) as *mut T
-    }
-
-    /// What is mapped at `pointer`, an address in the map.
-    pub fn address(pointer: u64) -> u64 {
-        pointer - PHYS_BASE
-    }
-
-    /// Memory that nobody changes: firmware tables and boot modules.
-    pub fn bytes(address: u64, length: usize) -> Option<&'static [u8]> {
-        let end = address.checked_add(length as u64)?;
-        if end > END.load(Ordering::Relaxed) {
-            return None;
-        }
-        // SAFETY: mapped, as just checked; the callers name memory that the boot loader or firmware wrote and nobody writes again.
-        Some(unsafe { core::slice::from_raw_parts((PHYS_BASE + address) as *const u8, length) })
-    }
-}
 
 /// The kernel's root.
 static ROOT: AtomicU64 = AtomicU64::new(0);
@@ -150,11 +114,6 @@ unsafe extern "C" {
     static rodata_end: u8;
     static data_start: u8;
     static kernel_end: u8;
-}
-
-/// First physical address behind the image.
-pub fn image_end() -> u64 {
-    &raw const kernel_end as u64 - IMAGE_BASE
 }
 
 /// Is `address` in the kernel's code?

@@ -1,7 +1,7 @@
 //! Allocations that fail on purpose, for the proof that every one of them may (K-30). Only a kernel that was booted with `allocfail` lets itself
 //! be asked.
 
-use crate::thread;
+use super::asker;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The kernel was booted with `allocfail`.
@@ -38,9 +38,7 @@ pub fn fails() -> bool {
 
 #[cold]
 fn counts() -> bool {
-    let is_meant =
-        |thread: &thread::Thread| thread.pid.load(Ordering::Relaxed) == PID.load(Ordering::Relaxed);
-    if !thread::current_or_none().is_some_and(is_meant) {
+    if asker::current().is_none_or(|asker| asker.pid != PID.load(Ordering::Relaxed)) {
         return false;
     }
     SEEN.fetch_add(1, Ordering::Relaxed);

@@ -3,21 +3,19 @@
 //! User memory is reached by walking the tables under the space's lock and using the physical map, never through a user address: a
 //! mapping cannot change between the check and the use.
 
-use super::frames::{self, FRAME_BYTES, Frame};
+use super::frames::{self, FRAME_BYTES, Frame, SharedFrames};
 use super::paging::{self, ADDRESS, NO_EXECUTE, OWNED, PRESENT, USER, WRITABLE};
-use super::tlb::{self, AtomicMask};
-use crate::arch::cpu;
-use crate::interrupt::{self, Paces};
+use super::payer::{Denied, Payer};
+use crate::arch::tlb::{self, AtomicMask};
+use crate::arch::{cpu, phys};
 use crate::lock::{Guard, Rank, SpinLock};
-use crate::object::MemoryObject;
-use crate::session::{Denied, Session};
+use crate::preempt::{self, Pacer};
 use abi::{MMAP_BASE_VADDR, USER_END_VADDR};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
-use kcore::quota;
 use kcore::sorted::{Place, Sorted};
 
 /// Regions that a space can have.
@@ -28,7 +26,7 @@ const BATCH: usize = (PIECE_BYTES / FRAME_BYTES) as usize;
 /// run on this CPU.
 const PIECE_BYTES: u64 = 16 * FRAME_BYTES;
 /// Regions that are looked at before others may run on the CPU.
-const BREATH_REGIONS: usize = 256;
+const PACE_REGIONS: usize = 256;
 /// Addresses below are never mapped: null pointers fault.
 const USER_START: u64 = 0x1_0000;
 
@@ -104,12 +102,12 @@ enum Kind {
     /// Program, stack, rings, boot information: the kernel's business.
     Fixed,
     Anonymous,
-    Object(Arc<MemoryObject>, u64),
+    Object(Arc<dyn SharedFrames>, u64),
 }
 
 impl Kind {
-    fn is_of(&self, object: &Arc<MemoryObject>) -> bool {
-        matches!(self, Kind::Object(mapped, _) if Arc::ptr_eq(mapped, object))
+    fn is_of(&self, object: &Arc<dyn SharedFrames>) -> bool {
+        matches!(self, Kind::Object(mapped, _) if mapped.id() == object.id())
     }
 }
 
@@ -148,7 +146,7 @@ pub struct Tables {
     /// Most frames that it may have of all of them.
     limit: u64,
     /// Who pays, and for how many.
-    session: Arc<Session>,
+    payer: Arc<dyn Payer>,
     paid: u64,
     /// Of these, tables that mappings under way may still need.
     promised: u64,
@@ -204,11 +202,11 @@ impl Word<'_> {
 }
 
 impl Space {
-    /// An empty space that may own `limit` frames, which `session` pays for.
-    pub fn new(limit: u64, session: &Arc<Session>) -> Result<Space, SpaceError> {
-        session.take(quota::Kind::Memory, FRAME_BYTES).map_err(SpaceError::Quota)?;
+    /// An empty space that may own `limit` frames, which `payer` pays for.
+    pub fn new(limit: u64, payer: Arc<dyn Payer>) -> Result<Space, SpaceError> {
+        payer.take_memory(FRAME_BYTES).map_err(SpaceError::Quota)?;
         let Some(Frame(root)) = frames::allocate_zeroed() else {
-            session.release(quota::Kind::Memory, FRAME_BYTES);
+            payer.release_memory(FRAME_BYTES);
             return Err(SpaceError::OutOfMemory);
         };
         // SAFETY: a new table; the kernel's upper half does not change after boot, and is shared.
@@ -226,7 +224,7 @@ impl Space {
             objects: 0,
             shares: false,
             limit,
-            session: session.clone(),
+            payer,
             paid: 1,
             promised: 0,
         };
@@ -234,7 +232,7 @@ impl Space {
             tables: SpinLock::new(Rank::Space, tables),
             resident: AtomicMask::new(),
             root: AtomicU64::new(root),
-            id: crate::object::fresh_id(),
+            id: crate::name::fresh_id(),
         })
     }
 
@@ -313,7 +311,7 @@ impl Space {
                 break;
             }
             drop(tables);
-            interrupt::breathe();
+            preempt::point();
             tables = self.lock();
             region = tables.search(start);
         }
@@ -342,7 +340,7 @@ impl Space {
             tables.clear(at, piece_end, &self.resident);
             at = piece_end;
             drop(tables);
-            interrupt::breathe();
+            preempt::point();
             tables = self.lock();
         }
         if matches!(backing, Backing::Zero) {
@@ -385,7 +383,7 @@ impl Space {
     pub fn map_object(
         &self,
         start: u64,
-        object: &Arc<MemoryObject>,
+        object: &Arc<dyn SharedFrames>,
         offset: u64,
         bytes: u64,
         access: Access,
@@ -410,7 +408,7 @@ impl Space {
         &self,
         start: u64,
         bytes: u64,
-        object: Option<&Arc<MemoryObject>>,
+        object: Option<&Arc<dyn SharedFrames>>,
     ) -> Result<(), SpaceError> {
         let end = check(start, bytes)?;
         // Whoever has the space may take anything out of it: the object's capability may be gone, or revoked.
@@ -433,7 +431,7 @@ impl Space {
             if at == end {
                 return Ok(());
             }
-            interrupt::breathe();
+            preempt::point();
             tables = self.lock();
             tables.covers(at, end.min(at + PIECE_BYTES), is_meant)?;
         }
@@ -445,7 +443,7 @@ impl Space {
         start: u64,
         bytes: u64,
         access: Access,
-        object: Option<&Arc<MemoryObject>>,
+        object: Option<&Arc<dyn SharedFrames>>,
     ) -> Result<(), SpaceError> {
         let end = check(start, bytes)?;
         if access.writable && access.executable {
@@ -465,7 +463,7 @@ impl Space {
                 return Ok(());
             }
             drop(tables);
-            interrupt::breathe();
+            preempt::point();
             tables = self.lock();
             tables.covers(at, end.min(at + PIECE_BYTES), is_meant)?;
         }
@@ -486,7 +484,7 @@ impl Space {
                 return Ok(tables);
             }
             drop(tables);
-            interrupt::breathe();
+            preempt::point();
         }
     }
 
@@ -511,7 +509,7 @@ impl Space {
                 Room::Beyond(at) => {
                     from = at;
                     drop(tables);
-                    interrupt::breathe();
+                    preempt::point();
                     tables = self.lock();
                 }
             }
@@ -601,10 +599,10 @@ impl Space {
         if root == 0 {
             return;
         }
-        let mut paces = Paces::of_pages();
+        let mut pacer = Pacer::of_pages();
         let (mut batch, mut count) = ([Frame(0); BATCH], 0);
         for region in regions.into_items() {
-            paces.step();
+            pacer.step();
             // Other kinds of memory have their own owners; fixed regions may be either.
             if matches!(region.kind, Kind::Object(..)) {
                 continue;
@@ -621,14 +619,14 @@ impl Space {
                         count = 0;
                     }
                 }
-                paces.step();
+                pacer.step();
             }
         }
         frames::free_all(&batch[..count]);
-        let mut paces = Paces::of_batches();
+        let mut pacer = Pacer::of_batches();
         for some in own_tables.chunks(BATCH) {
             frames::free_all(some);
-            paces.step();
+            pacer.step();
         }
         frames::free(Frame(root));
     }
@@ -648,7 +646,7 @@ impl Tables {
 
     /// Charges the session for more frames.
     fn pay(&mut self, frames: u64) -> Result<(), SpaceError> {
-        self.session.take(quota::Kind::Memory, frames * FRAME_BYTES).map_err(SpaceError::Quota)?;
+        self.payer.take_memory(frames * FRAME_BYTES).map_err(SpaceError::Quota)?;
         self.paid += frames;
         Ok(())
     }
@@ -658,7 +656,7 @@ impl Tables {
         let due = if self.root == 0 { self.objects } else { self.charged() + self.promised };
         debug_assert!(due <= self.paid, "{due} frames, of which {} are paid for", self.paid);
         let more = self.paid.saturating_sub(due);
-        self.session.release(quota::Kind::Memory, more * FRAME_BYTES);
+        self.payer.release_memory(more * FRAME_BYTES);
         self.paid -= more;
     }
 
@@ -691,7 +689,7 @@ impl Tables {
         let bytes_and_gap = bytes + FRAME_BYTES;
         let mut at = from;
         let mut next = self.search(at);
-        for _ in 0..BREATH_REGIONS {
+        for _ in 0..PACE_REGIONS {
             let end = self.regions.get(next).map_or(abi::STACK_TOP_VADDR - (64 << 20), |region| region.start);
             if at + bytes_and_gap + FRAME_BYTES <= end {
                 self.hint = at + bytes_and_gap;
@@ -777,13 +775,13 @@ impl Tables {
                 cpu::invlpg(page);
             }
         }
-        tlb::shootdown(resident);
+        tlb::shootdown(resident, super::asker::debt());
     }
 
     /// Is the range mapped by regions that are meant? Says up to where, after so many of them.
     fn covers(&self, start: u64, end: u64, is_meant: impl Fn(&Kind) -> bool) -> Result<u64, SpaceError> {
         let mut at = start;
-        for region in self.regions.iter_from(self.search(start)).take(BREATH_REGIONS) {
+        for region in self.regions.iter_from(self.search(start)).take(PACE_REGIONS) {
             if region.start > at || !is_meant(&region.kind) {
                 return Err(SpaceError::NotMapped);
             }
@@ -858,7 +856,7 @@ impl Tables {
                 }
                 page += FRAME_BYTES;
             }
-            tlb::shootdown(resident);
+            tlb::shootdown(resident, super::asker::debt());
             frames::free_all(&batch[..count]);
             self.owned -= count as u64;
         }
@@ -878,7 +876,7 @@ impl Tables {
             return Err(BadAddress);
         }
         let offset = address % FRAME_BYTES;
-        Ok((paging::phys::pointer((*slot & ADDRESS) + offset), (FRAME_BYTES - offset) as usize))
+        Ok((phys::pointer((*slot & ADDRESS) + offset), (FRAME_BYTES - offset) as usize))
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), BadAddress> {

@@ -4,7 +4,8 @@
 //! with an [`OffStackToken`], which proves that nobody stands on it (K-08).
 
 use super::frames::{self, FRAME_BYTES};
-use super::{paging, tlb};
+use super::paging;
+use crate::arch::tlb;
 use crate::lock::{Rank, SpinLock};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +27,11 @@ impl OffStackToken {
     pub const fn for_unused() -> OffStackToken {
         OffStackToken(())
     }
-    /// For the dispatcher: call only after the switch away from the stack that will be freed.
-    pub fn after_switch(_: &crate::sched::Switched) -> OffStackToken {
+    /// For the dispatcher.
+    ///
+    /// # Safety
+    /// The CPU has switched away from the stack that will be freed, for good.
+    pub unsafe fn after_switch() -> OffStackToken {
         OffStackToken(())
     }
 }
@@ -166,6 +170,6 @@ pub fn trim() -> bool {
     }
     CACHED.fetch_sub(count as u64 * STACK_PAGES, Ordering::Relaxed);
     crate::arch::cpu::flush_tlb_global();
-    tlb::shootdown_all();
+    tlb::shootdown_all(super::asker::debt());
     true
 }

@@ -2,11 +2,14 @@
 //! nothing else was meanwhile.
 
 use super::Queue;
-use crate::arch::percpu::{self, PerCpu};
-use crate::interrupt;
+use crate::preempt;
+use crate::sched::percpu::{self, PerCpu};
 use crate::time;
 use crate::tracing::{self, Promise};
-use ::sched::{AdmissionError, Context, CpuId, Heir, Overheads, Proposal, Refused, Spec, Survey, Verdict};
+use ::sched::{
+    AdmissionError, Context, CpuId, Heir, Overheads, Proposal, Reason, Refused, Spec, Survey, Verdict,
+    Witness,
+};
 use alloc::boxed::Box;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +45,7 @@ pub const TRIES: usize = 8;
 /// Between two pieces of a test that no lock is held for: interrupts are served, and others run (K-26). They may be promised something
 /// meanwhile; then the test begins anew.
 pub fn pause() -> bool {
-    interrupt::breathe();
+    preempt::point();
     true
 }
 
@@ -103,9 +106,26 @@ pub fn judge_change(cpu: usize, id: u64, spec: &Spec) -> Result<Verdict, Admissi
     judged(home, Heir::OfNobody, |survey| survey.judge_change(id, spec, &mut pause))
 }
 
-/// Changes what was promised, on its CPU, as it was judged; or the box comes back as it was.
-pub fn readmit(cpu: usize, time: Box<Context>, spec: Spec, verdict: &Verdict) -> Changed {
-    promise(cpu, time, Promise::Readmit, |queue, time, now| queue.readmit_judged(time, spec, verdict, now))
+/// Changes what was promised, on its CPU, as it was judged; or the box comes back as it was. Says under which number the CPU holds what was used of
+/// the old promise. Where that `may_leave` nothing, a context that would is refused.
+pub fn readmit(
+    cpu: usize,
+    time: Box<Context>,
+    spec: Spec,
+    verdict: &Verdict,
+    may_leave: bool,
+) -> Changed<(Box<Context>, Option<u64>)> {
+    let mut departed = None;
+    let changed = promise(cpu, time, Promise::Readmit, |queue, time, now| {
+        if !may_leave && queue.would_leave(&time, now) {
+            let busy = Witness { reason: Reason::BusyLeaving, ..Witness::unfinished(time.home()) };
+            return Err((AdmissionError::Refused(busy), time));
+        }
+        let changed = queue.readmit_judged(time, spec, verdict, now);
+        departed = queue.departed();
+        changed
+    });
+    changed.map(|time| (time, departed))
 }
 
 /// Pieces of tests that one call may take to find a host for what it lends. Locks are held all the while, so these are few; what is not
@@ -128,7 +148,7 @@ pub fn host(cpu: usize, time: Box<Context>, pieces: &mut u32) -> Changed {
     }
 }
 
-type Changed = Result<Box<Context>, (AdmissionError, Box<Context>)>;
+type Changed<T = Box<Context>> = Result<T, (AdmissionError, Box<Context>)>;
 
 fn promise(
     cpu: usize,

@@ -1,15 +1,17 @@
 //! What contexts ask of the dispatcher: to find the box of a thread, wherever that is, and to have threads go on with one.
 
 use super::looks::charge;
-use super::{apply, enqueue, flush_handoff, follow, leave, replant};
+use super::{Queue, apply, enqueue, flush_handoff, follow, leave, pay, replant};
 use crate::arch::fpu;
-use crate::arch::percpu;
 use crate::context;
 use crate::lock::Guard;
+use crate::sched::percpu::{self, PerCpu};
 use crate::thread::{self, Seat, Thread, Wait};
 use crate::time;
 use crate::tracing::{self, Promise, Why};
-use ::sched::{Blocked, Context, ContextInfo, CpuId, Effect, Evicted, EvictionReason, Runnable, ThreadId};
+use ::sched::{
+    Blocked, Context, ContextInfo, CpuId, Effect, Evicted, EvictionReason, Runnable, ThreadId, Ticket,
+};
 use alloc::boxed::Box;
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event, Want};
@@ -22,10 +24,15 @@ pub fn take_context(cpu: usize, thread: &'static Thread) -> Option<Box<Context>>
     let now = time::now_ns();
     let mut queue = target.sched.queue.lock();
     let ticket = thread.ticket();
+    if queue.current() == Some(ticket.thread) && queue.current_context().is_some() {
+        // Out of what it loses: who is bound and unbound again and again never leaves its CPU with it.
+        pay(target, &mut queue, thread, now);
+    }
     let taken = queue.take_context(&ticket, now)?;
     tracing::unbound(target, ticket.thread, taken.stopped.is_some(), now);
     drop(queue);
-    apply(target, me, taken.effect, now);
+    time::leave_debt(thread);
+    apply(target, me, taken.effect, thread, now);
     if let Some(blocked) = taken.stopped {
         // It was queued, so it stands on no stack. What is promised to it, if anything, is what was just taken.
         let (wait, action) = evict(thread, blocked, Want::Context);
@@ -53,7 +60,7 @@ pub(super) fn stop(thread: &'static Thread, evicted: Evicted<Seat>) {
     let (wait, action) = evict(thread, blocked, want);
     follow(wait, action);
     match action {
-        Action::Park if want == Want::Verdict => context::methods::fault(thread),
+        Action::Park if want == Want::Verdict => context::faults::fault(thread),
         Action::Deliver => context::deliver(thread),
         _ => {}
     }
@@ -85,7 +92,7 @@ pub fn depend(only: bool) {
     let stops = only && queue.current_context().is_none();
     drop(queue);
     if stops {
-        me.sched.want_switch();
+        me.want_switch();
     }
 }
 
@@ -125,10 +132,14 @@ pub fn bind_queued(
 fn pluck(thread: &'static Thread, who: &ThreadRef) -> Option<Runnable<Seat>> {
     let cpu = percpu::get(thread.ticket().cpu.index())?;
     let mut queue = cpu.sched.queue.lock();
-    // Who is queued under this lock does not end meanwhile: if it is the one that is meant, it stays so.
-    let ticket = Some(thread.ticket()).filter(|_| thread.is(who))?;
-    let now = time::now_ns();
-    let runnable = queue.remove(&ticket, now)?;
+    // The record of its context is locked and names it, and no thread ends without that lock: `models/src/lives.rs` shows that nobody else is here.
+    debug_assert!(thread.is(who), "K-31: {who:?} has ended while its context was given to it");
+    take_out(cpu, &mut queue, &thread.ticket(), time::now_ns())
+}
+
+/// Takes a thread out of the queue of `cpu`, if it is there.
+pub(super) fn take_out(cpu: &PerCpu, queue: &mut Queue, ticket: &Ticket, now: u64) -> Option<Runnable<Seat>> {
+    let runnable = queue.remove(ticket, now)?;
     tracing::plucked(cpu, ticket.thread, now);
     Some(runnable)
 }
@@ -142,21 +153,26 @@ pub fn context_info(cpu: usize, thread: &Thread) -> Option<ContextInfo> {
 }
 
 /// Sends a guest home.
-pub fn send_home(time: Box<Context>) -> Box<Context> {
+pub fn send_home(time: Box<Context>) -> (Box<Context>, Option<u64>) {
     if !time.is_hosted() {
-        return time;
+        return (time, None);
     }
-    let Some(host) = percpu::get(time.home().index()) else { return time };
+    let Some(host) = percpu::get(time.home().index()) else { return (time, None) };
     let mut queue = host.sched.queue.lock();
     let now = time::now_ns();
     tracing::promised(host, &time, Promise::Unhost, now);
-    queue.unhost(time, now)
+    let time = queue.unhost(time, now);
+    (time, queue.departed())
 }
 
 /// Does what the core asked for on this CPU.
 pub fn obey(effect: Effect, now: u64) {
     let me = percpu::this();
-    apply(me, me, effect, now);
+    match effect {
+        Effect::Keep => {}
+        Effect::Rearm { until_ns } => time::arm(me, until_ns, now),
+        Effect::Dispatch => me.want_switch(),
+    }
 }
 
 /// May the current thread run on CPU number `cpu`, by its mask?
@@ -215,7 +231,9 @@ pub fn bind_current(
             tracing::bound(me, id, context, now);
         }
         drop(queue);
-        apply(me, me, effect, now);
+        let thread = thread::current();
+        thread.debt.add_to_whoever(time::debt_of_context(thread));
+        obey(effect, now);
         return Ok(());
     }
     // Not after it was taken off its CPU: it would be queued with the box in its hands, and whoever looks for that waits, in the kernel, on the CPU where

@@ -4,39 +4,44 @@ use super::looks::assert_time;
 use super::moves::balance;
 use super::{PENDING, Queue};
 use crate::arch::cpu;
-use crate::arch::percpu::{self, PerCpu};
 use crate::clock;
 use crate::context::notify;
+use crate::sched::percpu::{self, PerCpu};
+use crate::thread::{self, Thread};
 use crate::time::{self, Bill};
 use crate::tracing;
-use ::sched::{CpuId, Effect};
+use ::sched::{CpuId, Effect, ThreadId};
 use core::sync::atomic::{AtomicU64, Ordering};
 use trace::Kind;
 
 /// As [`look`], when another CPU asked: the loop of an idle CPU asks the core itself, next.
 #[inline(always)]
-pub fn look_as_asked(me: &'static PerCpu, now: u64) {
+pub fn look_as_asked(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     if me.current.get().is_null() {
         PENDING.remove(me.id);
     } else {
-        look(me, now);
+        look(me, now, bill);
     }
 }
 
 /// As [`look`], when somebody was woken here. Whoever has asked an idle CPU to look meanwhile has interrupted it, too.
 #[inline(always)]
-pub fn look_for_woken(me: &'static PerCpu) {
+pub fn look_for_woken(me: &'static PerCpu, bill: &mut Bill) {
     if !me.current.get().is_null() {
         // Waking takes time.
-        look(me, time::now_ns());
+        look(me, time::now_ns(), bill);
     }
+}
+
+fn thread_of(id: ThreadId) -> Option<&'static Thread> {
+    thread::get(id.0 as u32)
 }
 
 /// Deadlines that passed, of which one look tells; with more it looks again.
 const MISSES: usize = 4;
 
-/// The timer fired or another CPU asked: what does the core say?
-pub fn look(me: &'static PerCpu, now: u64) {
+/// The timer fired or another CPU asked: what does the core say? Those who have a refill, or have missed a deadline, are put on the bill.
+pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     PENDING.remove(me.id);
     if now >= me.sched.balance_ns.get() {
         let id = CpuId::new(me.id).expect("a CPU number");
@@ -48,6 +53,8 @@ pub fn look(me: &'static PerCpu, now: u64) {
     let (effect, until_ns) = loop {
         let mut queue = me.sched.queue.lock();
         tracing::note(me, Kind::Timer, now);
+        // Of a refill that came before, a dispatch has seen.
+        let _ = queue.take_refilled();
         let mut missed = [const { None }; MISSES];
         let mut count = 0;
         while count < MISSES
@@ -58,11 +65,20 @@ pub fn look(me: &'static PerCpu, now: u64) {
         }
         let effect = queue.timer(now);
         let until_ns = queue.until_ns();
+        let refilled = queue.take_refilled();
         assert_time(&queue);
         drop(queue);
+        if let Some(refilled) = refilled.and_then(thread_of)
+            && !cfg!(feature = "planted-refill-unpaid")
+        {
+            bill.falls_to(refilled);
+        }
         // Observers are told without a lock.
         missed.iter().flatten().for_each(|missed| {
             me.counters.deadlines_missed.bump();
+            if let Some(late) = thread_of(missed.thread) {
+                bill.falls_to(late);
+            }
             notify::missed(missed);
         });
         if count < MISSES {
@@ -70,7 +86,7 @@ pub fn look(me: &'static PerCpu, now: u64) {
         }
     };
     match effect {
-        Effect::Dispatch => me.sched.want_switch(),
+        Effect::Dispatch => me.want_switch(),
         Effect::Keep | Effect::Rearm { .. } => time::arm(me, until_ns, now),
     }
 }
@@ -111,21 +127,26 @@ pub fn measure_ways() -> (u64, u64) {
 pub fn interrupt_begins(me: &PerCpu, tsc: u64, is_asked: bool) -> (u64, Bill) {
     let now = clock::ns_at(tsc);
     let is_for_others = is_asked || time::is_anybody_due(me, now);
-    (now, time_stops(me, now, if is_for_others { WAY_IN_NS.load(Ordering::Relaxed) } else { 0 }))
+    (
+        now,
+        time_stops(me, now, |queue| {
+            if is_for_others || queue.is_refill_due(now) { WAY_IN_NS.load(Ordering::Relaxed) } else { 0 }
+        }),
+    )
 }
 
 /// As [`interrupt_begins`], of one that interrupts nobody, or that the current thread looks for itself.
 #[inline(always)]
 pub fn interrupt_is_found(me: &PerCpu, tsc: u64) -> (u64, Bill) {
     let now = clock::ns_at(tsc);
-    (now, time_stops(me, now, 0))
+    (now, time_stops(me, now, |_| 0))
 }
 
-/// Since `way_ns` before `now`, time is nobody's but the kernel's.
+/// Since the way in before `now`, time is nobody's but the kernel's.
 #[inline(always)]
-fn time_stops(me: &PerCpu, now: u64, way_ns: u64) -> Bill {
+fn time_stops(me: &PerCpu, now: u64, way_ns: impl FnOnce(&Queue) -> u64) -> Bill {
     let mut queue = me.sched.queue.lock();
-    let began_ns = now.saturating_sub(way_ns).max(queue.at_ns());
+    let began_ns = now.saturating_sub(way_ns(&queue)).max(queue.at_ns());
     tracing::note(me, Kind::System, began_ns);
     queue.interrupt_begin(began_ns);
     me.sched.service_left_ns.set(queue.service_left_ns(began_ns));
@@ -136,7 +157,7 @@ fn time_stops(me: &PerCpu, now: u64, way_ns: u64) -> Bill {
 #[inline(always)]
 pub fn interrupt_ends(me: &PerCpu, mut bill: Bill) {
     let mut queue = me.sched.queue.lock();
-    let way_ns = if bill.is_due() { WAY_OUT_NS.load(Ordering::Relaxed) } else { 0 };
+    let way_ns = if bill.falls_to_asked() { WAY_OUT_NS.load(Ordering::Relaxed) } else { 0 };
     let now = time::now_ns() + way_ns;
     time_goes_on(me, &mut queue, &mut bill, now);
 }
@@ -164,6 +185,27 @@ pub(super) fn settle(queue: &mut Queue, bill: &mut Bill, now: u64) {
         let (owned_ns, others_ns) = bill.total(now);
         queue.note_service(owned_ns, others_ns, now);
     }
+}
+
+/// What is done for `thread`, which was left, on the stack of who runs next: it is the time of neither, but of the one that it is done for. From where
+/// the next one was chosen on.
+#[cold]
+pub(super) fn work_for<R>(me: &PerCpu, thread: &'static Thread, work: impl FnOnce() -> R) -> R {
+    if cfg!(feature = "planted-news-unpaid") {
+        return work();
+    }
+    let begins_ns = {
+        let mut queue = me.sched.queue.lock();
+        let chosen_ns = queue.at_ns();
+        tracing::note(me, Kind::System, chosen_ns);
+        queue.interrupt_begin(chosen_ns);
+        chosen_ns
+    };
+    let mut bill = Bill::new(begins_ns);
+    bill.falls_to(thread);
+    let done = work();
+    found_interrupt_ends(me, bill);
+    done
 }
 
 /// The current thread was interrupted for somebody, others ran meanwhile, and now it is on its way back to what it did. That way, from where it was

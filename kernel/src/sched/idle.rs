@@ -3,7 +3,7 @@
 use super::moves::steal;
 use super::{IDLE, end_silence, enqueue_on, leave};
 use crate::arch::cpu;
-use crate::arch::percpu::{self, PerCpu};
+use crate::sched::percpu::{self, PerCpu};
 use crate::thread::Seat;
 use crate::time;
 use crate::tracing::{self, Why};
@@ -14,6 +14,11 @@ use core::sync::atomic::Ordering;
 pub extern "C" fn idle_loop(_: u64) -> ! {
     let me = percpu::this();
     loop {
+        if crate::watchdog::forbids_dispatch() {
+            me.sched.idle.store(true, Ordering::Relaxed);
+            cpu::wait_for_interrupt();
+            continue;
+        }
         if let Some(next) = me.sched.handoff.take() {
             run_woken(me, next);
             continue;
@@ -27,7 +32,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
             until_ns = decision.until_ns;
             tracing::decided(me, None, Why::Idle, &decision, now);
             if decision.run.is_some() {
-                me.sched.mark_dispatch(true);
+                me.mark_dispatch(true);
                 unmark_idle(me);
                 // As in `run_woken`.
                 end_silence();
@@ -67,7 +72,7 @@ fn run_woken(me: &'static PerCpu, next: Runnable<Seat>) {
         Ok(decision) => {
             tracing::decided(me, None, Why::Idle, &decision, now);
             me.counters.queue_depth_max.raise(1);
-            me.sched.mark_dispatch(true);
+            me.mark_dispatch(true);
             unmark_idle(me);
             // It has waited: the way back to user mode is short, or it says how long it is (`silence::begins`).
             end_silence();
@@ -80,8 +85,9 @@ fn run_woken(me: &'static PerCpu, next: Runnable<Seat>) {
     }
 }
 
-fn unmark_idle(me: &PerCpu) {
+fn unmark_idle(me: &'static PerCpu) {
     if me.sched.idle.swap(false, Ordering::Relaxed) {
         IDLE.remove(me.id);
+        crate::watchdog::somebody_runs(me);
     }
 }

@@ -1,10 +1,13 @@
 //! Steps of threads' lives (K-31): each is a change of the word under the thread's *wait* lock (`kcore::life`), and what that asks for.
 
-use super::budgets::free;
+use super::budgets::{free, take_out};
+use super::percpu::{self, PerCpu};
 use super::{enqueue, hand_over};
 use crate::lock::Guard;
 use crate::thread::{self, Seat, Thread, Wait};
-use ::sched::{Blocked, Runnable};
+use crate::time;
+use crate::tracing;
+use ::sched::{Blocked, DEFAULT_WEIGHT, Runnable, Snapshot, Weight};
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event};
 
@@ -61,6 +64,7 @@ pub(super) fn follow(mut wait: Guard<'_, Wait>, action: Action) {
 /// A new thread may run.
 pub fn start(runnable: Runnable<Seat>) {
     let thread = runnable.payload().thread();
+    crate::recorder::introduce(thread, &thread.body().process);
     thread.must(&mut thread.wait.lock(), Event::Start);
     enqueue(runnable);
 }
@@ -89,6 +93,70 @@ pub fn doom(thread: &'static Thread, who: &ThreadRef) -> bool {
 pub fn exit() {
     let thread = thread::current();
     thread.must(&mut thread.wait.lock(), Event::Exit);
+    if thread.body().process.is_ending() {
+        // It may have been on its way here, and in no queue, when whoever kills it looked for it.
+        hasten_on(percpu::this(), thread);
+    }
+}
+
+// ---- the weight of those who are killed -------------------------------------------------------------------------------------
+//
+// A thread that is told to end does so at the default weight, if its own is below that (K-29): at its own it could keep its process, and all that it
+// has, for as long as others want the CPU.
+
+fn is_slow(snapshot: &Snapshot) -> bool {
+    snapshot.weight < Weight::DEFAULT
+}
+
+/// A thread that was doomed ends at the default weight at least, also if it is queued already.
+///
+/// One that is in nobody's queue and does not run is about to be queued, by a CPU that may not have seen yet that it is to end. That CPU holds the lock
+/// of the queue from its look at that on: so each lock is taken once, and afterwards the thread was found, or [`hasten_arrival`] or [`exit`] finds it.
+pub fn hasten(thread: &'static Thread, who: &ThreadRef) {
+    // Held to the end: so the record is still this thread's, and the thread neither begins to wait nor is woken.
+    let _wait = thread.wait.lock();
+    if !thread.is(who) || thread.life().is_parked() {
+        return;
+    }
+    let likely = percpu::get(thread.ticket().cpu.index());
+    let _ = likely.into_iter().chain(percpu::all()).any(|cpu| hasten_on(cpu, thread));
+}
+
+/// [`hasten`], if the thread runs or is queued on `cpu`.
+fn hasten_on(cpu: &'static PerCpu, thread: &'static Thread) -> bool {
+    let now = time::now_ns();
+    let mut queue = cpu.sched.queue.lock();
+    let ticket = thread.ticket();
+    if queue.current() == Some(ticket.thread) {
+        if queue.current_snapshot().is_some_and(|current| is_slow(&current)) {
+            tracing::weighs(cpu, ticket.thread, Weight::DEFAULT, now);
+            let set = queue.set_current_weight(DEFAULT_WEIGHT, now);
+            debug_assert!(set.is_ok(), "a weight is a weight");
+        }
+        return true;
+    }
+    let Some(queued) = queue.queued_snapshot(&ticket) else { return false };
+    let slow = if is_slow(&queued) { take_out(cpu, &mut queue, &ticket, now) } else { None };
+    drop(queue);
+    if let Some(runnable) = slow {
+        enqueue(runnable);
+    }
+    true
+}
+
+/// A thread that is to end is about to be queued on `target`, whose lock is held.
+#[cold]
+#[inline(never)]
+pub(super) fn hasten_arrival(target: &PerCpu, runnable: &mut Runnable<Seat>, now: u64) {
+    if !is_slow(&runnable.snapshot()) {
+        return;
+    }
+    // The weight of one that was never queued is written when it arrives.
+    if runnable.last_cpu().is_some() {
+        tracing::weighs(target, runnable.id(), Weight::DEFAULT, now);
+    }
+    let set = runnable.set_weight(DEFAULT_WEIGHT);
+    debug_assert!(set.is_ok(), "a weight is a weight");
 }
 
 /// A thread that was set aside is off its stack: it is placed anew.

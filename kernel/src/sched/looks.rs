@@ -2,7 +2,7 @@
 
 use super::Queue;
 use crate::arch::cpu;
-use crate::arch::percpu::{self, PerCpu};
+use crate::sched::percpu::{self, PerCpu};
 use crate::thread::{self, Thread};
 use crate::time;
 use crate::tracing;

@@ -1,7 +1,8 @@
 //! Threads that change CPU though they wait: stolen by an idle one, or moved because clocks are apart.
 
 use super::{Queue, apply};
-use crate::arch::percpu::{self, PerCpu};
+use crate::sched::percpu::{self, PerCpu};
+use crate::thread;
 use crate::time;
 use crate::tracing;
 use ::sched::{CpuId, MoveOutcome};
@@ -100,8 +101,9 @@ fn pull(fast: &'static PerCpu, slow: &'static PerCpu, me: &'static PerCpu, now: 
         tracing::took(fast, slow, &outcome, true, now);
         outcome
     });
-    if let MoveOutcome::Moved { effect, .. } = outcome {
+    if let MoveOutcome::Moved { effect, thread, .. } = outcome {
         me.counters.balance_moves.bump();
-        apply(fast, me, effect, now);
+        let thread = thread::get(thread.0 as u32).expect("a thread that is queued");
+        apply(fast, me, effect, thread, now);
     }
 }

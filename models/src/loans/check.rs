@@ -1,7 +1,9 @@
 //! What must hold, and who waits for whom.
 
+use kcore::loans::Name;
+
 use super::state::{Actor, At, Call, Cid, Config, Op, Record, State, Thread, Tid};
-use super::{Flaw, fault};
+use super::{BookFlaw, Flaw, fault};
 
 /// Whom somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +31,9 @@ impl State {
                 let takes_lock = config.flaw == Some(Flaw::LockHeldWhileWaiting);
                 if takes_lock && self.record(context).locked.is_none() { None } else { Some(blocker) }
             }
-            Op::Stale(_) if config.flaw == Some(Flaw::StaleAccepted) => None,
+            Op::Stale(_) if config.flaw == Some(Flaw::Book(BookFlaw::StaleAccepted)) => None,
             Op::Stale(context) => self.blocker_of_box(config, context),
-            Op::LookLent => self.blocker_of_return(actor),
+            Op::LayDown(tid) => self.own(tid).and_then(|context| self.blocker_of_box(config, context)),
             Op::Withdraw => match self.thread(actor).call {
                 Call::Taken(by) => Some(Blocker::Actor(by)),
                 _ => None,
@@ -46,9 +48,10 @@ impl State {
         match op {
             Op::Meet(_) | Op::WakeServer(_) => runs_on(actor),
             Op::LeaveLoan(tid) => runs_on(tid),
+            Op::LayDown(tid) => self.own(tid),
             Op::GiveBack(tid) | Op::EndLoan(tid) => self.loan_of(tid).map(|(context, _)| context),
             Op::Receive | Op::Fetch | Op::LookLent => self.thread(actor).claim,
-            Op::Stale(context) | Op::Bind(_, context) => Some(context),
+            Op::Stale(context) | Op::Bind(_, context) | Op::Give(_, context) => Some(context),
             _ => None,
         }
     }
@@ -72,20 +75,10 @@ impl State {
 
     /// Why the box cannot be taken now from where it is.
     fn blocker_of_box(&self, config: &Config, context: Cid) -> Option<Blocker> {
-        let record = self.record(context);
-        if record.on_way && config.flaw != Some(Flaw::WayIgnored) {
+        if self.on_way(context) && config.flaw != Some(Flaw::Book(BookFlaw::WayIgnored)) {
             return Some(self.mover(context));
         }
         self.handed_by(self.holder_of_box(context)?)
-    }
-
-    /// Why a lender that is to have its context again does not.
-    fn blocker_of_return(&self, tid: Tid) -> Option<Blocker> {
-        let thread = self.thread(tid);
-        let record = self.record(thread.claim.filter(|_| thread.lent)?);
-        let is_mine = record.generation == 0 && record.holder() == Some(tid);
-        let is_here = thread.time.is_some() || record.promised == Some(tid);
-        if !is_mine || is_here { None } else { Some(self.mover(thread.claim?)) }
     }
 
     // ---- faults ---------------------------------------------------------------------------------------------------
@@ -95,17 +88,18 @@ impl State {
         let mut faults = 0;
         let mut add = |broken: bool, fault: u16| faults |= if broken { fault } else { 0 };
         for (record, context) in self.records.iter().zip(0..) {
-            let boxes = self.threads.iter().filter_map(|t| t.time.as_ref()).chain(&record.kept);
+            let kept = record.book.kept().into_iter().chain(&record.retired);
+            let boxes = self.threads.iter().filter_map(|t| t.time.as_ref()).chain(kept);
             add(boxes.filter(|time| time.context == context).count() != 1, fault::PLACE);
             add(!self.is_spent(config, record, context), fault::SPENT);
-            add(!self.is_chain(config, record, context), fault::STACK);
+            add(!self.is_chain(record, context), fault::STACK);
         }
         for (thread, tid) in self.threads.iter().zip(0..) {
             if thread.at == At::User {
                 add(self.lender_runs(tid), fault::LENDER_RUNS);
                 add(self.runs_stale(thread), fault::STALE);
             }
-            let borrows = || self.records.iter().flat_map(|r| &r.stack).any(|frame| frame.borrower == tid);
+            let borrows = || self.loans().any(|loan| loan.borrower == tid);
             add(thread.receives && borrows(), fault::STACK);
         }
         add(self.actors().any(|actor| self.waits_for_ever(config, actor)), fault::WAITS);
@@ -119,48 +113,42 @@ impl State {
 
     fn is_spent(&self, config: &Config, record: &Record, context: Cid) -> bool {
         let in_entities = self.threads.iter().filter_map(|t| Some((t.time.as_ref()?, t.uncharged)));
-        let mut all = in_entities.chain(record.kept.iter().map(|time| (time, 0)));
+        let kept = record.book.kept().into_iter().chain(&record.retired);
+        let mut all = in_entities.chain(kept.map(|time| (time, 0)));
         let found = all.find(|(time, _)| time.context == context);
         found.is_none_or(|(time, uncharged)| time.left + record.worked == config.budget + uncharged)
     }
 
     /// From the owner to whoever has the box, or will as soon as it has arrived or is fetched.
-    fn is_chain(&self, config: &Config, record: &Record, context: Cid) -> bool {
-        let Some(owner) = record.owner else { return record.stack.is_empty() };
-        let mut at = owner;
-        let mut met = 1u8 << owner;
-        for frame in &record.stack {
-            if frame.lender != at || met & 1 << frame.borrower != 0 {
-                return false;
-            }
-            at = frame.borrower;
-            met |= 1 << at;
-        }
-        if record.stack.len() > usize::from(config.depth) {
+    fn is_chain(&self, record: &Record, context: Cid) -> bool {
+        if record.book.check().is_err() {
             return false;
         }
+        if !record.book.has_time() {
+            return true;
+        }
         match self.holder_of_box(context) {
-            Some(tid) if record.on_way => self.thread(tid).way.is_some_and(|(c, _)| c == context),
-            Some(tid) => tid == at,
-            None => record.promised == Some(at) && !record.on_way,
+            Some(tid) if self.on_way(context) => self.thread(tid).way.is_some_and(|(c, _)| c == context),
+            Some(tid) => tid == *record.book.holder(),
+            None => record.book.kept().is_some() && !self.on_way(context),
         }
     }
 
     /// In user mode with a loan out, or before the box is back.
     fn lender_runs(&self, tid: Tid) -> bool {
-        let is_out = |record: &Record| record.stack.iter().any(|frame| frame.lender == tid);
+        let is_out = self.loans().any(|loan| loan.lender == tid);
         let comes =
             |thread: &Thread, c: Cid| matches!(thread.way, Some((way, super::state::Way::Back)) if way == c);
         let is_away = |context: Cid| {
             let record = self.record(context);
-            record.holder() == Some(tid) && self.threads.iter().any(|thread| comes(thread, context))
+            *record.book.holder() == tid && self.threads.iter().any(|thread| comes(thread, context))
         };
-        self.records.iter().any(is_out) || self.cids().any(is_away)
+        is_out || self.cids().any(is_away)
     }
 
     fn runs_stale(&self, thread: &Thread) -> bool {
         let Some(time) = &thread.time else { return false };
-        time.generation != self.record(time.context).generation
+        u64::from(time.generation) != self.record(time.context).book.generation()
     }
 
     /// Follows who waits for whom: it must end with somebody who goes on by itself.
@@ -183,16 +171,18 @@ impl State {
     fn record_is_left(&self, config: &Config, record: &Record, context: Cid) -> bool {
         let differs = |tid: Tid| (self.thread(tid).claim == Some(context)) != self.is_in(record, tid);
         let flies = |lender: Tid, borrower: Tid| self.thread(lender).call == Call::Flies(borrower);
-        record.on_way
+        let (book, holder) = (&record.book, *record.book.holder());
+        let is_bound = *book.owner() != Tid::NOBODY;
+        self.on_way(context)
             || record.locked.is_some()
-            || record.owner.is_none() && record.kept.is_none()
-            || record.stack.iter().any(|frame| !flies(frame.lender, frame.borrower))
-            || record.promised.is_some_and(|tid| !self.thread(tid).summoned)
+            || book.has_time() && is_bound && holder == Tid::NOBODY && !self.thread(*book.owner()).ending
+            || book.loans().iter().any(|loan| !flies(loan.lender, loan.borrower))
+            || record.promised().is_some_and(|tid| !self.thread(tid).summoned && !self.thread(tid).ending)
             || config.flaw != Some(Flaw::Unclaimed) && self.tids().any(differs)
     }
 
     fn is_in(&self, record: &Record, tid: Tid) -> bool {
-        record.owner == Some(tid) || record.stack.iter().any(|frame| frame.borrower == tid)
+        *record.book.owner() == tid || record.book.loan_to(tid).is_some()
     }
 
     /// At rest: nobody sleeps over what it waits for.

@@ -1,7 +1,9 @@
 //! Ends: of loans by third parties, of generations, of endpoints and of threads.
 
-use super::state::{Actor, At, Call, Cid, Config, Frame, Op, State, Tid};
-use super::{Flaw, mark};
+use kcore::loans::{Loan, Name};
+
+use super::state::{Actor, At, Box, Call, Cid, Config, Op, State, Tid};
+use super::{BookFlaw, Flaw, mark};
 
 impl State {
     /// Ends the loan of `lender` and those above it; the box goes back to it, wherever it was.
@@ -11,52 +13,76 @@ impl State {
             self.record_mut(context).locked = Some(actor);
             return self.push(actor, Op::EndLoan(lender));
         }
-        let only_one = config.flaw == Some(Flaw::NestedIgnored);
-        let record = self.record_mut(context);
-        record.locked = None;
-        let end = if only_one { at + 1 } else { record.stack.len() };
-        let ended: Vec<Frame> = record.stack.drain(at..end).collect();
-        record.promised = None;
-        let kept = record.kept.take();
-        for frame in &ended {
-            self.thread_mut(frame.borrower).claim.take_if(|claim| *claim == context);
-        }
-        for frame in &ended[1..] {
-            self.wake_lender(config, frame.lender);
-        }
-        let last = ended[ended.len() - 1].borrower;
-        if actor != lender && actor != ended[0].borrower {
+        self.record_mut(context).locked = None;
+        let time = self.seize(context);
+        let first = self.record(context).book.loans()[at];
+        self.end_from(config, context, at);
+        if actor != lender && actor != first.borrower {
             self.marks |= mark::ENDED;
         }
-        let has_it = self.thread(last).time.as_ref().is_some_and(|time| time.context == context);
-        match kept.or_else(|| if has_it { self.take_time(last) } else { None }) {
-            Some(time) => self.give(config, lender, time),
-            None => self.wake_lender(config, lender),
+        let Some(time) = time else { return self.wake_lender(config, lender) };
+        let book = &mut self.record_mut(context).book;
+        book.put(time);
+        let holder = *book.holder();
+        self.give(config, holder, context);
+    }
+
+    /// The box, in hand, from wherever it is. Nothing, with the bug of not waiting for it.
+    fn seize(&mut self, context: Cid) -> Option<Box> {
+        if let Some(time) = self.record_mut(context).book.seize() {
+            return Some(time);
+        }
+        let holder = *self.record(context).book.holder();
+        let has_it = self.threads.get(usize::from(holder)).is_some_and(|thread| {
+            thread.time.as_ref().is_some_and(|time| time.context == context) && thread.way.is_none()
+        });
+        let time = if has_it { self.take_time(holder) } else { None };
+        if time.is_some() {
+            self.record_mut(context).book.seized();
+        }
+        time
+    }
+
+    /// What the thread, which is to end, owns and has: it must not have to wait for budget.
+    pub(super) fn lay_down(&mut self, tid: Tid) {
+        let Some(context) = self.own(tid) else { return };
+        let Some(time) = self.seize(context) else { return };
+        let book = &mut self.record_mut(context).book;
+        book.put(time);
+        let Ok(()) = book.lay_down() else { unreachable!("it is in the record, and not lent") };
+    }
+
+    /// Ends the loans from `at` on: nobody borrows, and nobody waits for a loan any more.
+    fn end_from(&mut self, config: &Config, context: Cid, at: usize) {
+        let ended: Vec<Loan<Tid>> = match self.record_mut(context).book.end_loans(at) {
+            Ok(ended) => ended.to_vec(),
+            Err(refused) => unreachable!("a loan ends with the box in hand: {refused:?}"),
+        };
+        for loan in ended.iter().rev() {
+            self.thread_mut(loan.borrower).claim.take_if(|claim| *claim == context);
+            self.thread_mut(loan.lender).lent = false;
+            self.wake_lender(config, loan.lender);
         }
     }
 
     /// A revocation, a logout or the owner's end has the box: the generation moves on, and nobody has or had it on loan.
     pub(super) fn stale(&mut self, config: &Config, context: Cid) {
-        let record = self.record_mut(context);
-        if record.generation > 0 {
+        if self.record(context).book.is_over() {
             return;
         }
-        record.generation += 1;
-        record.promised = None;
-        let owner = record.owner.take();
-        let frames = std::mem::take(&mut record.stack);
-        if let Some(tid) = self.holder_of_box(context)
-            && config.flaw != Some(Flaw::StaleAccepted)
-        {
-            let time = self.take_time(tid);
-            self.record_mut(context).kept = time;
+        if self.holder_of_box(context).is_some() {
             self.marks |= mark::CHASED;
         }
-        for tid in owner.into_iter().chain(frames.iter().map(|frame| frame.borrower)) {
-            self.thread_mut(tid).claim.take_if(|claim| *claim == context);
-        }
-        for frame in frames {
-            self.wake_lender(config, frame.lender);
+        let leaves_it = config.flaw == Some(Flaw::Book(BookFlaw::StaleAccepted));
+        let time = if leaves_it { None } else { self.seize(context) };
+        self.end_from(config, context, 0);
+        let record = self.record_mut(context);
+        record.retired = time;
+        let Ok(owner) = record.book.end() else {
+            unreachable!("the box is in hand, and all loans have ended")
+        };
+        if owner != Tid::NOBODY {
+            self.thread_mut(owner).claim.take_if(|claim| *claim == context);
         }
     }
 

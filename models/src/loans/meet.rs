@@ -1,14 +1,20 @@
 //! Callers and servers: calling, answering, receiving.
 
-use super::state::{Actor, At, Call, Config, Frame, Op, State, Tid, Way};
+use kcore::loans::Refused;
+
+use super::state::{Actor, At, CALL, Call, Config, HELD, Op, State, Tid, Way};
 use super::{Flaw, mark};
 
 impl State {
-    /// The context of this thread, if it may be lent: it is the record's word that the thread has it.
+    /// The context of this thread: that which it has claimed, or (with the bug of not doing so) that whose box it has.
+    fn context_of(&self, tid: Tid) -> Option<u8> {
+        let thread = self.thread(tid);
+        thread.claim.or(thread.time.as_ref().map(|time| time.context))
+    }
+
+    /// The same, if it may be lent now.
     fn lendable(&self, tid: Tid) -> Option<u8> {
-        let context = self.thread(tid).time.as_ref()?.context;
-        let record = self.record(context);
-        (record.holder() == Some(tid) && !record.on_way).then_some(context)
+        self.context_of(tid).filter(|context| self.record(*context).book.may_lend(tid).is_ok())
     }
 
     /// A thread without a context, that nobody is about to give one.
@@ -28,19 +34,23 @@ impl State {
             self.thread_mut(tid).ready = true;
             return;
         }
-        let lends = self.lendable(tid);
-        if let Some(context) = lends {
-            let record = self.record(context);
-            let in_chain = record.owner == Some(server) || record.stack.iter().any(|f| f.lender == server);
-            if in_chain || record.stack.len() >= usize::from(config.depth) {
+        if !self.thread(server).receives {
+            self.thread_mut(tid).call = Call::Queued(server);
+            return;
+        }
+        if let Some(context) = self.context_of(tid) {
+            let waits = self.thread(server).at == At::Parked;
+            let is_refused = match self.record(context).book.offer(tid, server, !self.is_free(config, server))
+            {
+                Err(Refused::Cycle) => true,
+                Err(Refused::TooDeep) => waits,
+                _ => false,
+            };
+            if is_refused {
                 self.marks |= mark::REFUSED;
                 self.thread_mut(tid).ready = true;
                 return;
             }
-        }
-        if !self.thread(server).receives {
-            self.thread_mut(tid).call = Call::Queued(server);
-            return;
         }
         self.thread_mut(server).receives = false;
         self.thread_mut(tid).call = Call::Flies(server);
@@ -69,17 +79,11 @@ impl State {
             return self.wake(server);
         }
         if let Some(context) = lends {
-            self.record_mut(context).stack.push(Frame { lender: tid, borrower: server });
-            self.open_way(tid, context, Way::Out);
+            self.record_mut(context).book.lend(tid, CALL, server);
+            self.thread_mut(tid).way = Some((context, Way::Out));
             self.claim(config, server, context);
             self.thread_mut(tid).lent = true;
         }
-    }
-
-    /// The record names the next holder, and this thread has the box until it waits.
-    fn open_way(&mut self, tid: Tid, context: u8, way: Way) {
-        self.record_mut(context).on_way = true;
-        self.thread_mut(tid).way = Some((context, way));
     }
 
     /// The call is taken out to be answered.
@@ -93,20 +97,19 @@ impl State {
 
     /// If the one who answers has the box, by the top of the stack, and the caller waits, the box goes the fast way.
     pub(super) fn give_back(&mut self, tid: Tid, caller: Tid) {
-        let Some((context, at)) = self.loan_of(caller) else { return };
+        let Some((context, _)) = self.loan_of(caller) else { return };
         if self.thread(tid).handoff.is_some() {
             self.push(tid, Op::GiveBack(caller));
             return self.push(tid, Op::Settle);
         }
-        let record = self.record(context);
-        let is_top = at + 1 == record.stack.len() && record.stack[at].borrower == tid && !record.on_way;
-        let has_it = self.thread(tid).time.as_ref().is_some_and(|time| time.context == context);
-        if is_top && has_it && self.thread(caller).at == At::Parked {
-            self.record_mut(context).stack.pop();
+        let book = &self.record(context).book;
+        let is_quick = book.may_return(caller, CALL).is_ok() && *book.holder() == tid;
+        if is_quick && self.thread(caller).at == At::Parked {
+            self.record_mut(context).book.hand_back();
             self.thread_mut(tid).claim = None;
             self.thread_mut(caller).lent = false;
             self.hand_over(tid, caller);
-            self.open_way(tid, context, Way::Back);
+            self.thread_mut(tid).way = Some((context, Way::Back));
         } else {
             self.push(tid, Op::EndLoan(caller));
             self.must_settle(tid);
@@ -138,8 +141,7 @@ impl State {
 
     /// Who asks for the next call does not work on the account of the last one.
     pub(super) fn leave_loan(&mut self, config: &Config, actor: Actor, tid: Tid) {
-        let frames = self.records.iter().flat_map(|record| &record.stack);
-        let mine = frames.filter(|frame| frame.borrower == tid).map(|frame| frame.lender).next();
+        let mine = self.loans().find(|loan| loan.borrower == tid).map(|loan| loan.lender);
         if let Some(lender) = mine.filter(|_| config.flaw != Some(Flaw::KeptOverRecv)) {
             self.push(actor, Op::EndLoan(lender));
             self.must_settle(actor);
@@ -159,39 +161,38 @@ impl State {
         self.thread_mut(caller).call = Call::Flies(tid);
         self.thread_mut(tid).ready = true;
         let Some(context) = self.lendable(caller) else { return };
-        let room = self.record(context).stack.len() < usize::from(config.depth);
-        let waits = self.thread(caller).at == At::Parked;
-        if !room || !waits || !self.is_free(config, tid) {
+        if self.thread(caller).at != At::Parked || !self.is_free(config, tid) {
             return;
         }
         let Some(time) = self.take_time(caller) else { return };
         self.claim(config, tid, context);
         self.thread_mut(caller).lent = true;
         self.thread_mut(tid).summoned = true;
-        let record = self.record_mut(context);
-        record.stack.push(Frame { lender: caller, borrower: tid });
-        record.kept = Some(time);
-        record.promised = Some(tid);
+        let book = &mut self.record_mut(context).book;
+        book.seized();
+        book.lend(caller, CALL, tid);
+        book.put(time);
         self.marks |= mark::LENT;
     }
 
     pub(super) fn bind(&mut self, config: &Config, actor: Actor, tid: Tid, context: u8) {
-        let (record, thread) = (self.record(context), self.thread(tid));
-        let is_idle = record.generation == 0 && record.owner.is_none();
-        if !is_idle || thread.ending || !self.is_free(config, tid) {
+        let may_bind = self.record(context).book.may_bind(HELD).is_ok();
+        if !may_bind || self.thread(tid).ending || !self.is_free(config, tid) {
             return;
         }
-        let waits = thread.at == At::Parked;
         self.claim(config, tid, context);
-        let record = self.record_mut(context);
-        record.owner = Some(tid);
-        if !waits {
-            record.promised = Some(tid);
-            if config.flaw != Some(Flaw::SummonsTooEarly) {
-                self.push(actor, Op::Summon(tid));
+        self.record_mut(context).book.bind(tid);
+        self.push(actor, Op::Give(tid, context));
+    }
+
+    /// What was bound is given, unless somebody took it back since, or the thread is to end.
+    pub(super) fn give_bound(&mut self, config: &Config, tid: Tid, context: u8) {
+        if self.record_mut(context).book.promise(tid).is_ok() && !self.thread(tid).ending {
+            let summoned = self.thread(tid).summoned;
+            self.give(config, tid, context);
+            if config.flaw == Some(Flaw::SummonsTooEarly) {
+                self.thread_mut(tid).summoned = summoned;
             }
-        } else if let Some(time) = record.kept.take() {
-            self.place(tid, time);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What the model knows of threads, records and errands, and what can happen next.
 
+use kcore::loans::{Book, Flaw as BookFlaw, Loan, Name, Rules};
+
 use super::Flaw;
 
 /// A thread, by number.
@@ -17,24 +19,38 @@ pub struct Box {
     pub(super) left: u8,
 }
 
-/// One loan: also the name of the call, because a thread makes one at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Frame {
-    pub(super) lender: Tid,
-    pub(super) borrower: Tid,
+/// A thread makes one call at a time, so its calls need no numbers.
+pub(super) const CALL: u64 = 0;
+/// The generation that every capability has.
+pub(super) const HELD: u64 = 1;
+
+/// The book's rules: with a shorter chain, and perhaps with a bug.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Law {
+    depth: u8,
+    flaw: Option<Flaw>,
+}
+
+impl Rules for Law {
+    fn max_depth(&self) -> usize {
+        self.depth.into()
+    }
+
+    fn has(&self, flaw: BookFlaw) -> bool {
+        self.flaw == Some(Flaw::Book(flaw))
+    }
+
+    fn is_sound(&self) -> bool {
+        self.flaw.is_none()
+    }
 }
 
 /// The kernel's record of a context.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Record {
-    pub(super) generation: u8,
-    pub(super) owner: Option<Tid>,
-    pub(super) stack: Vec<Frame>,
-    /// Idle, promised or retired.
-    pub(super) kept: Option<Box>,
-    pub(super) promised: Option<Tid>,
-    /// The box is on its way to whom the record names.
-    pub(super) on_way: bool,
+    pub(super) book: Book<Tid, Box, Law>,
+    /// The box, when the context is over.
+    pub(super) retired: Option<Box>,
     /// Who keeps the lock while it waits: only with the bug that this is.
     pub(super) locked: Option<Actor>,
     /// How much work was done on it, as the world saw it.
@@ -42,9 +58,9 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Who should have the box.
-    pub(super) fn holder(&self) -> Option<Tid> {
-        self.stack.last().map_or(self.owner, |frame| Some(frame.borrower))
+    /// To whom the box is promised.
+    pub(super) fn promised(&self) -> Option<Tid> {
+        self.book.kept().and(Some(*self.book.holder())).filter(|holder| *holder != Tid::NOBODY)
     }
 }
 
@@ -167,10 +183,14 @@ pub enum Op {
     Stale(Cid),
     /// Sets `ending`.
     Doom(Tid),
+    /// Record, wait, CPU: one that is to end does not keep its own box.
+    LayDown(Tid),
     /// Endpoint: closes.
     Close(Tid),
     /// Record, wait: binds.
     Bind(Tid, Cid),
+    /// Record, wait: gives what was bound.
+    Give(Tid, Cid),
     /// Sets the summons.
     Summon(Tid),
     /// A completion that is nothing to anybody.
@@ -293,16 +313,16 @@ impl State {
     pub(super) fn new(config: &Config) -> State {
         let mut state = State {
             threads: config.calls.iter().map(|calls| Thread::new(*calls)).collect(),
-            records: (0..config.contexts).map(|context| Record::new(context, config.budget)).collect(),
+            records: (0..config.contexts).map(|context| Record::new(context, config)).collect(),
             errands: vec![None; config.errands.len()],
             broken: 0,
             marks: 0,
         };
         for (thread, owns) in state.threads.iter_mut().zip(0..).zip(&config.owners) {
             let ((thread, tid), Some(context)) = (thread, owns) else { continue };
-            let record = &mut state.records[usize::from(*context)];
-            record.owner = Some(tid);
-            thread.time = record.kept.take();
+            let book = &mut state.records[usize::from(*context)].book;
+            book.bind(tid);
+            thread.time = book.promise(tid).and_then(|()| book.fetch(tid)).ok();
             thread.claim = Some(*context);
         }
         for tid in state.tids().filter(|tid| config.waiting && config.is_server(*tid)) {
@@ -380,9 +400,25 @@ impl State {
     /// The loan that this thread made: context and place in the stack.
     pub(super) fn loan_of(&self, lender: Tid) -> Option<(Cid, usize)> {
         self.cids().find_map(|context| {
-            let at = self.record(context).stack.iter().position(|frame| frame.lender == lender)?;
+            let at = self.record(context).book.loan_along(lender, CALL)?;
             Some((context, at))
         })
+    }
+
+    /// Every loan that there is.
+    pub(super) fn loans(&self) -> impl Iterator<Item = &Loan<Tid>> {
+        self.records.iter().flat_map(|record| record.book.loans())
+    }
+
+    /// The context that this thread owns and should have.
+    pub(super) fn own(&self, tid: Tid) -> Option<Cid> {
+        let is_own = |book: &Book<Tid, Box, Law>| *book.owner() == tid && *book.holder() == tid;
+        self.cids().find(|context| is_own(&self.record(*context).book))
+    }
+
+    /// Whether the box is on its way to whom the record names.
+    pub(super) fn on_way(&self, context: Cid) -> bool {
+        self.threads.iter().any(|thread| thread.way.is_some_and(|(c, _)| c == context))
     }
 
     // ---- what can happen ------------------------------------------------------------------------------------------
@@ -410,7 +446,7 @@ impl State {
     fn in_batch(&self, config: &Config, tid: Tid, actions: &mut Vec<Action>) {
         let cancels = config.cancels && matches!(self.thread(tid).call, Call::Flies(_));
         actions.extend(cancels.then_some(Action::Cancel(tid)));
-        let revokes = config.batch.iter().filter(|context| self.record(**context).generation == 0);
+        let revokes = config.batch.iter().filter(|context| self.record(**context).book.has_time());
         actions.extend(revokes.map(|context| Action::Revoke(tid, *context)));
         if config.mixed {
             self.submissions(config, tid, actions);
@@ -489,16 +525,9 @@ impl Thread {
 }
 
 impl Record {
-    fn new(context: Cid, left: u8) -> Record {
-        Record {
-            generation: 0,
-            owner: None,
-            stack: Vec::new(),
-            kept: Some(Box { context, generation: 0, left }),
-            promised: None,
-            on_way: false,
-            locked: None,
-            worked: 0,
-        }
+    fn new(context: Cid, config: &Config) -> Record {
+        let mut book = Book::vacant(Law { depth: config.depth, flaw: config.flaw });
+        book.make(Box { context, generation: HELD as u8, left: config.budget });
+        Record { book, retired: None, locked: None, worked: 0 }
     }
 }

@@ -115,7 +115,7 @@ impl State {
             Op::Withdraw => self.withdraw(config, actor),
             Op::Fail(server) => self.fail_next(config, actor, server),
             Op::Disown => {
-                if let Some(context) = self.cids().find(|c| self.record(*c).owner == Some(actor)) {
+                if let Some(context) = self.cids().find(|c| *self.record(*c).book.owner() == actor) {
                     self.push(actor, Op::Disown);
                     self.push(actor, Op::Revoke(context));
                 }
@@ -131,10 +131,13 @@ impl State {
             Op::Doom(tid) => {
                 self.thread_mut(tid).ending = true;
                 self.push(actor, Op::Wake(tid));
+                self.push(actor, Op::LayDown(tid));
                 self.push(actor, Op::LeaveLoan(tid));
             }
+            Op::LayDown(tid) => self.lay_down(tid),
             Op::Close(server) => self.close(actor, server),
             Op::Bind(tid, context) => self.bind(config, actor, tid, context),
+            Op::Give(tid, context) => self.give_bound(config, tid, context),
             Op::Summon(tid) => self.thread_mut(tid).summoned = true,
             Op::Chance(tid) => self.complete(actor, tid),
             Op::Cancel => self.cancel(config, actor),
@@ -160,15 +163,12 @@ impl State {
         self.thread_mut(tid).time = Some(time);
     }
 
-    /// Under the record's lock: the box goes to a thread that waits, or lies in the record until it is fetched.
-    pub(super) fn give(&mut self, config: &Config, tid: Tid, time: Box) {
-        if self.thread(tid).at == At::Parked {
-            self.place(tid, time);
-        } else {
-            let record = self.record_mut(time.context);
-            record.promised = Some(tid);
-            record.kept = Some(time);
+    /// Under the record's lock: the box, which is promised to a thread, goes to it if it waits, or lies in the record until it is fetched.
+    pub(super) fn give(&mut self, config: &Config, tid: Tid, context: Cid) {
+        if self.thread(tid).at != At::Parked {
             self.thread_mut(tid).summoned = true;
+        } else if let Ok(time) = self.record_mut(context).book.fetch(tid) {
+            self.place(tid, time);
         }
         self.wake_lender(config, tid);
     }
@@ -257,9 +257,7 @@ impl State {
             self.take_time(tid)
         };
         let Some(time) = time else { return };
-        let record = self.record_mut(context);
-        record.on_way = false;
-        let nested = record.stack.len() > 1;
+        let nested = self.record(context).book.loans().len() > 1;
         self.place(next, time);
         if way == Way::Back {
             self.marks |= mark::BACK;
@@ -283,10 +281,9 @@ impl State {
         let thread = self.thread_mut(tid);
         let (way, next) = (thread.way.take(), thread.handoff.take());
         let Some(next) = next else { return };
-        if let Some((context, _)) = way
+        if way.is_some()
             && let Some(time) = self.take_time(tid)
         {
-            self.record_mut(context).on_way = false;
             self.place(next, time);
         }
         self.thread_mut(next).at = At::Kernel;
@@ -304,22 +301,17 @@ impl State {
     }
 
     fn fetch(&mut self, tid: Tid) {
-        let Some(context) = self.cids().find(|c| self.record(*c).promised == Some(tid)) else { return };
-        let record = self.record_mut(context);
-        record.promised = None;
-        if let Some(time) = record.kept.take() {
-            self.place(tid, time);
-            self.marks |= mark::FETCHED;
+        for context in self.cids() {
+            if let Ok(time) = self.record_mut(context).book.fetch(tid) {
+                self.place(tid, time);
+                self.marks |= mark::FETCHED;
+            }
         }
     }
 
     fn look_lent(&mut self, config: &Config, tid: Tid) {
         if self.thread(tid).lent && config.flaw != Some(Flaw::LenderRuns) {
-            if self.loan_of(tid).is_some() {
-                return self.push(tid, Op::BlockLent);
-            }
-            self.fetch(tid);
-            self.thread_mut(tid).lent = false;
+            return self.push(tid, Op::BlockLent);
         }
         self.thread_mut(tid).at = At::User;
     }

@@ -1,5 +1,7 @@
 //! One line under a cursor.
 
+use alloc::borrow::Cow;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -10,6 +12,8 @@ use crate::{History, Key};
 pub const LINE_MAX: usize = 200;
 /// Columns of the terminal. A line that is longer is shown in part, never wrapped: wrapped lines cannot be drawn again by a VT100.
 pub(crate) const COLUMNS: usize = 80;
+/// Longest text that is searched for; what is typed beyond it rings the bell.
+const QUERY_MAX: usize = 40;
 /// Most words that a completion lists.
 const LISTED_MAX: usize = 200;
 
@@ -40,13 +44,16 @@ pub struct Editor {
     typed: Vec<char>,
     /// Characters were ignored, and nothing was done about it since.
     is_cut: bool,
+    /// Ctrl-R was typed, and the search goes on: what is searched for.
+    query: Option<String>,
 }
 
 impl Editor {
     /// An empty line after `prompt` (printable, one column a character).
     pub fn new(prompt: &str) -> Editor {
         let prompt = prompt.to_string();
-        Editor { prompt, text: Vec::new(), cursor: 0, age: 0, typed: Vec::new(), is_cut: false }
+        let (text, typed) = (Vec::new(), Vec::new());
+        Editor { prompt, text, cursor: 0, age: 0, typed, is_cut: false, query: None }
     }
 
     /// Shows prompt and line; first thing to do for a new line.
@@ -55,7 +62,7 @@ impl Editor {
         let first = self.first();
         let end = self.text.len().min(first + room);
         out.push('\r');
-        out.push_str(&self.prompt);
+        out.push_str(&self.prompt());
         for (at, &c) in self.text.iter().enumerate().take(end).skip(first) {
             out.push(match at {
                 at if at == first && first > 0 => '<',
@@ -71,9 +78,17 @@ impl Editor {
         }
     }
 
+    /// What stands before the line: during a search, what is searched for.
+    fn prompt(&self) -> Cow<'_, str> {
+        match &self.query {
+            None => Cow::Borrowed(&self.prompt),
+            Some(query) => Cow::Owned(format!("(search `{query}') ")),
+        }
+    }
+
     /// Columns for the line; the last one of the terminal stays free for the cursor.
     fn room(&self) -> usize {
-        COLUMNS.saturating_sub(1 + self.prompt.chars().count()).max(8)
+        COLUMNS.saturating_sub(1 + self.prompt().chars().count()).max(8)
     }
 
     /// The first character that is shown: as few half pages on as bring the cursor into view.
@@ -96,6 +111,10 @@ impl Editor {
     ) -> Event {
         // Whoever edits the line afterwards has seen where it ends.
         self.is_cut &= matches!(key, Key::Enter | Key::Char(_) | Key::Unknown);
+        if self.query.is_some() && self.search(key, history, out) {
+            self.show(out);
+            return Event::Editing;
+        }
         match key {
             Key::Enter => return self.finish(out),
             Key::Ctrl('c') => {
@@ -109,6 +128,12 @@ impl Editor {
             }
             Key::Unknown => return Event::Editing,
             Key::Tab => self.complete(candidates, out),
+            Key::Ctrl('r') => {
+                self.query = Some(String::new());
+                if self.age == 0 {
+                    self.typed.clone_from(&self.text);
+                }
+            }
             Key::Ctrl('l') => out.push_str("\x1b[2J\x1b[H"),
             Key::Up | Key::Ctrl('p') => self.recall(self.age + 1, history),
             Key::Down | Key::Ctrl('n') => self.recall(self.age.saturating_sub(1), history),
@@ -197,6 +222,39 @@ impl Editor {
         }
         self.age = age;
         self.cursor = self.text.len();
+    }
+
+    /// A key during a search. False if the key ends it: then the key does what it always does, to the line that was found.
+    fn search(&mut self, key: Key, history: &History, out: &mut String) -> bool {
+        let mut query = self.query.take().unwrap_or_default();
+        let from = match key {
+            Key::Ctrl('r') => self.age + 1,
+            Key::Char(c) if query.chars().count() < QUERY_MAX && shown(c) == c => {
+                query.push(c);
+                self.age.max(1)
+            }
+            Key::Char(_) => {
+                out.push('\x07');
+                self.query = Some(query);
+                return true;
+            }
+            Key::Backspace => {
+                query.pop();
+                1
+            }
+            Key::Ctrl('g') => {
+                self.recall(0, history);
+                return true;
+            }
+            _ => return false,
+        };
+        let mut ages = from..=history.len();
+        match ages.find(|age| history.back(*age).is_some_and(|line| line.contains(&query))) {
+            Some(age) if !query.is_empty() => self.recall(age, history),
+            _ => out.push('\x07'),
+        }
+        self.query = Some(query);
+        true
     }
 
     /// Puts in what all candidates have in common; if that is nothing new, lists them.
@@ -331,6 +389,40 @@ mod tests {
         assert_eq!(terminal.types("\x1b[B\x1b[B"), "> thr|");
         terminal.types("\x1b[A!\r");
         assert_eq!(terminal.events.last(), Some(&Event::Line("two!".into())));
+    }
+
+    #[test]
+    fn a_search_finds_the_newest_line_then_older_ones() {
+        let mut terminal = Terminal::new();
+        terminal.types("run spin\rps -t\rrun budget\r");
+        assert_eq!(terminal.types("half\x12"), "(search `') half|");
+        assert_eq!(terminal.types("ru"), "(search `ru') run budget|");
+        assert_eq!(terminal.types("\x12"), "(search `ru') run spin|", "Ctrl-R again: an older one");
+        let bells = terminal.screen.bells;
+        assert_eq!(terminal.types("\x12"), "(search `ru') run spin|", "there is none older");
+        assert_eq!(terminal.types("zz"), "(search `ruzz') run spin|", "nor one with this");
+        assert_eq!(terminal.screen.bells, bells + 3);
+        assert_eq!(terminal.types("\x7f\x7f"), "(search `ru') run budget|", "from the newest again");
+        assert_eq!(terminal.types("\x07"), "> half|", "Ctrl-G gives the search up");
+        assert_eq!(terminal.types("\x12spin\x1b[D!"), "> run spi!|n", "another key takes the line");
+        terminal.types("\r\x12-t\r");
+        let lines: Vec<_> = terminal.events.iter().rev().take(2).collect();
+        assert_eq!(lines, [&Event::Line("ps -t".into()), &Event::Line("run spi!n".into())]);
+        terminal.types("\x12ps\x03");
+        assert_eq!(terminal.events.last(), Some(&Event::Interrupted));
+        assert_eq!(terminal.types("x"), "> x|", "the search is over");
+    }
+
+    #[test]
+    fn a_search_has_room() {
+        let mut terminal = Terminal::new();
+        terminal.types(&"a".repeat(LINE_MAX));
+        terminal.types("\r\x12");
+        // The screen panics if anything goes beyond its 80 columns.
+        terminal.types(&"a".repeat(QUERY_MAX + 5));
+        assert!(terminal.screen.bells >= 5, "the query has an end");
+        terminal.types("\u{6f22}\r");
+        assert_eq!(terminal.events.last(), Some(&Event::Line("a".repeat(LINE_MAX))));
     }
 
     #[test]

@@ -27,6 +27,16 @@ impl History {
         self.lines.push_back(line.to_string());
     }
 
+    /// How many lines there are.
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Whether nothing was entered yet.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
     /// Line `age` steps back: 1 is the last one.
     pub fn back(&self, age: usize) -> Option<&str> {
         let index = self.lines.len().checked_sub(age)?;

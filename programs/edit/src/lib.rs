@@ -1,4 +1,4 @@
-//! The shell's line editor: bytes of a terminal in, VT100 sequences out, and finished lines; and the words and times in them.
+//! The shell's line editor: bytes of a terminal in, VT100 sequences out, and finished lines; the words and times in them, and what Tab completes.
 //!
 //! It owns no terminal and no clock, so host tests type into it and look at the screen that its output makes.
 #![cfg_attr(not(test), no_std)]
@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+pub mod complete;
 mod editor;
 mod history;
 mod keys;

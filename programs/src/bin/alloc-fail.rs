@@ -20,8 +20,8 @@ use rt::abi::{Exception, SYS_CAP_ENTER, SYS_EXIT, TransportError, rights};
 use rt::clients::Child;
 use rt::{
     Answer, Client, Endpoint, Error, Factory, Fallback, OperationResult as R, ProcessSpawner, Protection,
-    Result, SchedulingContext, Spec, SystemInfo, ThreadSpawner, VirtualMemory, args, caps, println, sync,
-    thread, time,
+    Result, SchedulingContext, Spec, SystemInfo, ThreadSpawner, UserSession, VirtualMemory, args, caps,
+    println, sync, thread, time,
 };
 
 rt::main!(run);
@@ -37,11 +37,13 @@ fn run() -> i64 {
         Some("wait") => i64::from(time::sleep(3600 * 1000 * MS).is_err()),
         Some("crowd") => prove("alloc-fail crowd", crowd),
         Some("templated") => prove("alloc-fail templated", templated),
+        Some("inside") => prove("alloc-fail inside", inside),
         _ => prove("alloc-fail", || {
             reserve_heap();
             for (name, operation) in OPERATIONS {
                 step(name, || survives(name, *operation))?;
             }
+            step("in a session, whose quotas are what they were (K-29)", in_session)?;
             step("more threads than ever (K-07)", || in_child("crowd", None))?;
             step("each of which has a context (K-07)", || {
                 in_child("crowd", Some(Spec::new(MS / 10, 100 * MS).demote()))
@@ -92,12 +94,25 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("a context of a thread", bound_context),
 ];
 
-/// What must be as it was: frames outside the heap, bytes in the heap, and the rows of the process's ledger.
+/// The quotas of memory, threads, processes and endpoints; those of contexts are free when what these used is back ([`is_rested`]).
+const LASTING: usize = 4;
+
+/// What must be as it was: frames outside the heap, bytes in the heap, the rows of the process's ledger, and what its session uses.
 fn held() -> Outcome<Vec<u64>> {
+    let session = caps::any::<UserSession>().ok();
+    let quotas = session.map_or(Ok(Vec::new()), |session| session.quotas())?;
     let all = kit::system()?.counters().doing("counters")?;
     let is_meant =
         |name: &str| ["frames_outside_heap", "heap_used_bytes"].contains(&name) || name.starts_with("own_");
-    Ok(all.iter().filter(|counter| is_meant(&counter.name)).map(|counter| counter.value).collect())
+    let counters = all.iter().filter(|counter| is_meant(&counter.name)).map(|counter| counter.value);
+    Ok(counters.chain(quotas.iter().take(LASTING).map(|quota| quota.used)).collect())
+}
+
+/// Whether what contexts in `session` used is back, all of it. That takes a period; but where the host was away while one ran, it used more than its
+/// budget, and it takes as many periods as it used budgets. So whoever waits for this looks again and again, and the contexts here that run
+/// have a tenth of a CPU: what they used is back in ten times as long.
+fn is_rested(session: &UserSession) -> Outcome<bool> {
+    Ok(session.quotas()?.iter().skip(LASTING).all(|quota| quota.used == 0))
 }
 
 /// Waits until everything is as it was: what ended is cleared away behind our back.
@@ -122,6 +137,9 @@ fn is_typed(error: &Error) -> bool {
 
 /// Does the operation with its `number`th allocation refused. Was there one?
 fn refused(system: &SystemInfo, name: &str, number: u64, operation: Operation) -> Outcome<bool> {
+    if let Ok(session) = caps::any::<UserSession>() {
+        kit::wait_until("what contexts used is back in the quotas", || is_rested(&session))?;
+    }
     system.fail_allocation(number).doing("arm")?;
     let result = operation();
     let (seen, has_failed) = system.fail_allocation(0).doing("disarm")?;
@@ -171,6 +189,51 @@ fn survives(name: &str, operation: Operation) -> Outcome {
     }
     ensure!(cold > 0, "no allocation was refused");
     println!("    {cold} allocations at first, {warm} later: each refused, all is as it was");
+    Ok(())
+}
+
+/// What is charged to a session, done in one.
+const INSIDE: &[(&str, Operation)] = &[
+    ("a session", session),
+    ("capabilities", copies),
+    ("a process", process),
+    ("a process with a template", template),
+    ("a context", context),
+    ("a context of a thread", bound_context),
+];
+
+fn in_session() -> Outcome {
+    let session = factory()?.guest_session("inside")?;
+    let child = command("alloc-fail", "inside").arg("inside").grant(
+        "session",
+        session.cap(),
+        rights::CALL | rights::GRANT,
+        0,
+    );
+    kit::succeeds("inside", &child.spawn(&caps::any()?)?)?;
+    kit::wait_until("what contexts used is back in the quotas", || is_rested(&session))?;
+    let quotas = session.quotas()?;
+    ensure!(quotas.iter().all(|quota| quota.used == 0), "the session is empty, and uses {quotas:?}");
+    // Nor does a logout keep anything of the contexts that it ends.
+    let any: SchedulingContext = caps::any()?;
+    let member = command("alloc-fail", "waiting").arg("wait").grant(
+        "session",
+        session.cap(),
+        rights::CALL | rights::GRANT,
+        0,
+    );
+    let member = Gone(member.template(TENTH, &any).spawn(&caps::any()?)?);
+    ensure!(!is_rested(&session)?, "a context counts nowhere: {:?}", session.quotas()?);
+    session.logout()?;
+    drop(member);
+    kit::wait_until("what contexts had is back after the logout", || is_rested(&session))
+}
+
+fn inside() -> Outcome {
+    reserve_heap();
+    for (name, operation) in INSIDE {
+        step(name, || survives(name, *operation))?;
+    }
     Ok(())
 }
 
@@ -321,10 +384,13 @@ fn process() -> Result<()> {
     child.0.wait().map(drop)
 }
 
+/// Of contexts that something runs on. One after the other they use no more than a CPU; so each leaves enough for the next, which comes after a
+/// period or less.
+const TENTH: Spec = Spec::new(MS, 10 * MS).demote();
+
 fn template() -> Result<()> {
     let command = command("alloc-fail", "waiting").arg("wait");
-    let spec = Spec::new(MS, 100 * MS);
-    let child = Gone(command.template(spec, &caps::any()?).spawn(&caps::any()?)?);
+    let child = Gone(command.template(TENTH, &caps::any()?).spawn(&caps::any()?)?);
     child.0.handle.kill()?;
     child.0.wait().map(drop)
 }
@@ -347,7 +413,7 @@ fn faulting_context() -> Result<()> {
 }
 
 fn bound_context() -> Result<()> {
-    let context = made(&Spec::new(50 * MS, 100 * MS).demote())?;
+    let context = made(&TENTH)?;
     context.bind(Fallback::BestEffort)?.ok()?;
     // Without it, whatever comes of this.
     let result = bare_thread();

@@ -14,10 +14,13 @@ use programs::machine::{Before, MS, command, nap, warm_up};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
 use programs::random::Random;
 use programs::victim::Watch;
-use programs::{ensure, kit};
+use programs::{ensure, kit, ticks};
 use rt::abi::rights;
 use rt::clients::Child;
-use rt::{Client, Endpoint, ExitReason, Factory, ProcessSpawner, args, caps, println, thread, time, vm};
+use rt::{
+    Client, Endpoint, ExitReason, Factory, ProcessSpawner, SchedulingPolicy, ThreadControl, args, caps,
+    println, thread, time, vm,
+};
 
 rt::main!(run);
 
@@ -35,6 +38,7 @@ fn run() -> i64 {
         Some("child") => child(args::number(1, 0).unwrap_or(0)),
         Some("nap") => nap(),
         Some("leaf") => leaf(args::number(1, 0).unwrap_or(0)),
+        Some("crowd") => i64::from(crowd().is_err()),
         _ => prove("kill-storm", || {
             let rounds = args::number(0, ROUNDS).doing("the number of rounds is no number")?;
             let seed = args::number(1, 1).doing("the seed is no number")?;
@@ -53,6 +57,7 @@ fn run() -> i64 {
                 storm.by_itself,
                 (time::now_ns()? - start) / MS
             );
+            step("a low weight keeps nobody from ending (K-29)", slow_ones_end)?;
             step("the victim is exact", || victim.goes_on(3))?;
             victim.finish()?;
             step("nothing is left of them (K-05, K-17)", || before.check("after the storm"))?;
@@ -133,6 +138,88 @@ impl Storm {
         served.call(QUIT, [0; 2]).doing("end the server")?;
         server.join()?.doing("serve")
     }
+}
+
+// ---- a low weight ---------------------------------------------------------------------------------------------------------
+
+/// Threads of the lowest weight, every other one asleep, and those of the default weight that they share a CPU with.
+const SLOW: usize = 8;
+const HOGS: usize = 50;
+/// The slice of a thread (docs/scheduling.md).
+const SLICE_NS: u64 = 3 * MS;
+/// A thread of the default weight that has just run is ahead of the others by its slice at most, and queues by the end of its next one. So everybody
+/// has run twice before it does, and once more for what it does in pieces. At the lowest weight that is 64 times as much.
+const END_NS: u64 = 3 * (SLOW + HOGS) as u64 * SLICE_NS;
+
+/// A process of threads of weight 1 beside many of the default weight is killed, and ends as soon as one of the default weight.
+fn slow_ones_end() -> Outcome {
+    let cpus = rt::boot_info().cpus;
+    let control: ThreadControl = caps::any()?;
+    let all = ((1u32 << cpus) - 1) as u8;
+    // Who looks is not in the way, where there is another CPU.
+    let others = if cpus == 1 { all } else { all >> 1 };
+    control.set_affinity(&[others]).doing("leave the crowd's CPU")?;
+    let slow = start_crowd(SLOW, 1)?;
+    let hogs = start_crowd(HOGS, 64)?;
+    let before = time::now_ns()?;
+    let mut end = slow.handle.wait_start().doing("wait")?;
+    slow.handle.kill().doing("kill")?;
+    let exit = end.wait_timeout(20 * END_NS);
+    let took = time::now_ns()? - before;
+    hogs.handle.kill().doing("kill the hogs")?;
+    hogs.wait().doing("wait for the hogs")?;
+    control.set_affinity(&[all]).doing("run anywhere")?;
+    println!(
+        "    {SLOW} threads of weight 1 beside {HOGS} of 64 ended in {} us, of {}",
+        took / 1000,
+        END_NS / 1000
+    );
+    ensure!(exit.is_some(), "killed, and lives: {:?}", slow.handle.info());
+    // A host that has something else to do lets slices last longer.
+    ensure!(!ticks::is_counted() || took <= END_NS, "they ended in {took} ns, not in {END_NS}");
+    Ok(())
+}
+
+/// Threads of this weight on the last CPU, each of which has had a slice if they are few, or some of one.
+fn start_crowd(threads: usize, weight: u32) -> Outcome<Child> {
+    let (count, chosen) = (alloc::format!("{threads}"), alloc::format!("{weight}"));
+    let crowd = command("kill-storm", "crowd").arg("crowd").arg(&count).arg(&chosen);
+    let crowd = crowd.spawn(&caps::any::<ProcessSpawner>()?).doing("start a crowd")?;
+    let cpu = rt::boot_info().cpus - 1;
+    kit::wait_until("a crowd should run", || {
+        let all = kit::system()?.threads().doing("threads")?;
+        let ready = all.iter().filter(|it| {
+            (it.pid, it.cpu, it.weight) == (crowd.pid, cpu, weight) && it.runtime_ns >= CROWD_RUNS_NS
+        });
+        Ok(ready.count() == threads)
+    })?;
+    Ok(crowd)
+}
+
+/// What a thread of a crowd has run before it counts.
+const CROWD_RUNS_NS: u64 = MS;
+
+/// So many threads, of such a weight: all of them compute, but of those of the lowest weight every other one sleeps afterwards.
+fn crowd() -> Outcome {
+    let (threads, weight) = (args::number(1, 1).doing("threads")?, args::number(2, 64).doing("weight")?);
+    let cpu = rt::boot_info().cpus - 1;
+    caps::any::<ThreadControl>()?.set_affinity(&[1 << cpu])?;
+    caps::any::<SchedulingPolicy>()?.set_weight(weight as u16)?;
+    let run = move |at: u64| -> Outcome {
+        caps::any::<ThreadControl>()?.set_affinity(&[1 << cpu])?;
+        if weight == 1 && at % 2 == 1 {
+            let policy = caps::any::<SchedulingPolicy>()?;
+            while policy.snapshot()?.runtime_ns < 2 * CROWD_RUNS_NS {}
+            time::sleep(3600 * 1000 * MS)?;
+        }
+        loop {
+            core::hint::spin_loop();
+        }
+    };
+    for at in 1..threads {
+        let _ = thread::Builder::new().stack_bytes(16 << 10).spawn(move || run(at)).doing("spawn")?;
+    }
+    run(0)
 }
 
 const QUIT: u16 = 99;

@@ -379,6 +379,12 @@ fn races() -> Outcome {
             core::hint::spin_loop();
         }
     }
+    // On a busy host the threads may not have got to both by then (K-24): some are left alone until their time is over, and one is woken.
+    kit::wait_until("a park times out", || Ok(timed_out.load(Ordering::Relaxed) > 0))?;
+    kit::wait_until("a park is woken", || {
+        counted += space.unpark(&words[random.below(3) as usize], 1)?;
+        Ok(woken.load(Ordering::Relaxed) > 0)
+    })?;
     is_over.store(true, Ordering::Release);
     for thread in threads {
         thread.join()??;
@@ -386,7 +392,6 @@ fn races() -> Outcome {
     let (woken, timed_out) = (woken.load(Ordering::Relaxed), timed_out.load(Ordering::Relaxed));
     println!("    {woken} parks were woken, {timed_out} timed out");
     ensure!(woken == counted, "unpark says that it woke {counted}, but {woken} were woken");
-    ensure!(woken > 0 && timed_out > 0, "one of both never happened");
     Ok(())
 }
 

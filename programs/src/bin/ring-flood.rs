@@ -36,6 +36,7 @@ fn run() -> i64 {
         step("a head that is nonsense stops its writer only (K-11)", bad_heads)?;
         step("what the kernel wrote is not believed when it comes back (K-11)", scribbles)?;
         step("unknown operations, versions and flags (K-21)", unknown)?;
+        step("fields that an operation does not name must be 0 (K-28)", unnamed)?;
         step("the version is told, and others are refused by name (Q-05)", versions)?;
         step("quiet entries complete only when they fail (K-11)", quiet)?;
         step("the ring itself cannot be taken away (K-11)", own_page)?;
@@ -327,6 +328,67 @@ fn unknown() -> Outcome {
 
 /// What the kernel speaks is the same in the page that every program begins with and in the answer to a query; a query for another version gets
 /// the error that programs of that version know.
+/// A field of an entry, and a way to set it.
+type Field = (&'static str, fn(&mut Sqe));
+
+const FIELDS: [Field; 9] = [
+    ("cap", |sqe| sqe.cap = 1),
+    ("method", |sqe| sqe.method = 1),
+    ("len", |sqe| sqe.len = 1),
+    ("addr", |sqe| sqe.addr = 1),
+    ("result_addr", |sqe| sqe.result_addr = 1),
+    ("result_len", |sqe| sqe.result_len = 1),
+    ("xfer", |sqe| sqe.xfer = 1),
+    ("arg0", |sqe| sqe.arg0 = 1),
+    ("arg1", |sqe| sqe.arg1 = 1),
+];
+
+/// What each operation names, as `abi::Op` documents it; with its flags.
+const NAMED: [(Op, u16, &[&str]); 18] = [
+    (Op::Nop, 0, &[]),
+    (Op::Nop, flags::QUIET, &[]),
+    (Op::Call, 0, &["cap", "method", "len", "addr", "result_addr", "result_len", "xfer"]),
+    (Op::Call, flags::INLINE, &["cap", "method", "arg0", "arg1", "result_addr", "result_len", "xfer"]),
+    (Op::Recv, 0, &["cap", "result_addr", "result_len"]),
+    (Op::Return, 0, &["cap", "method", "len", "addr", "result_addr", "xfer"]),
+    (Op::Return, flags::INLINE | flags::QUIET, &["cap", "method", "arg0", "arg1", "result_addr", "xfer"]),
+    (Op::Park, 0, &["cap", "addr", "arg0", "arg1"]),
+    (Op::Unpark, 0, &["cap", "addr", "arg0"]),
+    (Op::Unpark, flags::QUIET, &["cap", "addr", "arg0"]),
+    (Op::Sleep, 0, &["cap", "arg0"]),
+    (Op::Write, 0, &["cap", "len", "addr"]),
+    (Op::Read, 0, &["cap", "result_addr", "result_len"]),
+    (Op::Cancel, 0, &["arg0"]),
+    (Op::Release, 0, &["cap"]),
+    (Op::Copy, 0, &["cap", "arg0", "arg1"]),
+    (Op::Revoke, 0, &["cap"]),
+    (Op::Yield, 0, &[]),
+];
+
+/// K-28: one that is not 0 is refused by the same name whatever the operation is, by the short way of the usual entries as by the long one; and
+/// nothing has happened. The capability is one that has the operation, where there is one, so that nothing else is wrong with the entry.
+fn unnamed() -> Outcome {
+    let timer = caps::any::<Timer>()?.cap().id().0;
+    let park = caps::any::<ParkSpace>()?.cap().id().0;
+    let mut ring = take();
+    for (op, flags, named) in NAMED {
+        let cap = match op {
+            Op::Park | Op::Unpark => park,
+            Op::Sleep => timer,
+            _ => 0,
+        };
+        for (name, set) in FIELDS.iter().filter(|(name, _)| !named.contains(name)) {
+            let mut sqe =
+                Sqe { op: op as u8, flags, cap, arg0: u64::from(op == Op::Sleep), ..Sqe::default() };
+            set(&mut sqe);
+            ring.push(sqe);
+            let cqe = ring.next_cqe();
+            ensure!(cqe.status == TransportError::BadFlags as i32, "{op:?} with {name}: {cqe:?}");
+        }
+    }
+    Ok(())
+}
+
 fn versions() -> Outcome {
     let (info, boot) = (kit::system()?, rt::boot_info());
     let known = info.machine(0)?.ring_abi_version;

@@ -26,9 +26,12 @@ fn run() -> i64 {
         Some("owner") => prove("session-context owner", owner),
         Some("server") => prove("session-context server", server),
         Some("donor") => prove("session-context donor", donor),
+        Some("outer") => prove("session-context outer", outer),
+        Some("idle") => prove("session-context idle", idle),
         _ => prove("session-context", || {
             let scale = Scale::measure()?;
             step("a session's contexts are stale after its logout (K-20, S-09)", bound)?;
+            step("idle contexts of a session inside it are stale, too (K-20)", inner)?;
             step("a loan to a session that logs out stays (K-20)", || receiver(scale))?;
             step("a loan of a session that logs out ends, and nothing is restored (K-20)", || lender(scale))
         }),
@@ -89,6 +92,42 @@ fn owner() -> Outcome {
     let took = time::now_ns()? - start;
     ensure!(took < 180 * MS, "20 ms of work took {took} ns: still throttled");
     println!("stale_info=ok stale_bind=ok stale_create=ok stale_revoke=ok stale_drain=ok");
+    Ok(())
+}
+
+// ---- idle -------------------------------------------------------------------------------------------------------------------
+
+/// A session, one inside it, and a context there that is bound to nobody: the logout of the outer one ends it, that of a neighbour does not.
+fn inner() -> Outcome {
+    let talk = endpoint()?;
+    let neighbour = caps::any::<Factory>()?.session("neighbour")?;
+    let (session, child) = member("outer", "outer", &talk, rights::CALL | rights::GRANT)?;
+    let ready = talk.recv(&mut [])?;
+    let out = neighbour.logout()?;
+    ensure!(out.stale_marked == 0, "of a session with no context: {out:?}");
+    let out = session.logout()?;
+    ensure!(out.stale_marked == 1, "stale contexts: {out:?}, one was idle in a session inside");
+    talk.reply(ready.token, Answer::Words([0; 2]))?;
+    kit::succeeds("the session around it", &child)?;
+    println!("inner_idle_stale_marked={}", out.stale_marked);
+    Ok(())
+}
+
+fn outer() -> Outcome {
+    let talk: Endpoint = caps::get("talk")?;
+    let (session, child) = member("inner", "idle", &talk, rights::CALL)?;
+    kit::succeeds("the one inside", &child)?;
+    drop(session);
+    Ok(())
+}
+
+fn idle() -> Outcome {
+    let talk: Endpoint = caps::get("talk")?;
+    let own = new_context(&Spec::new(2 * MS, 20 * MS))?;
+    ensure!(own.info()?.ok()?.remaining_ns > 0, "a new context has no time");
+    talk.call(1, [0; 2])?;
+    let info = own.info()?;
+    ensure!(info.result == R::StaleGeneration && info.value.remaining_ns == 0, "after the logout: {info:?}");
     Ok(())
 }
 

@@ -12,10 +12,11 @@ use programs::ensure;
 use programs::kit::{self, MS};
 use programs::machine::{Before, command};
 use programs::proof::{Doing, Failure, Outcome, prove, step};
+use programs::quotas::{self, guests, is_named, member, own};
 use rt::abi::{Exception, rights};
 use rt::clients::{Child, Quota};
 use rt::{
-    Answer, Client, Command, Endpoint, Error, Factory, ProcessSpawner, Protection, SchedulingContext, Spec,
+    Answer, Client, Endpoint, Factory, OperationResult, ProcessSpawner, Protection, SchedulingContext, Spec,
     UserSession, args, caps, println, time, vm,
 };
 
@@ -37,11 +38,24 @@ fn run() -> i64 {
         Some("limited") => prove("session-quota limited", limited),
         Some("sleeper") => i64::from(time::sleep(3600 * 1000 * MS).is_err()),
         Some("tiny") => prove("session-quota tiny", tiny),
+        Some("host") => prove("session-quota host", host),
+        Some("filler") => prove("session-quota filler", filler),
         Some("neighbour") => prove("session-quota neighbour", neighbour),
+        Some("leaver") => prove("session-quota leaver", quotas::leaver),
+        Some("bounded") => prove("session-quota bounded", quotas::bounded),
+        Some("line") => prove("session-quota line", quotas::line),
+        Some("founder") => prove("session-quota founder", quotas::founder),
         _ => prove("session-quota", || {
             step("one session's contexts do not deny another's (K-29)", contexts)?;
             step("sessions in a session get no more than it has (K-29)", nested)?;
+            step("what a guest makes are guests (K-29)", guests_of_guests)?;
             step("every quota is refused by name, and comes back (K-29)", limits)?;
+            step(
+                "contexts that go deny others no more than they used (S-13, K-29)",
+                quotas::contexts_that_go,
+            )?;
+            step("contexts that go count until what they used is back (S-13, K-29)", quotas::few_contexts)?;
+            step("sessions are charged to who makes them (K-29)", quotas::founders)?;
             // Once, so that the kernel's tables and this program's heap are as large as they get.
             step("orphans hold all memory, and are ended (K-29)", orphans)?;
             let (before, quotas) = (Before::take()?, own()?.quotas()?);
@@ -53,32 +67,6 @@ fn run() -> i64 {
             })
         }),
     }
-}
-
-fn own() -> Outcome<UserSession> {
-    caps::any().doing("the session of this process")
-}
-
-fn guests(name: &str) -> Outcome<UserSession> {
-    caps::any::<Factory>()?.guest_session(name).doing("make a session")
-}
-
-/// This program again, in `session`.
-fn member<'a>(role: &'a str, session: &'a UserSession) -> Command<'a> {
-    let is_left_out = |entry: &rt::abi::CapSetEntry| ["self", "session"].contains(&caps::name_of(entry));
-    Command::new("session-quota")
-        .name(role)
-        .arg(role)
-        .grant("session", session.cap(), rights::CALL | rights::GRANT, 0)
-        .grant_all(is_left_out)
-}
-
-/// Fails unless a refusal names the session and what it has used up.
-fn is_named(error: &Error, session: &str, what: &str) -> Outcome {
-    let is_right = matches!(error, Error::Exception { kind: Exception::Overloaded, message }
-        if message.as_str().contains(session) && message.as_str().contains(what));
-    ensure!(is_right, "refused with `{error}`, which does not name session {session} and {what}");
-    Ok(())
 }
 
 // ---- contexts -------------------------------------------------------------------------------------------------------------
@@ -123,6 +111,27 @@ fn tiny() -> Outcome {
         quota.iter().any(|quota| quota.used == due),
         "a change to half is not counted, {due} ppm: {quota:?}"
     );
+    drop(large);
+    refused_change(&any)
+}
+
+/// A change that the session may have and the CPU cannot promise is refused, and costs what the context cost before.
+fn refused_change(any: &SchedulingContext) -> Outcome {
+    let on_first = |budget_ms, deadline_ms| Spec {
+        deadline_ns: deadline_ms * MS,
+        ..Spec::new(budget_ms * MS, 100 * MS).cpus([0])
+    };
+    let bandwidth = || -> Outcome<u64> { Ok(own()?.quotas()?[5].used) };
+    let _first = any.create(&on_first(10, 15))?.context()?;
+    let second = any.create(&on_first(1, 100))?.context()?;
+    let before = bandwidth()?;
+    ensure!(before == 110_000, "{before} ppm of two contexts");
+    // Both would have to be served within 25 ms, which need 30.
+    let refused = second.reconfigure(&on_first(20, 25))?.result;
+    ensure!(refused == OperationResult::ResourceExhausted, "a change that nobody can promise: {refused:?}");
+    ensure!(bandwidth()? == before, "a refused change costs {} ppm, not {before}", bandwidth()?);
+    second.reconfigure(&on_first(20, 100))?.ok()?;
+    ensure!(bandwidth()? == 300_000, "a change costs {} ppm", bandwidth()?);
     Ok(())
 }
 
@@ -157,6 +166,60 @@ fn nested() -> Outcome {
     let (outer, inner) = (limits(&own()?)?, limits(&guests("inner")?)?);
     ensure!(outer.len() == 6 && outer.len() == inner.len(), "{outer:?} and {inner:?}");
     ensure!(inner.iter().zip(&outer).all(|(inner, outer)| inner < outer), "{inner:?} in {outer:?}");
+    Ok(())
+}
+
+// ---- guests of guests -----------------------------------------------------------------------------------------------------
+
+/// Endpoints of a guest session: its own processes keep a sixteenth of them.
+const HOSTED: u64 = 32;
+
+/// A guest makes two sessions that it does not call guests. Together they get what guests in it get, and not what it keeps for itself; so neither can they
+/// reach what operators keep.
+fn guests_of_guests() -> Outcome {
+    let factory: Factory = caps::any()?;
+    let tell = factory.endpoint()?;
+    let session = factory.limited_session("host", &[0, 0, 0, HOSTED])?;
+    let child = member("host", &session)
+        .grant("tell", tell.cap(), rights::CALL | rights::GRANT, 0)
+        .spawn(&caps::any::<ProcessSpawner>()?)?;
+    let mut calls = Vec::new();
+    let mut made = 0;
+    for _ in 0..2 {
+        let call = tell.recv(&mut []).doing("hear from a guest's guest")?;
+        made += call.message.words()[0];
+        calls.push(call.token);
+    }
+    for token in calls {
+        tell.reply(token, Answer::Words([0; 2]))?;
+    }
+    kit::succeeds("the guest", &child)?;
+    println!("    {made} of a guest's {HOSTED} endpoints for its guests");
+    ensure!(made == HOSTED - HOSTED / 16, "{made} of a guest's {HOSTED} endpoints went to its guests");
+    Ok(())
+}
+
+/// Role `host`: two sessions in that of this process, and a process in each that takes what it gets.
+fn host() -> Outcome {
+    let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
+    let sessions = [factory.session("one")?, factory.session("two")?];
+    let children = sessions.each_ref().map(|session| member("filler", session).spawn(&spawner));
+    for child in children {
+        kit::succeeds("a filler", &child?)?;
+    }
+    Ok(())
+}
+
+/// Role `filler`: makes endpoints until it is refused, and keeps them until it may end.
+fn filler() -> Outcome {
+    let factory: Factory = caps::any()?;
+    let tell: Endpoint = caps::get("tell")?;
+    let mut all = Vec::new();
+    while let Ok(made) = factory.endpoint() {
+        all.push(made);
+        ensure!(all.len() as u64 <= HOSTED, "{} endpoints, and no end", all.len());
+    }
+    tell.call(1, [all.len() as u64, 0])?;
     Ok(())
 }
 

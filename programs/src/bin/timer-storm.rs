@@ -9,19 +9,18 @@ extern crate alloc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hint::black_box;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use programs::contexts::{copy, new_context_soon};
 use programs::kit::{self, MS};
+use programs::neighbour::{self, Seen, Shared, Thread};
 use programs::proof::{Failure, Outcome, prove, step};
 use programs::rawring::RawRing;
+use programs::ticks::{self, Scale};
 use programs::{ensure, workload};
-use rt::abi::{Op, Sqe};
-use rt::thread::{Builder, JoinHandle};
-use rt::{
-    Client, Fallback, NotificationKind, ParkSpace, SchedulingContext, Spec, ThreadControl, Timer, args, caps,
-    println, time,
-};
+use rt::abi::{Op, Ring, Sqe};
+use rt::thread::Builder;
+use rt::{Client, Fallback, ParkSpace, Spec, ThreadControl, Timer, args, caps, println, time};
 
 rt::main!(run);
 
@@ -29,8 +28,6 @@ rt::main!(run);
 const WINDOW_MS: u64 = 1_000;
 /// Sleeps of a thread at a time: all that its ring can hold, but one.
 const SLEEPS: u32 = 31;
-/// Turns of the neighbour's work, of some ten microseconds each, after which it looks at what it was charged.
-const TURNS: u64 = 50;
 /// Sleepers at their weight: more sleeps than a process may have are refused.
 const CROWD: u32 = 8;
 
@@ -58,7 +55,7 @@ fn run() -> i64 {
                 ensure!(found >= least, "{found} turns in a second of its time, at least {least} were due");
                 // 95 % are promised, and the rest of the time is for everybody.
                 ensure!(beside.nobodys_ns * 50 <= window_ns, "{} ns were nobody's", beside.nobodys_ns);
-                ensure!(beside.sleeps > 1_000, "no storm: {} sleeps", beside.sleeps);
+                ensure!(beside.blows > 1_000, "no storm: {} sleeps", beside.blows);
                 // What interrupts did for them counts; a period more or less.
                 let promised = |storm: &Storm| storm.spec.map(|spec| spec.budget_ns);
                 let promised_ns: u64 = storms.iter().filter_map(promised).sum();
@@ -72,7 +69,7 @@ fn run() -> i64 {
             let woken = watch("woken by another CPU", window_ns, &[Storm::woken(budget)])?;
             // Where CPUs do not take short turns (docs/testing.md), the waker hardly ever runs beside a busy CPU. Where they do, its turns are in
             // everybody's clock: what the neighbour does in a second of its time says little, and what is nobody's says it.
-            if woken.sleeps > 1_000 {
+            if woken.blows > 1_000 {
                 step("woken by another CPU", || {
                     let found_ns = woken.nobodys_ns;
                     ensure!(found_ns * 100 <= window_ns, "{found_ns} ns of interrupts were nobody's");
@@ -80,6 +77,7 @@ fn run() -> i64 {
                 })?;
             }
         }
+        step("who owes all that it has is served no more", in_debt)?;
         // With debug assertions only: a kernel without them does not count.
         let locks = kit::counter("shared_locks_in_dispatch")?;
         ensure!(locks == 0, "{locks} shared locks were taken between two threads");
@@ -113,10 +111,10 @@ impl Storm {
         caps::any::<ThreadControl>()?.set_affinity(&[1])?;
         let space = caps::any::<ParkSpace>()?;
         shared.wait()?;
-        while !shared.over.load(Ordering::Acquire) {
+        while !shared.is_over() {
             let seen = shared.bell.load(Ordering::Acquire);
             space.park(&shared.bell, seen, 10 * MS)?;
-            shared.sleeps.fetch_add(1, Ordering::Relaxed);
+            shared.blow(1);
         }
         Ok(())
     }
@@ -125,7 +123,7 @@ impl Storm {
     fn wake(&self, shared: &Shared) -> Outcome {
         caps::any::<ThreadControl>()?.set_affinity(&[2])?;
         let space = caps::any::<ParkSpace>()?;
-        while !shared.over.load(Ordering::Acquire) {
+        while !shared.is_over() {
             time::sleep(self.first_ns)?;
             shared.bell.fetch_add(1, Ordering::Release);
             space.unpark(&shared.bell, 1)?;
@@ -143,180 +141,96 @@ impl Storm {
         shared.wait()?;
         // SAFETY: nothing of rt is under way, sleeps name no memory, and all completions are taken.
         let mut ring = unsafe { RawRing::take() };
-        while !shared.over.load(Ordering::Acquire) {
+        while !shared.is_over() {
             for at in 0..u64::from(self.sleeps) {
                 let arg0 = self.first_ns + at * self.apart_ns;
                 ring.push(Sqe { op: Op::Sleep as u8, cap, arg0, ..Sqe::default() });
             }
             ring.enter(u64::from(self.sleeps), u64::MAX);
             while ring.pop().is_some() {}
-            shared.sleeps.fetch_add(u64::from(self.sleeps), Ordering::Relaxed);
+            shared.blow(u64::from(self.sleeps));
         }
         Ok(())
     }
 }
 
-/// What the threads of one case share.
-#[derive(Default)]
-struct Shared {
-    ready: AtomicU32,
-    go: AtomicBool,
-    over: AtomicBool,
-    is_watched: AtomicBool,
-    work: AtomicU64,
-    charged_ns: AtomicU64,
-    sleeps: AtomicU64,
-    bell: AtomicU32,
-}
+/// What a sleeper has left when it waits: eight interrupts or so. Its sleeps are so far apart, and the first ends when everybody is where it should be.
+const LEFT_NS: u64 = 100_000;
+const DEBT_FIRST_NS: u64 = 5 * MS;
+const DEBT_APART_NS: u64 = 100_000;
 
-impl Shared {
-    fn wait(&self) -> Outcome {
-        self.ready.fetch_add(1, Ordering::AcqRel);
-        while !self.go.load(Ordering::Acquire) {
-            time::sleep(MS)?;
-        }
-        Ok(())
-    }
-
-    /// The neighbour's CPU is never idle: whoever is woken there interrupts somebody.
-    fn keep_busy(&self) -> Outcome {
+/// A thread waits for many sleeps, each of which costs it an interrupt; it pays when it runs again. While another one runs on its promise, a few of them use
+/// up what the sleeper has: the others wait, like those of threads without a promise (S-16).
+fn in_debt() -> Outcome {
+    let scale = Scale::measure()?;
+    let sleeper_own = new_context_soon(&Spec::new(2 * MS, 100 * MS).cpus([0]))?;
+    let sleepers = copy(&sleeper_own)?;
+    let runner_own = new_context_soon(&Spec::new(50 * MS, 100 * MS).cpus([0]))?;
+    // When its sleeps were set, and where its completions are counted.
+    let (set_ns, ring) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (theirs, their_ring) = (Arc::clone(&set_ns), Arc::clone(&ring));
+    let sleeper = Builder::new().stack_bytes(32 * 1024).spawn(move || -> Outcome {
         caps::any::<ThreadControl>()?.set_affinity(&[1])?;
-        while !self.over.load(Ordering::Relaxed) {
-            black_box(workload::spin(1_000, 1));
+        let cap = caps::any::<Timer>()?.cap().id().0;
+        their_ring.store(rt::ring::raw().expose_provenance(), Ordering::Relaxed);
+        sleeper_own.bind(Fallback::BestEffort)?.ok()?;
+        let now_ns = time::now_ns()?;
+        let (left_ns, began) = (sleeper_own.info()?.ok()?.remaining_ns, ticks::now());
+        // SAFETY: nothing of rt is under way, sleeps name no memory, and all completions are taken.
+        let mut ring = unsafe { RawRing::take() };
+        for at in 0..u64::from(SLEEPS) {
+            let arg0 = DEBT_FIRST_NS + at * DEBT_APART_NS;
+            ring.push(Sqe { op: Op::Sleep as u8, cap, arg0, ..Sqe::default() });
         }
-        Ok(())
-    }
-
-    /// Work that the thread counts itself, and beside it what it is charged for.
-    fn toil(&self, own: &SchedulingContext) -> Outcome {
-        self.wait()?;
-        let mut first = None;
-        while !self.over.load(Ordering::Relaxed) {
-            for turn in 0..TURNS {
-                black_box(workload::spin(1_000, turn));
-            }
-            let charged_ns = own.consumed()?.ok()?.total_ns;
-            if !self.is_watched.load(Ordering::Acquire) {
-                continue;
-            }
-            let first_ns = *first.get_or_insert(charged_ns);
-            if charged_ns > first_ns {
-                self.work.fetch_add(TURNS, Ordering::Relaxed);
-                self.charged_ns.store(charged_ns - first_ns, Ordering::Relaxed);
-            }
+        ring.enter(0, 0);
+        while left_ns.saturating_sub(scale.to_ns(ticks::now() - began)) > LEFT_NS {
+            core::hint::spin_loop();
         }
-        Ok(())
-    }
-}
-
-/// What came of one case.
-#[derive(Clone, Copy)]
-struct Seen {
-    /// Turns of the neighbour's work, and what it was charged for them.
-    work: u64,
-    charged_ns: u64,
-    /// Interrupt time of the neighbour's CPU that nobody has paid for.
-    nobodys_ns: u64,
-    consumed_ns: u64,
-    sleeps: u64,
-    /// Deadlines that the neighbour missed.
-    late: u64,
-}
-
-impl Seen {
-    /// What its promise is worth to the neighbour. (That it is kept is another thing: no deadline is missed.)
-    fn work_a_second(&self) -> u64 {
-        self.work * 1_000_000_000 / self.charged_ns.max(1)
-    }
-}
-
-fn start(
-    shared: &Arc<Shared>,
-    spec: Option<&Spec>,
-    f: impl FnOnce(&Shared, Option<SchedulingContext>) -> Outcome + Send + 'static,
-) -> Outcome<Thread> {
-    // What the storm before used is held until it would be back (S-13).
-    let context = spec.map(new_context_soon).transpose()?;
-    let (theirs, own) = (Arc::clone(shared), context.as_ref().map(copy).transpose()?);
-    let thread = Builder::new().stack_bytes(32 * 1024).spawn(move || f(&theirs, own))?;
-    if let Some(context) = &context {
-        let handle = thread.handle().ok_or_else(|| Failure::new("no handle"))?;
-        context.bind_thread(handle, Fallback::BestEffort)?.ok()?;
-    }
-    Ok(Thread { thread, context })
-}
-
-struct Thread {
-    thread: JoinHandle<Outcome>,
-    context: Option<SchedulingContext>,
-}
-
-impl Thread {
-    fn consumed_ns(&self) -> Outcome<u64> {
-        self.context.as_ref().map_or(Ok(0), |context| Ok(context.consumed()?.ok()?.total_ns))
-    }
-}
-
-/// Interrupt time of all CPUs that serves nobody, and all of the first one's.
-fn interrupts() -> Outcome<(u64, u64)> {
-    let cpus = kit::system()?.cpus()?;
-    let nobodys = |cpu: &rt::CpuInfo| cpu.interrupt_ns - cpu.interrupt_owned_ns;
-    Ok((cpus.iter().map(nobodys).sum(), cpus[0].interrupt_ns))
+        theirs.store(now_ns, Ordering::Release);
+        ring.enter(u64::from(SLEEPS), u64::MAX);
+        while ring.pop().is_some() {}
+        drop(ring);
+        Ok(sleeper_own.unbind()?.ok().map(drop)?)
+    })?;
+    let runner = Builder::new().stack_bytes(32 * 1024).spawn(move || -> Outcome<(u32, u64)> {
+        caps::any::<ThreadControl>()?.set_affinity(&[1])?;
+        kit::wait_until("the sleeps are set", || Ok(set_ns.load(Ordering::Acquire) != 0))?;
+        let page = core::ptr::with_exposed_provenance::<Ring>(ring.load(Ordering::Relaxed));
+        // SAFETY: the sleeper's ring, which is mapped until it ends; it does not before all its sleeps are over, and is joined by our maker.
+        let posted = || unsafe { (*page).cq_tail.load(Ordering::Acquire) };
+        let (before, left_ns) = (posted(), sleepers.info()?.ok()?.remaining_ns);
+        runner_own.bind(Fallback::BestEffort)?.ok()?;
+        let over_ns = set_ns.load(Ordering::Acquire) + DEBT_FIRST_NS + u64::from(SLEEPS + 5) * DEBT_APART_NS;
+        while time::now_ns()? < over_ns {
+            black_box(workload::spin(100, 1));
+        }
+        let served = posted().wrapping_sub(before);
+        runner_own.unbind()?.ok()?;
+        Ok((served, left_ns))
+    })?;
+    let (served, left_ns) = runner.join()??;
+    sleeper.join()??;
+    println!("    {served} of {SLEEPS} sleeps ended in time, with {} us of a budget left", left_ns / 1_000);
+    ensure!(0 < left_ns && left_ns <= LEFT_NS && served > 0, "{served} sleeps ended, with {left_ns} ns left");
+    ensure!(
+        served <= SLEEPS * 2 / 3,
+        "{served} of {SLEEPS} sleeps ended beside a promise: it owes more than it has"
+    );
+    Ok(())
 }
 
 fn watch(name: &str, window_ns: u64, storms: &[Storm]) -> Outcome<Seen> {
-    let shared = Arc::new(Shared::default());
-    let half = Spec::new(50 * MS, 100 * MS).cpus([0]);
-    let toil = |shared: &Shared, own: Option<SchedulingContext>| {
-        own.as_ref().map_or_else(|| Err(Failure::new("no context")), |own| shared.toil(own))
-    };
-    let neighbour = start(&shared, Some(&half), toil)?;
-    let mut threads = Vec::new();
-    for storm in storms {
-        let theirs = storm.clone();
-        threads.push(start(&shared, storm.spec.as_ref(), move |shared, _| theirs.rage(shared))?);
-    }
-    for storm in storms.iter().filter(|storm| storm.sleeps == 0) {
-        let theirs = storm.clone();
-        threads.push(start(&shared, None, move |shared, _| theirs.wake(shared))?);
-        threads.push(start(&shared, None, |shared, _| shared.keep_busy())?);
-    }
-    let everybody = 1 + storms.len() as u32;
-    kit::wait_until("everybody is there", || Ok(shared.ready.load(Ordering::Acquire) == everybody))?;
-    shared.go.store(true, Ordering::Release);
-    // The first periods bring everybody in step.
-    time::sleep(300 * MS)?;
-    let consumed = || threads.iter().map(Thread::consumed_ns).sum::<Outcome<u64>>();
-    let before = (interrupts()?, consumed()?);
-    shared.is_watched.store(true, Ordering::Release);
-    time::sleep(window_ns)?;
-    shared.is_watched.store(false, Ordering::Release);
-    let after = (interrupts()?, consumed()?);
-    let late = neighbour.context.as_ref().map_or(Ok(0), |context| -> Outcome<u64> {
-        let news = context.drain()?.ok()?;
-        Ok(news.get(NotificationKind::DeadlineOrTimeout).map_or(0, |cell| cell.coalesced))
-    })?;
-    shared.over.store(true, Ordering::Release);
-    let seen = Seen {
-        work: shared.work.load(Ordering::Relaxed),
-        charged_ns: shared.charged_ns.load(Ordering::Relaxed),
-        nobodys_ns: after.0.0 - before.0.0,
-        consumed_ns: after.1 - before.1,
-        sleeps: shared.sleeps.load(Ordering::Relaxed),
-        late,
-    };
-    println!(
-        "    {name}: {} turns in {} us, {} a second; {} sleeps, storms {} us, interrupts {} us, of which nobody's {} us",
-        seen.work,
-        seen.charged_ns / 1_000,
-        seen.work_a_second(),
-        seen.sleeps,
-        seen.consumed_ns / 1_000,
-        (after.0.1 - before.0.1) / 1_000,
-        seen.nobodys_ns / 1_000
-    );
-    for thread in threads.into_iter().chain([neighbour]) {
-        thread.thread.join()??;
-    }
-    Ok(seen)
+    neighbour::watch(name, window_ns, storms.len() as u32, |shared| {
+        let mut threads = Vec::new();
+        for storm in storms {
+            let theirs = storm.clone();
+            threads.push(Thread::start(shared, storm.spec.as_ref(), move |shared, _| theirs.rage(shared))?);
+        }
+        for storm in storms.iter().filter(|storm| storm.sleeps == 0) {
+            let theirs = storm.clone();
+            threads.push(Thread::start(shared, None, move |shared, _| theirs.wake(shared))?);
+            threads.push(Thread::start(shared, None, |shared, _| shared.keep_busy())?);
+        }
+        Ok(threads)
+    })
 }

@@ -1,7 +1,7 @@
 //! A short tour: what the kernel is, shown by what it does. Every sentence with a number in it is checked; the exit code is 1 if one
-//! is not true.
+//! is not true. The steps about CPU time are in `programs/src/tour.rs`.
 //!
-//! `tour` plays it; `tour skippable` ends at a key; `tour count` is the neighbour of the fourth step.
+//! `tour` plays it; `tour skippable` ends at a key; `tour count` is the neighbour of the step about faults.
 #![no_std]
 #![no_main]
 
@@ -15,10 +15,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use programs::ensure;
 use programs::proof::{Doing, Failure, Outcome, prove};
 use programs::text::{Bar, Count, Mib, Thousands, permille};
-use rt::abi::{TransportError, rights};
+use programs::tour::{self, Visitor};
+use rt::abi::rights;
 use rt::{
-    Client, Command, Console, CpuInfo, Endpoint, Error, ExitReason, Factory, Pending, ProcessSpawner,
-    SystemInfo, ThreadState, Timer, caps, print, println, thread, time,
+    Client, Command, Console, CpuInfo, Endpoint, Error, ExitReason, Factory, ProcessSpawner, SystemInfo,
+    ThreadState, Timer, caps, print, println, thread, time,
 };
 
 rt::main!(run);
@@ -28,31 +29,13 @@ const MS: u64 = 1_000_000;
 const WIDTH: usize = 40;
 /// CPUs that get a thread and a bar. A machine with more is most often an emulated one, where they all share a few real ones.
 const BARS_MAX: usize = 16;
+/// Between two pictures of the CPUs.
+const PICTURE_NS: u64 = 150 * MS;
 /// Processes that come and go in the last step.
-const ROUNDS: u64 = 20;
+const ROUNDS: u64 = 10;
 
 /// A step: what it shows, and the doing.
 type Step = (&'static str, fn(&mut Visitor) -> Outcome);
-
-/// Who looks on.
-struct Visitor {
-    /// A person at a terminal sees pictures move; a log gets the last of them.
-    is_live: bool,
-    /// The key that ends the tour, while nobody has pressed it.
-    key: Option<Pending<usize>>,
-    has_left: bool,
-}
-
-impl Visitor {
-    /// Whether a key was pressed. Steps ask too, between their parts: an emulated machine can be slow.
-    fn leaves(&mut self) -> bool {
-        self.has_left |= matches!(self.key.as_mut().and_then(Pending::poll), Some(Ok(_)));
-        if self.has_left {
-            self.key = None;
-        }
-        self.has_left
-    }
-}
 
 const STEPS: [Step; 6] = [
     (
@@ -61,24 +44,24 @@ const STEPS: [Step; 6] = [
         cpus,
     ),
     (
-        "Calls. A thread calls another through an endpoint and sleeps until the\n\
-         \x20  answer comes: two system calls a round trip, and only two words are copied.",
-        calls,
+        "A budget. A thread holds 4 ms of CPU 0 in every 20 ms: before all others, and\n\
+         \x20  no more. It wants the whole CPU, and so do two hogs of 16 times its weight.",
+        tour::budget,
     ),
     (
-        "Timers. Eight sleeps, started in disorder by one thread; each CPU's timer is\n\
-         \x20  set for its nearest deadline, and an idle CPU does not tick.",
-        timers,
+        "Lent along a call. It calls a server that has no time of its own: the server\n\
+         \x20  runs at once, past the hogs, on the caller's budget and not beyond it.",
+        tour::loan,
+    ),
+    (
+        "Taken back. A budget is a capability: whoever made it can revoke it while it\n\
+         \x20  is in use, and give another.",
+        tour::taken_back,
     ),
     (
         "Faults. A process reads address 0 and dies, with a report by the kernel; its\n\
          \x20  neighbour, another process, goes on counting.",
         fault,
-    ),
-    (
-        "Capabilities. What a program may do is what it holds; whoever made an object\n\
-         \x20  can take every other capability to it back at once.",
-        revoke,
     ),
     ("Memory. Processes come and go, and every frame that they had comes back.", frames),
 ];
@@ -115,7 +98,7 @@ fn skippable() -> i64 {
             return 1;
         }
     }
-    println!("Next: type `help` for the commands, or `top` to watch the CPUs.");
+    println!("Next: `help` lists demos and commands; `run budget` is one, `top` shows the CPUs.");
     0
 }
 
@@ -201,7 +184,7 @@ fn cpus(visitor: &mut Visitor) -> Outcome {
             threads.push(turner(&is_over)?);
         }
         before = system.cpus()?;
-        time::sleep(200 * MS)?;
+        time::sleep(PICTURE_NS)?;
         now = system.cpus()?;
         let is_last = picture + 1 == pictures.len();
         if visitor.is_live && picture > 0 {
@@ -229,80 +212,6 @@ fn cpus(visitor: &mut Visitor) -> Outcome {
     ensure!(used >= busy_count, "{busy_count} threads kept {used} CPUs busy only: {shares:?} thousandths");
     let threads = Count(busy_count as u64, "thread");
     println!("   {threads} made {} thousand turns together; each ran", Thousands(turns / 1000));
-    Ok(())
-}
-
-/// Serves `endpoint` in a thread: method 1 answers the first word plus one, any other ends it.
-fn adder(endpoint: &Arc<Endpoint>) -> Outcome<thread::JoinHandle<rt::Result<()>>> {
-    let theirs = Arc::clone(endpoint);
-    let serve = move || {
-        theirs.serve(|call| {
-            let [first, second] = call.message.words();
-            if call.method == 1 { Continue([first + 1, second]) } else { Break([0; 2]) }
-        })
-    };
-    thread::Builder::new().spawn(serve).doing("start the server")
-}
-
-fn calls(visitor: &mut Visitor) -> Outcome {
-    const TABLE: u64 = 24;
-    let endpoint = Arc::new(caps::any::<Factory>()?.endpoint()?);
-    let server = adder(&endpoint)?;
-    let (start, mut count, mut shown_ns) = (time::now_ns()?, 0, 0);
-    loop {
-        for _ in 0..20 {
-            let words = endpoint.call(1, [count, !count]).doing("call")?;
-            ensure!(words == [count + 1, !count], "call {count} was answered with {words:x?}");
-            count += 1;
-        }
-        let took_ns = time::now_ns()? - start;
-        if visitor.leaves() {
-            break;
-        }
-        if visitor.is_live && took_ns - shown_ns >= 50 * MS {
-            shown_ns = took_ns;
-            let at = took_ns / (50 * MS) * 5 % (2 * TABLE);
-            let at = at.min(2 * TABLE - at) as usize;
-            let rate = Thousands(count * 1_000_000_000 / took_ns);
-            print!(
-                "\r   client |{:at$}o{:right$}| server  {rate} a second ",
-                "",
-                "",
-                right = TABLE as usize - at
-            );
-        }
-        if took_ns >= 700 * MS {
-            break;
-        }
-    }
-    endpoint.call(2, [0; 2])?;
-    server.join()??;
-    let next_line = if visitor.is_live { "\n" } else { "" };
-    println!("{next_line}   {} calls, each answered rightly", Thousands(count));
-    Ok(())
-}
-
-fn timers(visitor: &mut Visitor) -> Outcome {
-    let timer: Timer = caps::any()?;
-    let mut sleeps = Vec::new();
-    for wanted_ms in [300, 50, 400, 150, 250, 100, 350, 200] {
-        let start = timer.now_ns()?;
-        sleeps.push((wanted_ms, start, timer.sleep_start(wanted_ms * MS)?));
-    }
-    sleeps.sort_by_key(|(wanted_ms, ..)| *wanted_ms);
-    for (wanted_ms, start, sleep) in sleeps {
-        if visitor.leaves() {
-            break;
-        }
-        sleep.wait()?;
-        let took_ns = timer.now_ns()? - start;
-        ensure!(took_ns >= wanted_ms * MS, "a sleep of {wanted_ms} ms was over after {took_ns} ns");
-        println!(
-            "   {wanted_ms:3} ms |{:WIDTH$}| woke {} us late",
-            "#".repeat(wanted_ms as usize / 10),
-            (took_ns - wanted_ms * MS) / 1000
-        );
-    }
     Ok(())
 }
 
@@ -358,23 +267,6 @@ fn fault(_: &mut Visitor) -> Outcome {
     ask.call(2, [0; 2])?;
     let exit = neighbour.wait()?;
     ensure!(exit.is_success(), "the neighbour ended: {exit}");
-    Ok(())
-}
-
-fn revoke(_: &mut Visitor) -> Outcome {
-    let endpoint = Arc::new(caps::any::<Factory>()?.endpoint()?);
-    let server = adder(&endpoint)?;
-    let guest = endpoint.caller(7)?;
-    ensure!(guest.call(1, [41, 0])? == [42, 0], "the copy does not work");
-    println!("   owner ---> [endpoint] <--- guest   the guest's call is answered: 42");
-    endpoint.cap().revoke().doing("revoke")?;
-    let refused = guest.call(1, [41, 0]);
-    let is_revoked = matches!(refused, Err(Error::Transport(TransportError::Revoked)));
-    ensure!(is_revoked, "after the revocation the guest's call came to {refused:?}");
-    println!("   owner ---> [endpoint]  x-- guest   revoked: the guest's call is refused");
-    ensure!(endpoint.call(1, [1, 0])? == [2, 0], "the owner's own capability is gone, too");
-    endpoint.call(2, [0; 2])?;
-    server.join()??;
     Ok(())
 }
 

@@ -253,14 +253,9 @@ impl Hog {
         kit::wait_until("it should run", || Ok(self.turns() > before))
     }
 
-    /// Lets it end after its turn, if it can run.
-    pub fn end(&self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-
-    /// Ends it.
+    /// Ends it, after its turn: it must be able to run.
     pub fn stop(self) -> Outcome {
-        self.end();
+        self.over.store(true, Ordering::Relaxed);
         self.player.join()
     }
 }

@@ -5,8 +5,12 @@ use alloc::string::String;
 use rt::{Power, UserSession, caps, print, println, time};
 
 use super::{Outcome, Shell, look, top};
+use crate::ensure;
 use crate::proof::Failure;
-use crate::text::Seconds;
+use crate::text::{Seconds, cut};
+
+/// Between two runs of what is watched.
+const WATCH_NS: u64 = 1_000_000_000;
 
 /// A command.
 pub(super) struct Command {
@@ -20,6 +24,9 @@ pub(super) struct Command {
     pub(super) run: fn(&mut Shell, &[String]) -> Outcome,
 }
 
+/// How many of them, from the first, `help` explains in a line each, so that all of it has room on a screen.
+const COMMANDS_MAIN: usize = 10;
+
 /// All of them, in the order of `help`.
 pub(super) const COMMANDS: &[Command] = &[
     Command {
@@ -30,7 +37,8 @@ pub(super) const COMMANDS: &[Command] = &[
                Backspace Delete                   rub out a character\n\
                Ctrl-W Ctrl-U Ctrl-K               rub out a word, all to the left, the right\n\
                Up Down                            recall lines\n\
-               Tab                                completes commands and programs, lists them\n\
+               Ctrl-R                             searches in them; again: an older one\n\
+               Tab                                completes commands, programs, options, jobs\n\
                Ctrl-L                             clears the screen\n\
                Ctrl-C                             gives a line up, or kills what runs\n\
                Ctrl-D                             on an empty line: logs out",
@@ -61,7 +69,9 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "run",
         usage: "[options] program [arguments] [&]",
         summary: "run a program; with & in the background",
-        more: "The program gets every capability of this shell but `power`, and a session\n\
+        more: "The word `run` can be left out: `spin 2` is `run spin 2`, unless a command has\n\
+               the name; options need it.\n\
+               The program gets every capability of this shell but `power`, and a session\n\
                of its own instead of the shell's.\n\
                The shell waits for its end, and Ctrl-C kills it; with & the shell goes on.\n\
                --weight W  its share: from 1 to 1024; without it 64\n\
@@ -99,9 +109,24 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "kill",
         usage: "pid | %job",
         summary: "end a program, or what one left behind",
-        more: "A process belongs to the session in which it was started, also when its parent is\n\
+        more: "A job is %1 or, by its name, %spin; Tab completes it.\n\
+               A process belongs to the session in which it was started, also when its parent is\n\
                gone. Whoever holds the session can end it; this shell holds its own.",
         run: Shell::kill,
+    },
+    Command {
+        name: "time",
+        usage: "command",
+        summary: "run a command or program, and say how long it took",
+        more: "Of a program also its CPU time, all of its threads together.",
+        run: time_of,
+    },
+    Command {
+        name: "watch",
+        usage: "command",
+        summary: "run it once a second until a key is pressed",
+        more: "`watch ctx` shows budgets being used and refilled.",
+        run: watch,
     },
     Command {
         name: "programs",
@@ -172,10 +197,16 @@ pub(super) fn none(arguments: &[String]) -> Outcome {
 fn help(_: &mut Shell, arguments: &[String]) -> Outcome {
     let name = match arguments {
         [] => {
-            for command in COMMANDS {
+            println!("Try these first:");
+            print_demos();
+            println!("Commands:");
+            let (main, more) = COMMANDS.split_at(COMMANDS_MAIN);
+            for command in main {
                 println!("  {:9} {}", command.name, command.summary);
             }
-            println!("`help command` says more; `help help` lists the keys.");
+            print!("  and ");
+            more.iter().for_each(|command| print!(" {}", command.name));
+            println!("\n`help command` says more; `help help` lists the keys.");
             return Ok(());
         }
         [name] => name,
@@ -192,8 +223,26 @@ fn help(_: &mut Shell, arguments: &[String]) -> Outcome {
     Ok(())
 }
 
+/// What to try first: a line to type, and what it shows.
+const DEMOS: [(&str, &str); 5] = [
+    ("run budget", "2 ms of CPU time in every 10 ms, and no more"),
+    ("run calls", "a server that works on its client's budget"),
+    ("run --budget 2ms/10ms spin &", "then `top`: it is throttled at 20 %"),
+    ("run spin 8 &", "eight hogs beside it, and it keeps its 20 %"),
+    ("run tour", "the tour again"),
+];
+
+/// Prints what to try first.
+pub(super) fn print_demos() {
+    for (line, text) in DEMOS {
+        println!("  {line:29} {text}");
+    }
+}
+
 /// Programs that people like to run, and what for.
-const FOR_PEOPLE: [(&str, &str); 6] = [
+const FOR_PEOPLE: [(&str, &str); 8] = [
+    ("budget", "gives itself 2 ms of CPU time in every 10 ms"),
+    ("calls", "calls a server that it starts: `counter`"),
     ("hello [words]", "says what it was told"),
     ("spin [threads] [seconds]", "keeps CPUs busy: `run spin 2 &`, then `top`"),
     ("tour", "the tour again"),
@@ -201,6 +250,43 @@ const FOR_PEOPLE: [(&str, &str); 6] = [
     ("measure", "what system calls, switches and calls cost here"),
     ("shell", "a shell in the shell: `run --input shell`"),
 ];
+
+/// The command `time`.
+fn time_of(shell: &mut Shell, arguments: &[String]) -> Outcome {
+    ensure!(!arguments.is_empty(), "of what? `time run hello`, `time ps`");
+    shell.used_ns = None;
+    let start = time::now_ns()?;
+    shell.perform(arguments);
+    let took = Seconds(time::now_ns()? - start);
+    match shell.used_ns.take() {
+        Some(used_ns) => println!("took {took} s; the program had {} s of CPU time", Seconds(used_ns)),
+        None => println!("took {took} s"),
+    }
+    Ok(())
+}
+
+/// The command `watch`.
+fn watch(shell: &mut Shell, arguments: &[String]) -> Outcome {
+    let line = arguments.join(" ");
+    match arguments.first().map(String::as_str) {
+        None => return Err(Failure::new("what? `watch ctx`, `watch ps -t`")),
+        Some(name @ ("watch" | "top")) => {
+            return Err(Failure::new(format_args!("`{name}` refreshes by itself; type `{line}`")));
+        }
+        Some(_) => {}
+    }
+    loop {
+        println!("\x1b[2J\x1b[H{}  (every second; any key leaves)", cut(&line, 40));
+        shell.perform(arguments);
+        // A key may also have been pressed while the command ran.
+        if shell.end.is_some() || shell.input.is_typed() || shell.input.listen_for(WATCH_NS)? {
+            break;
+        }
+    }
+    // The key that ends it is no part of the next line.
+    shell.input.clear();
+    Ok(())
+}
 
 fn programs(shell: &mut Shell, arguments: &[String]) -> Outcome {
     none(arguments)?;

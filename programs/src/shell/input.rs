@@ -82,6 +82,11 @@ impl Input {
         self.pending = None;
     }
 
+    /// Whether something was typed that nobody has used.
+    pub(super) fn is_typed(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
     /// The next byte that was typed.
     pub(super) fn next(&mut self) -> Option<u8> {
         self.ahead.pop_front()

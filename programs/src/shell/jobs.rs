@@ -10,10 +10,11 @@ use rt::{
     SchedulingPolicy, Spec, SystemInfo, UserSession, caps, println,
 };
 
-use super::commands::none;
+use super::commands::{none, print_demos};
 use super::{Outcome, Shell};
 use crate::ensure;
 use crate::proof::{Doing, Failure};
+use crate::text::{Colour, Tinted};
 
 /// Programs in the background at the same time; each has an operation under way, and a thread has 32.
 const JOBS_MAX: usize = 16;
@@ -56,10 +57,46 @@ impl Jobs {
         self.list.retain(|job| {
             let Some(exit) = job.exit else { return true };
             // Writing to a string does not fail.
-            let _ = write!(text, "[{}] pid {} {}: {exit}\r\n", job.number, job.child.pid, job.name);
+            let said = format_args!("[{}] pid {} {}: {exit}", job.number, job.child.pid, job.name);
+            let colour = (!exit.is_success()).then_some(Colour::Missed);
+            let _ = write!(text, "{}\r\n", Tinted { colour, text: said });
             false
         });
         text
+    }
+
+    /// How `kill` names those that run: `%spin`, or `%2` if another has the same name or it looks like a number.
+    pub(super) fn names(&self) -> Vec<String> {
+        let running = || self.list.iter().filter(|job| job.exit.is_none());
+        let is_clear = |name: &str| {
+            name.parse::<u32>().is_err() && running().filter(|job| job.name == name).count() == 1
+        };
+        let name_of = |job: &Job| {
+            if is_clear(&job.name) {
+                alloc::format!("%{}", job.name)
+            } else {
+                alloc::format!("%{}", job.number)
+            }
+        };
+        running().map(name_of).collect()
+    }
+
+    /// The running job that `word`, without its `%`, means: its number, or its name if only one has it.
+    fn named(&self, word: &str) -> Result<&Job, Failure> {
+        let running = || self.list.iter().filter(|job| job.exit.is_none());
+        if let Ok(number) = word.parse::<u32>() {
+            let found = running().find(|job| job.number == number);
+            return found
+                .ok_or_else(|| Failure::new(format_args!("there is no job {number}; `jobs` lists them")));
+        }
+        let mut found = running().filter(|job| job.name == word);
+        match (found.next(), found.next()) {
+            (Some(job), None) => Ok(job),
+            (Some(_), Some(_)) => {
+                Err(Failure::new(format_args!("several jobs are called `{word}`; kill one by its number")))
+            }
+            (None, _) => Err(Failure::new(format_args!("there is no job `{word}`; `jobs` lists them"))),
+        }
     }
 
     /// Ends all of them.
@@ -195,7 +232,7 @@ impl Request<'_> {
                 [program, arguments @ ..] => {
                     return Ok(Request { program, arguments: arguments.to_vec(), ..asked });
                 }
-                [] => return Err(Failure::new("which program? `programs` lists them")),
+                [] => return Err(Failure::new("which program? `run` alone lists some to try")),
             }
         }
     }
@@ -240,6 +277,12 @@ fn guests(program: &str) -> Result<Option<UserSession>, Failure> {
 impl Shell {
     /// The command `run`.
     pub(super) fn run(&mut self, words: &[String]) -> Outcome {
+        if words.is_empty() {
+            println!("which program? For example:");
+            print_demos();
+            println!("`help run` explains options, `programs` lists the rest.");
+            return Ok(());
+        }
         let request = Request::parse(words)?;
         ensure!(
             self.programs.iter().any(|name| name == request.program),
@@ -287,15 +330,17 @@ impl Shell {
             self.jobs.add(name.into(), child, end);
             return Ok(());
         }
-        let exit = if request.has_input { self.lend(end)? } else { self.watch(&child, end)? };
+        let exit = if request.has_input { self.lend(end)? } else { self.wait_for(&child, end)? };
+        self.used_ns = child.handle.info().ok().map(|info| info.runtime_ns);
         if !exit.is_success() {
-            println!("{name} (pid {}): {exit}", child.pid);
+            let text = format_args!("{name} (pid {}): {exit}", child.pid);
+            println!("{}", Tinted { colour: Some(Colour::Missed), text });
         }
         Ok(())
     }
 
     /// Waits for a program in the foreground; Ctrl-C kills it.
-    fn watch(&mut self, child: &Child, mut end: Pending<Exit>) -> Result<Exit, Failure> {
+    fn wait_for(&mut self, child: &Child, mut end: Pending<Exit>) -> Result<Exit, Failure> {
         loop {
             if let Some(exit) = end.poll() {
                 return Ok(exit?);
@@ -337,16 +382,16 @@ impl Shell {
         let [text] = arguments else {
             return Err(Failure::new("which one? `kill pid` or `kill %job`; `jobs` lists yours"));
         };
-        let Ok(number) = text.strip_prefix('%').unwrap_or(text).parse::<u32>() else {
+        if let Some(word) = text.strip_prefix('%') {
+            return Ok(self.jobs.named(word)?.child.handle.kill()?);
+        }
+        let Ok(pid) = text.parse::<u32>() else {
             return Err(Failure::new(format_args!("`{text}` is no pid; `jobs` lists yours")));
         };
-        let is_job = text.starts_with('%');
-        let is_meant = |job: &&Job| number == if is_job { job.number } else { job.child.pid };
-        if let Some(job) = self.jobs.list.iter().filter(|job| job.exit.is_none()).find(is_meant) {
+        let is_meant = |job: &&Job| job.exit.is_none() && job.child.pid == pid;
+        if let Some(job) = self.jobs.list.iter().find(is_meant) {
             return Ok(job.child.handle.kill()?);
         }
-        ensure!(!is_job, "there is no job {number}; `jobs` lists them");
-        let pid = number;
         ensure!(pid != rt::boot_info().pid, "that is this shell; `logout` ends it");
         // One that a program of this shell left behind belongs to the session.
         if let Ok(session) = caps::any::<UserSession>()

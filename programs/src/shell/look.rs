@@ -13,7 +13,7 @@ use rt::{
 use super::commands::none;
 use super::{Outcome, Shell};
 use crate::proof::Failure;
-use crate::text::{Bar, Count, Mib, Percent, Seconds, cut, permille};
+use crate::text::{Bar, Colour, Count, Mib, Percent, Seconds, Tinted, cut, permille};
 
 /// The kernel, to be asked.
 pub(super) fn system() -> Result<SystemInfo> {
@@ -54,6 +54,12 @@ pub(super) fn state_name(state: ThreadState) -> &'static str {
         ThreadState::Exited => "exited",
         ThreadState::Throttled => "throttled",
     }
+}
+
+/// A row of a table of threads. One that waits for its next budget is told apart from one that could run.
+pub(super) fn tinted(row: &str) -> Tinted<&str> {
+    let is_throttled = row.contains(" throttled ");
+    Tinted { colour: is_throttled.then_some(Colour::Waits), text: row }
 }
 
 /// The command `ps`.
@@ -113,7 +119,7 @@ fn threads() -> Outcome {
         "PID", "TID", "NAME", "STATE", "CPU", "WGHT", "CLASS/BDGT", "CPU-s", "WAIT-s", "THRT-s", "SWTCH"
     );
     for thread in system.threads()? {
-        println!(
+        let row = alloc::format!(
             "{:4} {:4} {:10} {:9} {:3} {:4} {:11} {:7} {:6} {:6} {:5}",
             thread.pid,
             thread.tid,
@@ -127,6 +133,7 @@ fn threads() -> Outcome {
             Seconds(thread.throttled_ns),
             thread.switches
         );
+        println!("{}", tinted(&row));
     }
     Ok(())
 }

@@ -9,10 +9,12 @@ mod top;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use edit::complete::Names;
 use edit::{Editor, Event, History, Keys, LINE_MAX};
 use rt::{Error, ProcessSpawner, Result, UserSession, caps, println, ring};
 
 use crate::proof::Failure;
+use crate::text::{Colour, Tinted};
 use commands::COMMANDS;
 use input::Input;
 use jobs::Jobs;
@@ -30,6 +32,8 @@ struct Shell {
     jobs: Jobs,
     /// Names of the programs in the boot image, which does not change; sorted.
     programs: Vec<String>,
+    /// CPU time of the program that ended last in the foreground, for `time`.
+    used_ns: Option<u64>,
     /// The exit code, once the shell is to end.
     end: Option<i64>,
 }
@@ -57,7 +61,7 @@ impl Shell {
         };
         programs.sort();
         let history = History::new(HISTORY_MAX);
-        Ok(Shell { input: Input::new()?, history, jobs: Jobs::new(), programs, end: None })
+        Ok(Shell { input: Input::new()?, history, jobs: Jobs::new(), programs, used_ns: None, end: None })
     }
 
     fn serve(&mut self) -> Result<i64> {
@@ -91,8 +95,8 @@ impl Shell {
         loop {
             while let Some(byte) = self.input.next() {
                 let Some(key) = keys.take(byte) else { continue };
-                let programs = &self.programs;
-                let mut complete = |left: &str| candidates(left, programs);
+                let (programs, jobs) = (&self.programs, &self.jobs);
+                let mut complete = |left: &str| candidates(left, programs, jobs);
                 let event = editor.take(key, &self.history, &mut complete, &mut out);
                 if event != Event::Editing {
                     self.input.write(&out)?;
@@ -123,23 +127,29 @@ impl Shell {
     }
 
     fn execute(&mut self, line: &str) {
-        let Some(words) = edit::words(line) else {
-            println!("shell: a quote \" is not closed; close it, or leave it out");
-            return;
-        };
+        match edit::words(line) {
+            Some(words) => self.perform(&words),
+            None => println!("shell: a quote \" is not closed; close it, or leave it out"),
+        }
+    }
+
+    /// Does what the words say: a command, or else a program of that name.
+    fn perform(&mut self, words: &[String]) {
         let Some((name, arguments)) = words.split_first() else { return };
-        let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
-            if ["exit", "quit"].contains(&name.as_str()) {
+        let done = match COMMANDS.iter().find(|command| command.name == name) {
+            Some(command) => (command.run)(self, arguments),
+            None if self.programs.binary_search(name).is_ok() => self.run(words),
+            None if ["exit", "quit"].contains(&name.as_str()) => {
                 println!("`logout` ends the shell, `poweroff` the machine");
-            } else if self.programs.binary_search(name).is_ok() {
-                println!("{name} is a program: type `run {}`", line.trim());
-            } else {
-                println!("there is no command `{name}`: `help` lists them, `programs` what can be run");
+                return;
             }
-            return;
+            None => {
+                println!("there is no command `{name}`: `help` lists them, `programs` what can be run");
+                return;
+            }
         };
-        if let Err(Failure(why)) = (command.run)(self, arguments) {
-            println!("{name}: {why}");
+        if let Err(Failure(why)) = done {
+            println!("{}", Tinted { colour: Some(Colour::Missed), text: format_args!("{name}: {why}") });
         }
     }
 }
@@ -153,38 +163,10 @@ fn prompt() -> String {
     prompt
 }
 
-/// Words that could stand for the last one of `left`: commands at first, then what the command takes.
-fn candidates(left: &str, programs: &[String]) -> Vec<String> {
-    let mut words: Vec<&str> = left.split(' ').collect();
-    let last = words.pop().unwrap_or("");
-    words.retain(|word| !word.is_empty());
-    let is_wanted = |word: &str| word.starts_with(last);
-    let commands = || COMMANDS.iter().map(|command| command.name).filter(|name| is_wanted(name));
-    match words.as_slice() {
-        [] | ["help"] => commands().map(String::from).collect(),
-        ["run", .., "--class"] => {
-            let classes = rt::LatencyClass::ALL.into_iter().map(rt::LatencyClass::name);
-            classes.filter(|name| is_wanted(name)).map(String::from).collect()
-        }
-        ["run", .., "--overrun"] => {
-            let known = ["throttle", "demote"].into_iter();
-            known.filter(|name| is_wanted(name)).map(String::from).collect()
-        }
-        ["run", rest @ ..] if is_program_next(rest) => {
-            programs.iter().filter(|name| is_wanted(name)).cloned().collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Whether the word after these arguments of `run` is a program.
-fn is_program_next(words: &[&str]) -> bool {
-    match words {
-        [] => true,
-        ["--input" | "--own", rest @ ..]
-        | ["--name" | "--weight" | "--class" | "--budget" | "--overrun", _, rest @ ..] => {
-            is_program_next(rest)
-        }
-        _ => false,
-    }
+/// What Tab offers for the last word of `left`.
+fn candidates(left: &str, programs: &[String], jobs: &Jobs) -> Vec<String> {
+    let commands: Vec<&str> = COMMANDS.iter().map(|command| command.name).collect();
+    let classes = rt::LatencyClass::ALL.map(rt::LatencyClass::name);
+    let names = Names { commands: &commands, programs, jobs: &jobs.names(), classes: &classes };
+    edit::complete::candidates(left, &names)
 }

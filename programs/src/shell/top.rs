@@ -7,7 +7,7 @@ use core::fmt::Write;
 
 use rt::{ContextListing, CpuInfo, Machine, ProcessInfo, ThreadInfo, print};
 
-use super::look::{name_of, share_name, state_name, system};
+use super::look::{name_of, share_name, state_name, system, tinted};
 use super::{Outcome, Shell};
 use crate::proof::Failure;
 use crate::text::{Bar, Mib, Percent, Seconds, cut, permille};
@@ -71,8 +71,8 @@ pub(super) fn top(shell: &mut Shell, arguments: &[String]) -> Outcome {
         let now = Sample::take()?;
         picture.push_str("\x1b[H");
         for line in draw(&before, &now, by_process).iter().take(LINES - 1) {
-            picture.push_str(cut(line, COLUMNS - 1));
-            picture.push_str("\x1b[K\r\n");
+            // Writing to a string does not fail.
+            let _ = write!(picture, "{}\x1b[K\r\n", tinted(cut(line, COLUMNS - 1)));
         }
         picture.push_str("\x1b[J");
         shell.input.write(&picture)?;

@@ -105,8 +105,15 @@ pub(super) fn write_report(loaded: &Loaded, outcome: &Outcome) -> Result<PathBuf
 /// Prints what was expected and found; answers whether all of it was met.
 pub(super) fn print_verdicts(loaded: &Loaded, outcome: &Outcome) -> bool {
     let verdicts = judge(&loaded.scenario, outcome);
+    // Colours only where somebody sees them.
+    let is_seen = std::io::stdout().is_terminal();
     for verdict in &verdicts {
-        let word = if verdict.met { "met   " } else { "MISSED" };
+        let word = match (verdict.met, is_seen) {
+            (true, false) => "met   ",
+            (false, false) => "MISSED",
+            (true, true) => "\x1b[32mmet   \x1b[0m",
+            (false, true) => "\x1b[1;31mMISSED\x1b[0m",
+        };
         println!("{word} line {}: expect {}  (found {})", verdict.line, verdict.expected, verdict.found);
     }
     verdicts.iter().all(|verdict| verdict.met)

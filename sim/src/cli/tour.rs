@@ -81,7 +81,8 @@ pub(super) fn tour(options: &Options) -> Result<ExitCode, Failure> {
     Ok(if all_met && Path::new(super::OUTPUT).is_dir() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-const COLUMNS: usize = 96;
+/// With the name of the CPU before them and a bar behind, a line of a hundred.
+const COLUMNS: usize = 90;
 
 /// One line a CPU: the letter of the thread that ran most in each column.
 fn draw(trace: &Trace, shown_ns: u64) -> String {

@@ -287,7 +287,7 @@ impl Engine<'_> {
             cpu.core.for_each_queued_context(|ticket, it| see(ticket.thread.0 as u32, it));
         }
         // Who lends waits until the loan is back (S-06).
-        for loan in self.records.values().flat_map(|record| &record.loans) {
+        for loan in self.records.values().flat_map(|record| record.book.loans()) {
             let lender = loan.lender as usize;
             if !matches!(self.threads[lender].parked, Some((_, super::Wait::Reply))) {
                 wrong = wrong.or(Some(format!("thread {lender} has lent its context, and does not wait")));
@@ -311,8 +311,11 @@ impl Engine<'_> {
         let id = info.identity.id;
         let Some(record) = self.records.get(&id) else { return Some(format!("context {id} was retired")) };
         let holds = self.threads[holder as usize].holds;
-        if record.holder() != holder || holds != Some(id) {
-            let named = record.holder();
+        if let Err(broken) = record.book.check() {
+            return Some(format!("context {id}: {broken}"));
+        }
+        if *record.book.holder() != holder || holds != Some(id) {
+            let named = record.book.holder();
             return Some(format!(
                 "context {id} is with thread {holder}, which holds {holds:?}, not with {named}"
             ));

@@ -59,8 +59,9 @@ impl Engine<'_> {
                 Ok(context) => {
                     let id = context.identity().id;
                     holds = Some(id);
-                    self.records.insert(id, Record::new(index, wish.budget_ns, self.now));
-                    drop(owner.bind(context).expect("a home is among the allowed CPUs"));
+                    let (record, time) = Record::new(index, context, wish.budget_ns, self.now);
+                    self.records.insert(id, record);
+                    drop(owner.bind(time).expect("a home is among the allowed CPUs"));
                 }
                 Err(why) if strict => {
                     let (line, thread) = (definition.line.0, definition.name.clone());

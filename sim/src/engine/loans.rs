@@ -1,22 +1,18 @@
-//! Contexts and their loans, by the kernel's rules (`docs/contexts.md`): a call to a server that waits and has no context lends the
-//! caller's, the answer gives it back, and whoever ends or is revoked leaves the others at their weight.
+//! Contexts and their loans: a call to a server that waits and has no context lends the caller's, the answer gives it back, and whoever
+//! ends or is revoked leaves the others at their weight (`docs/contexts.md`).
 //!
-//! The time itself is the core's box, in the entity of one thread. The record says whose it is, and along which calls it was lent.
+//! The time itself is the core's box, in the entity of one thread. Whose it is, along which calls it was lent and what may happen to it
+//! next says the kernel's own book (`kcore::loans`); this file moves the box.
 
+use kcore::loans::{Book, Refused, Sound};
 use sched::{Context, CpuId, Decision, Spec, Taken};
 use trace::Kind;
 
 use super::{Engine, Event, Member, Wait};
-use crate::scenario::{self, ContextSpec, limits::LOAN_DEPTH_MAX};
+use crate::scenario::{self, ContextSpec};
 
-/// One step of a chain of loans.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Loan {
-    /// Waits for the answer.
-    pub(super) lender: u32,
-    /// Works on it.
-    pub(super) borrower: u32,
-}
+/// A thread makes one call at a time, so its calls need no numbers.
+const CALL: u64 = 0;
 
 /// What came of a call that lends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +27,20 @@ pub(super) enum Lent {
 
 /// What is known of a context beside its box.
 pub(super) struct Record {
-    pub(super) owner: u32,
-    pub(super) loans: Vec<Loan>,
-    /// The loan that made it a guest elsewhere.
-    hosted_by: Option<usize>,
+    pub(super) book: Book<u32, Box<Context>>,
     /// What it may have used, all stretches before the current one together, and when that began: see `sched::Ledger::reconfigure`.
     allowed_ns: u64,
     since_ns: u64,
 }
 
 impl Record {
-    pub(super) fn new(owner: u32, budget_ns: u64, now: u64) -> Record {
-        Record { owner, loans: Vec::new(), hosted_by: None, allowed_ns: budget_ns, since_ns: now }
-    }
-
-    /// Whose entity has the box.
-    pub(super) fn holder(&self) -> u32 {
-        self.loans.last().map_or(self.owner, |loan| loan.borrower)
-    }
-
-    fn is_in_chain(&self, thread: u32) -> bool {
-        self.owner == thread || self.loans.iter().any(|loan| loan.borrower == thread)
+    /// The record of a context that was just admitted for `owner`, and the box, which goes to the owner's entity.
+    pub(super) fn new(owner: u32, time: Box<Context>, budget_ns: u64, now: u64) -> (Record, Box<Context>) {
+        let mut book = Book::vacant(Sound);
+        book.make(time);
+        book.bind(owner);
+        let time = book.promise(owner).and_then(|()| book.fetch(owner)).expect("it is new, and the owner's");
+        (Record { book, allowed_ns: budget_ns, since_ns: now }, time)
     }
 
     /// The most that it may have used by now (S-03): a budget at the start, and one for every period since.
@@ -83,23 +72,39 @@ impl Engine<'_> {
         Some((id, &self.records[&id]))
     }
 
-    /// Whether a call of `caller` to these servers would lend and must not be made: the chain is too long, or it would bite its tail.
-    pub(super) fn loan_is_refused(&self, caller: u32, server: usize) -> bool {
-        let Some((_, record)) = self.record_of(caller) else { return false };
-        let mut servers =
-            (0..).zip(&self.threads).filter(|(_, thread)| thread.spec == server && thread.ended.is_none());
-        let circle = servers.clone().all(|(index, _)| record.is_in_chain(index));
-        let would_lend = servers.any(|(_, thread)| thread.holds.is_none());
-        circle || (would_lend && record.loans.len() == LOAN_DEPTH_MAX)
+    fn book(&mut self, id: u64) -> &mut Book<u32, Box<Context>> {
+        &mut self.records.get_mut(&id).expect("a context that is held or lent has a record").book
     }
 
+    /// Whether a call of `caller` to these servers would lend and must not be made: the chain is too long, or it would bite its tail. A
+    /// thread here does one thing at a time, so a server that has lent cannot take a call: nobody would ever answer.
+    pub(super) fn loan_is_refused(&self, caller: u32, server: usize) -> bool {
+        let Some((_, record)) = self.record_of(caller) else { return false };
+        let servers =
+            (0..).zip(&self.threads).filter(|(_, thread)| thread.spec == server && thread.ended.is_none());
+        let mut offers = servers.map(|(index, _)| (index, self.offer(record, caller, index)));
+        let is_circle = |(index, offer)| index == caller || offer == Err(Refused::Cycle);
+        offers.clone().all(is_circle) || offers.any(|(_, offer)| offer == Err(Refused::TooDeep))
+    }
+
+    /// What the book says of a call to `server`, if that waits.
+    fn offer(&self, record: &Record, caller: u32, server: u32) -> Result<(), Refused> {
+        let has_lent = record.book.loan_along(server, CALL).is_some();
+        record.book.offer(caller, server, has_lent || self.threads[server as usize].holds.is_some())
+    }
+
+    /// Whether a call of `caller` lends to `server`, which waits.
+    pub(super) fn lends_to(&self, caller: u32, server: u32) -> bool {
+        self.record_of(caller).is_some_and(|(_, record)| self.offer(record, caller, server).is_ok())
+    }
+
+    /// The caller, whose context may be lent, lends it.
     fn note_loan(&mut self, lender: u32, borrower: u32) {
         let Some(id) = self.threads[lender as usize].holds.take() else { return };
         self.threads[borrower as usize].holds = Some(id);
-        let record = self.records.get_mut(&id).expect("who holds a context has its record");
-        record.loans.push(Loan { lender, borrower });
+        let depth = self.book(id).lend(lender, CALL, borrower);
         self.counters.loans += 1;
-        self.counters.loan_depth_max = self.counters.loan_depth_max.max(record.loans.len() as u64);
+        self.counters.loan_depth_max = self.counters.loan_depth_max.max(depth as u64);
     }
 
     /// The running caller lends its context to a server that waits, if that may be.
@@ -112,11 +117,14 @@ impl Engine<'_> {
             return Lent::Here;
         }
         let (context, _) = self.cpus[cpu].core.unbind_current(self.now).expect("the caller runs on it");
+        let id = context.identity().id;
+        self.book(id).seized();
         match self.host_for(context, server) {
             Ok(guest) => {
-                let (id, at) = (guest.identity().id, self.records[&guest.identity().id].loans.len());
+                self.book(id).host(guest);
+                let guest = self.book(id).guest(caller).expect("it was taken in for this loan");
                 self.note_loan(caller, server);
-                self.records.get_mut(&id).expect("it is lent").hosted_by = Some(at);
+                self.book(id).given();
                 self.counters.loans_hosted += 1;
                 self.park(cpu, caller, Wait::Reply);
                 self.bind_parked(server, guest);
@@ -127,6 +135,7 @@ impl Engine<'_> {
             Err(context) => {
                 let effect = self.cpus[cpu].core.bind_current(context, self.now);
                 let effect = effect.expect("it ran on it before");
+                self.book(id).given();
                 self.react(cpu, effect, false);
                 Lent::Nowhere
             }
@@ -175,7 +184,8 @@ impl Engine<'_> {
 
     /// The running server has received a call that waited in the queue: the caller's context is lent now. Answers whether the server stays here.
     pub(super) fn borrow(&mut self, cpu: usize, server: u32, caller: u32) -> bool {
-        if self.threads[server as usize].holds.is_some() {
+        let lends = self.record_of(caller).is_some_and(|(_, record)| record.book.may_lend(caller).is_ok());
+        if !lends || self.threads[server as usize].holds.is_some() {
             return true;
         }
         let Some((blocked, Wait::Reply)) = &mut self.threads[caller as usize].parked else { return true };
@@ -202,7 +212,7 @@ impl Engine<'_> {
     /// Whether the running server has the context of the caller that it answers.
     pub(super) fn has_loan_of(&self, server: u32, caller: u32) -> bool {
         self.record_of(server).is_some_and(|(_, record)| {
-            record.loans.last().is_some_and(|loan| loan.lender == caller && loan.borrower == server)
+            record.book.loan_along(caller, CALL).is_some_and(|at| record.book.loan_to(server) == Some(at))
         })
     }
 
@@ -211,31 +221,31 @@ impl Engine<'_> {
         let id = self.threads[server as usize].holds.expect("it answers on a loan");
         let here = self.cpus[cpu].id;
         let waits = self.threads[caller as usize].parked.as_ref();
-        let top = self.records[&id].loans.len() - 1;
-        let stays = self.records[&id].hosted_by != Some(top);
-        if !stays || !waits.is_some_and(|(blocked, _)| blocked.could_run_on(here)) {
+        let is_here = waits.is_some_and(|(blocked, _)| blocked.could_run_on(here));
+        if !is_here || self.book(id).may_return(caller, CALL).is_err() {
             return false;
         }
-        self.end_loans(id, top);
+        self.book(id).hand_back();
+        self.threads[server as usize].holds = None;
+        self.threads[caller as usize].holds = Some(id);
         self.exchange(cpu, server, Wait::Message, caller);
         true
     }
 
-    /// Ends the loans from `at` on, without regard to the box.
+    /// Ends the loans from `at` on. The box is in hand.
     fn end_loans(&mut self, id: u64, at: usize) {
-        let record = self.records.get_mut(&id).expect("a loan has a record");
-        for loan in record.loans.drain(at..) {
+        let book = &mut self.records.get_mut(&id).expect("it is lent, or ends").book;
+        for loan in book.end_loans(at).expect("the box is in hand").iter().rev() {
             self.threads[loan.borrower as usize].holds = None;
-        }
-        let holder = record.holder();
-        if self.threads[holder as usize].ended.is_none() {
-            self.threads[holder as usize].holds = Some(id);
+            let lender = &mut self.threads[loan.lender as usize];
+            lender.holds = lender.ended.is_none().then_some(id);
         }
     }
 
     /// Takes the box from wherever it is. Its thread goes on at its weight.
     fn seize(&mut self, id: u64) -> Box<Context> {
-        let holder = self.records[&id].holder();
+        self.book(id).seized();
+        let holder = *self.book(id).holder();
         let thread = &mut self.threads[holder as usize];
         if let Some((blocked, _)) = &mut thread.parked {
             return blocked.unbind().expect("the record says who has the box");
@@ -255,6 +265,13 @@ impl Engine<'_> {
         context
     }
 
+    /// The box, which a thread that ends may have left behind.
+    fn in_hand(&mut self, id: u64, has: Option<Box<Context>>) -> Box<Context> {
+        let Some(context) = has else { return self.seize(id) };
+        self.book(id).seized();
+        context
+    }
+
     /// A guest goes home.
     fn send_home(&mut self, context: Box<Context>) -> Box<Context> {
         let at = context.home().index();
@@ -263,48 +280,47 @@ impl Engine<'_> {
 
     /// The loan at `at` ends, and those above it: the lender, who waits, has its context back.
     pub(super) fn return_loan(&mut self, id: u64, at: usize, has: Option<Box<Context>>) {
-        let mut context = has.unwrap_or_else(|| self.seize(id));
-        if self.records[&id].hosted_by.is_some_and(|hosted| hosted >= at) {
+        let mut context = self.in_hand(id, has);
+        if self.book(id).ends_visit(at) {
             context = self.send_home(context);
-            self.records.get_mut(&id).expect("it is lent").hosted_by = None;
         }
         if self.options.plant == Some(super::Plant::FreshLoan) && !context.is_hosted() {
             let home = &mut self.cpus[context.home().index()].core;
             let proposal = home.retire(context, self.now).expect("it is at home");
             context = home.admit(proposal, self.now).expect("there was room for it");
         }
-        let lender = self.records[&id].loans[at].lender;
         self.end_loans(id, at);
+        let lender = *self.book(id).holder();
         self.bind_parked(lender, context);
+        self.book(id).given();
     }
 
     /// The loan that the thread has from its caller, if it has or has lent it on: where in which chain.
     pub(super) fn loan_to(&self, borrower: u32) -> Option<(u64, usize)> {
-        self.records.iter().find_map(|(id, record)| {
-            record.loans.iter().position(|loan| loan.borrower == borrower).map(|at| (*id, at))
-        })
+        self.records.iter().find_map(|(id, record)| record.book.loan_to(borrower).map(|at| (*id, at)))
     }
 
     /// The context that the thread owns, wherever its time is.
     pub(super) fn owned_by(&self, owner: u32) -> Option<u64> {
-        self.records.iter().find(|(_, record)| record.owner == owner).map(|(id, _)| *id)
+        self.records.iter().find(|(_, record)| *record.book.owner() == owner).map(|(id, _)| *id)
     }
 
     /// The context ends: nothing is restored, and whoever ran on it goes on at its weight.
     pub(super) fn end_context(&mut self, id: u64, has: Option<Box<Context>>) {
-        let context = has.unwrap_or_else(|| self.seize(id));
+        let context = self.in_hand(id, has);
         let context = self.send_home(context);
         self.end_loans(id, 0);
-        let record = self.records.remove(&id).expect("it has a record");
-        self.threads[record.owner as usize].holds = None;
+        let owner = self.book(id).end().expect("the box is in hand, and all loans have ended");
+        self.records.remove(&id);
+        self.threads[owner as usize].holds = None;
         self.retire(context);
     }
 
     /// Other parameters for the thread's context; who has it goes on with it. Refused where it does not fit, and of guests.
     pub(super) fn reconfigure(&mut self, owner: u32, wish: &ContextSpec) {
         let Some(id) = self.owned_by(owner) else { return };
-        let holder = self.records[&id].holder();
-        if self.records[&id].hosted_by.is_some() {
+        let holder = *self.book(id).holder();
+        if self.book(id).hosted_from().is_some() {
             self.counters.admissions_refused += 1;
             return;
         }
@@ -351,7 +367,7 @@ impl Engine<'_> {
     /// A budget is spent, and its handler is told: the thread waits for the answer. Without a handler, for the refill.
     pub(super) fn fault(&mut self, index: u32, blocked: sched::Blocked<Member>) {
         let ready = blocked.context().map_or(sched::FOREVER, |context| context.ledger().ready_at_ns());
-        let owner = self.record_of(index).map(|(_, record)| record.owner);
+        let owner = self.record_of(index).map(|(_, record)| *record.book.owner());
         let handler = owner.and_then(|owner| {
             self.scenario.threads[self.threads[owner as usize].spec].context.and_then(|it| it.handler)
         });

@@ -150,9 +150,8 @@ impl Engine<'_> {
             self.counters.loans_refused += 1;
             return Next::Continue;
         }
-        let lends = self.threads[index as usize].holds.is_some();
         match self.endpoints[server].servers.pop_front() {
-            Some(receiver) if lends && self.threads[receiver as usize].holds.is_none() => {
+            Some(receiver) if self.lends_to(index, receiver) => {
                 self.threads[receiver as usize].serving = Some(index);
                 match self.lend(cpu, index, receiver) {
                     Lent::Here => return Next::Yielded,

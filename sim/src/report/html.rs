@@ -56,11 +56,16 @@ pub fn page(trace: &Trace, summary: &Summary) -> String {
     page
 }
 
+/// What was missed must not look like what was met: its word stands out. Of text that is escaped already.
+fn verdicts_marked(about: &str) -> String {
+    about.replace("MISSED:", "<strong class=\"missed\">MISSED:</strong>")
+}
+
 fn head(summary: &Summary, page: &mut String) {
     let title = escape::markup(&summary.title);
     let _ = write!(page, "<header>\n<h1>{title}</h1>\n");
     if !summary.about.is_empty() {
-        let _ = writeln!(page, "<p class=\"about\">{}</p>", escape::markup(&summary.about));
+        let _ = writeln!(page, "<p class=\"about\">{}</p>", verdicts_marked(&escape::markup(&summary.about)));
     }
     if !summary.command.is_empty() {
         let command = escape::markup(&summary.command);
@@ -312,6 +317,15 @@ mod tests {
         assert_eq!(page.matches("<script").count(), 2);
         assert!(!page.contains("<img"));
         assert!(page.contains("\\u003c/script\\u003e") && page.contains("&lt;/script&gt;"));
+    }
+
+    #[test]
+    fn what_was_missed_stands_out() {
+        let (trace, mut summary) = demo::demo();
+        summary.about = "Met: expect a. MISSED: expect <b> (found c).".into();
+        let page = page(&trace, &summary);
+        assert!(page.contains("a. <strong class=\"missed\">MISSED:</strong> expect &lt;b&gt;"), "{page}");
+        assert!(page.contains(".missed {"), "and has a colour");
     }
 
     #[test]

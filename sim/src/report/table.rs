@@ -9,6 +9,9 @@ use std::fmt::Write as _;
 /// A terminal shows at most this many rows of a table; the HTML report and the trace have all.
 pub const TERMINAL_ROWS_MAX: usize = 64;
 
+/// A terminal's columns. A table that is wider comes closer together and leaves out columns that say nothing.
+pub const TERMINAL_COLUMNS_MAX: usize = 100;
+
 /// A table of text. The first column is text and aligned left, the others are figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
@@ -28,7 +31,8 @@ impl Table {
         Self { head, rows: Vec::new(), left }
     }
 
-    /// The table as aligned text, cut after [`TERMINAL_ROWS_MAX`] rows with a note that says so.
+    /// The table as aligned text, cut after [`TERMINAL_ROWS_MAX`] rows with a note that says so. If it does not fit into [`TERMINAL_COLUMNS_MAX`],
+    /// columns in which nothing was counted are left out and named below; if that is not enough, the gaps are narrow.
     #[must_use]
     pub fn text(&self) -> String {
         let clean = |row: &Vec<String>| row.iter().map(|cell| escape::line(cell)).collect::<Vec<_>>();
@@ -38,12 +42,22 @@ impl Table {
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        let is_wide = is_too_wide(&widths);
+        let says_nothing = |column: usize| shown.iter().all(|row| matches!(row[column].as_str(), "0" | "–"));
+        let is_out = |column: usize| is_wide && column >= self.left && says_nothing(column);
+        let kept: Vec<usize> = (0..widths.len()).filter(|at| !is_out(*at)).map(|at| widths[at]).collect();
+        let is_narrow = is_too_wide(&kept);
         let mut text = String::new();
         let rule: Vec<String> = widths.iter().map(|&width| "─".repeat(width)).collect();
         for row in [&self.head, &rule].into_iter().chain(&shown) {
             let mut line = String::new();
-            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                let gap = if column == 0 { "" } else { "  " };
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate().filter(|(at, _)| !is_out(*at))
+            {
+                let gap = match (column, is_narrow) {
+                    (0, _) => "",
+                    (_, true) => " ",
+                    (_, false) => "  ",
+                };
                 let _ = if column < self.left {
                     write!(line, "{gap}{cell:<width$}")
                 } else {
@@ -53,12 +67,22 @@ impl Table {
             text.push_str(line.trim_end());
             text.push('\n');
         }
+        let out: Vec<&str> =
+            (0..widths.len()).filter(|at| is_out(*at)).map(|at| self.head[at].as_str()).collect();
+        if !out.is_empty() {
+            let _ = writeln!(text, "none: {}", out.join(", "));
+        }
         let hidden = self.rows.len() - shown.len();
         if hidden > 0 {
             let _ = writeln!(text, "… and {} more rows", Count(hidden as u64));
         }
         text
     }
+}
+
+/// Whether columns of these widths, with two blanks between them, do not fit into a terminal.
+fn is_too_wide(widths: &[usize]) -> bool {
+    widths.iter().sum::<usize>() + 2 * widths.len() > TERMINAL_COLUMNS_MAX + 2
 }
 
 /// What each thread got.
@@ -166,6 +190,19 @@ mod tests {
     }
 
     #[test]
+    fn wide_tables_leave_out_what_says_nothing() {
+        let head: Vec<String> = (0..12).map(|n| format!("column-{n}")).collect();
+        let mut table = Table { head: head.clone(), rows: Vec::new(), left: 1 };
+        table.rows.push((0..12).map(|n| if n % 4 == 3 { "0".into() } else { "1234".into() }).collect());
+        let text = table.text();
+        assert!(text.lines().all(|line| line.chars().count() <= TERMINAL_COLUMNS_MAX), "{text}");
+        assert!(text.ends_with("none: column-3, column-7, column-11\n"), "{text}");
+        table.head.truncate(3);
+        table.rows[0].truncate(3);
+        assert!(table.text().starts_with("column-0  column-1  column-2\n"), "{}", table.text());
+    }
+
+    #[test]
     fn long_tables_say_what_they_hide() {
         let mut table = Table::new(&["n"], 0);
         table.rows = (0..TERMINAL_ROWS_MAX + 3).map(|n| vec![n.to_string()]).collect();
@@ -193,7 +230,11 @@ mod tests {
             ..Summary::default()
         });
         assert!(shown.starts_with("T\npolicy wfq, seed 3, 100 ms on 1 CPU\n"), "{shown}");
-        assert!(shown.contains("line\\nbreak  normal       2  12.5 ms  12.5%      –"), "{shown}");
+        assert!(shown.contains("line\\nbreak  normal       2  12.5 ms  12.5%\n"), "{shown}");
+        assert!(
+            shown.contains("none: fluid, waits, wake p50, p99, max, preempted, moved, throttled\n"),
+            "{shown}"
+        );
         assert!(shown.contains("cpu0  12.5 ms  87.5 ms       0  12.5%"), "{shown}");
         assert!(shown.ends_with("reproduce: sim run x\n"), "{shown}");
     }

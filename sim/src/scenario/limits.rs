@@ -26,9 +26,6 @@ pub const NAME_LEN_MAX: usize = 48;
 /// The longest duration or instant: far from overflow when times are added.
 pub const TIME_NS_MAX: u64 = 1_000_000 * 1_000_000_000;
 
-/// Calls along which one context can be lent at a time: what the kernel allows (`docs/contexts.md`).
-pub const LOAN_DEPTH_MAX: usize = 8;
-
 /// The refill slots of a context that names none.
 pub const REFILLS_DEFAULT: u8 = REFILLS_MAX;
 /// The fewest refill slots: what the core takes.

@@ -1,7 +1,8 @@
 //! The host tool of capOS, as a library: manifests become bytes, programs become boot images, images are booted in QEMU.
 //!
 //! A run goes through the modules in this order: [`guest`] builds kernel and programs, [`package`] makes the boot image out of
-//! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed;
+//! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed; of one that hangs or has
+//! reset itself [`record`] says by [`monitor`] what it did last;
 //! [`twin`] compares shares of CPUs with the simulator's. A trace that it wrote is kept and exported by [`capture`] and checked by [`replay`].
 
 pub mod bench;
@@ -12,12 +13,15 @@ pub mod guest;
 pub mod iso;
 pub mod linux;
 pub mod manifest;
+pub mod monitor;
 pub mod options;
 pub mod package;
 pub mod patience;
+pub mod picture;
 pub mod place;
 pub mod proof;
 pub mod qemu;
+pub mod record;
 pub mod replay;
 pub mod screen;
 pub mod script;

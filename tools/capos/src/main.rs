@@ -10,10 +10,10 @@ use capos::guest::{self, Variant};
 use capos::place::Project;
 use capos::proof::{Report, Run, Show, say};
 use capos::qemu::{Guest, Machine, Medium, Outcome};
-use capos::script::{self, Script};
+use capos::script::{self, Played, Script};
 use capos::suite::{self, Tally};
 use capos::terminal::{Farewell, converse};
-use capos::{Problem, elsewhere, iso, linux, options, package, twin};
+use capos::{Problem, elsewhere, iso, linux, options, package, picture, twin};
 use clap::{Args, Parser, Subcommand};
 
 /// Memory of a machine, unless somebody says otherwise.
@@ -70,6 +70,9 @@ enum Action {
         /// Take what was built before as it is
         #[arg(long)]
         no_build: bool,
+        /// Put the pictures that the scripts draw into docs/plots, instead of comparing those that are there
+        #[arg(long)]
+        draw: bool,
     },
     /// Build, and make a disc that boots by BIOS and by UEFI
     Iso {
@@ -328,8 +331,8 @@ fn main() -> ExitCode {
         }
         Action::LinuxTest => linux::smoke(&project).map(|()| ExitCode::SUCCESS),
         Action::Suite { names } => suite::run(&project, names).map(|tally| tell(&tally)),
-        Action::TerminalTest { scripts, no_build } => {
-            test_terminal(&project, scripts, !no_build).map(|tally| tell(&tally))
+        Action::TerminalTest { scripts, no_build, draw } => {
+            test_terminal(&project, scripts, !no_build, *draw).map(|tally| tell(&tally))
         }
         Action::PathTest => elsewhere::test(&project).map(|tally| tell(&tally)),
         Action::IsoTest(test) => test_disc(&project, test).map(|tally| tell(&tally)),
@@ -387,7 +390,25 @@ fn tell(tally: &Tally) -> ExitCode {
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn test_terminal(project: &Project, scripts: &[PathBuf], build: bool) -> Result<Tally, Problem> {
+/// Writes what a script drew: into docs/plots, or beside the logs, and then what is in docs/plots must say the same.
+fn keep_pictures(project: &Project, played: &Played, draw: bool) -> Result<(), Problem> {
+    for (name, svg) in &played.pictures {
+        let kept = project.root.join(format!("docs/plots/{name}.svg"));
+        let made = if draw { kept.clone() } else { project.output("pictures", &format!("{name}.svg"))? };
+        std::fs::write(&made, svg)
+            .map_err(|error| Problem(format!("cannot write {}: {error}", made.display())))?;
+        let old = std::fs::read_to_string(&kept)
+            .map_err(|error| Problem(format!("cannot read {}: {error}", kept.display())))?;
+        if let Some(word) = picture::stale_word(&old, &played.text) {
+            return Err(Problem(format!(
+                "docs/plots/{name}.svg says `{word}`, which the machine does not; draw it anew: make picture"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn test_terminal(project: &Project, scripts: &[PathBuf], build: bool, draw: bool) -> Result<Tally, Problem> {
     let scripts = match scripts {
         [] => script::all(&project.root.join("tools/capos/scripts"))?,
         _ => scripts.to_vec(),
@@ -401,11 +422,12 @@ fn test_terminal(project: &Project, scripts: &[PathBuf], build: bool) -> Result<
         let script = Script::parse(&name, &text)?;
         let manifest = project.manifest(&script.manifest);
         let (kernel, image) = package::prepare(project, &Variant::default(), &manifest, build && index == 0)?;
-        let machine = Machine { cpus: script.cpus, ..Machine::default() };
+        let machine = Machine { cpus: script.cpus, icount: script.icount, ..Machine::default() };
         let log = project.output("logs", &format!("terminal-{}.log", name_of(path)))?;
         let start = Instant::now();
         let mut guest = Guest::start(&machine, &Medium::Kernel { kernel, image }, &log)?;
         let played = script.play(&mut guest);
+        let played = played.and_then(|played| keep_pictures(project, &played, draw));
         let seconds = start.elapsed().as_secs_f64();
         match played {
             Ok(()) => {
@@ -538,6 +560,7 @@ fn interact(
     Ok(match converse(&mut guest, limit) {
         Farewell::Ended(Outcome::Off(status)) => ExitCode::from(status),
         Farewell::Ended(outcome) => {
+            guest.record.iter().for_each(|line| eprintln!("{line}"));
             eprintln!("capos: the machine ended: {outcome}\n{}the log: {}", guest.complaints, log.display());
             ExitCode::FAILURE
         }
@@ -554,6 +577,8 @@ fn interact(
             ExitCode::from(128u8.saturating_add(signal as u8))
         }
         Farewell::TimeUp => {
+            guest.examine();
+            guest.record.iter().for_each(|line| eprintln!("{line}"));
             eprintln!("\ncapos: the time is over, and the machine is off; the log: {}", log.display());
             ExitCode::FAILURE
         }

@@ -5,8 +5,8 @@ use trace::dump::EVENTS_MAX;
 use crate::Problem;
 
 /// What the kernel says that it knows, in `kernel/src/bootinfo.rs`.
-pub const KNOWN: &str =
-    "pit nocalib panic allocfail endlease overload maxcpus=n policy=wfq|eevdf turns=n trace=n";
+pub const KNOWN: &str = "pit nocalib panic panic=late triplefault allocfail endlease overload maxcpus=n policy=wfq|eevdf turns=n \
+    watchdog=n hang=irqs-off|lock|no-dispatch trace=n trace=first:n";
 
 /// Checks that the kernel reads them to the end. QEMU writes longer ones over what it tells the kernel itself.
 ///
@@ -39,13 +39,25 @@ pub fn turns_us(options: &str) -> Option<u64> {
     options.split_ascii_whitespace().find_map(|word| word.strip_prefix("turns=")?.parse().ok())
 }
 
+/// How many events the value of `trace=` asks for.
+pub fn events(value: &str) -> Option<usize> {
+    let number = value.strip_prefix("first:").unwrap_or(value);
+    number.parse().ok().filter(|events| (1..=EVENTS_MAX).contains(events))
+}
+
 fn is_known(word: &str) -> bool {
     match word.split_once('=') {
-        None => matches!(word, "pit" | "nocalib" | "panic" | "allocfail" | "endlease" | "overload"),
+        None => matches!(
+            word,
+            "pit" | "nocalib" | "panic" | "triplefault" | "allocfail" | "endlease" | "overload"
+        ),
         Some(("maxcpus", number)) => number.parse::<usize>().is_ok(),
         Some(("policy", name)) => matches!(name, "wfq" | "eevdf"),
         Some(("turns", us)) => us.parse().is_ok_and(|us| (1..=1000).contains(&us)),
-        Some(("trace", number)) => number.parse().is_ok_and(|events| (1..=EVENTS_MAX).contains(&events)),
+        Some(("watchdog", looks)) => looks.parse::<u32>().is_ok_and(|looks| looks <= 1000),
+        Some(("panic", when)) => when == "late",
+        Some(("hang", how)) => matches!(how, "irqs-off" | "lock" | "no-dispatch"),
+        Some(("trace", value)) => events(value).is_some(),
         Some(_) => false,
     }
 }
@@ -56,7 +68,15 @@ mod tests {
 
     #[test]
     fn words_that_the_kernel_leaves_out_are_refused() {
-        for good in ["", "pit maxcpus=2", "policy=eevdf trace=1048576", "turns=5"] {
+        for good in [
+            "",
+            "pit maxcpus=2",
+            "policy=eevdf trace=1048576",
+            "turns=5",
+            "trace=first:7",
+            "watchdog=0 panic=late triplefault",
+            "hang=irqs-off hang=lock hang=no-dispatch",
+        ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for bad in [
@@ -67,6 +87,10 @@ mod tests {
             "turns=1001",
             "trace=0",
             "trace=1048577",
+            "trace=last:5",
+            "watchdog=1001",
+            "hang=x",
+            "panic=now",
             "maxcpus=x",
             "pits",
             "pit polcy=wfq",

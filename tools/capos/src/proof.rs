@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use crate::Problem;
 use crate::patience::Patience;
 use crate::qemu::{Event, Guest, Machine, Medium, Outcome};
+use crate::record;
 
 /// How many lines of a failed run are shown again.
 const TAIL_LINES: usize = 30;
+/// And of one whose kernel has left a report or a record, from there on.
+const REPORT_LINES: usize = 400;
 /// Longest line that is kept; longer ones are cut into such pieces.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// A line with one of these in it is the kernel's last word (compared in lower case).
@@ -113,6 +116,7 @@ impl Run {
         let mut deadline = self.limit.map(|limit| start + limit);
         let mut seen = Seen::new(&self.expects, &self.show);
         let mut lines = Lines::default();
+        let mut is_time_up = false;
         let outcome = loop {
             match guest.next(deadline) {
                 Event::Said(bytes) => lines.take(&bytes, |line| seen.line(line)),
@@ -123,12 +127,20 @@ impl Run {
                     deadline = patience.map(|limit| limit.end(guest.starved()));
                 }
                 Event::TimeUp if dump.grows() => deadline = Some(Instant::now() + DUMP_LOOK),
-                Event::TimeUp | Event::Quit | Event::Signal(_) => break None,
+                Event::TimeUp => {
+                    is_time_up = true;
+                    break None;
+                }
+                Event::Quit | Event::Signal(_) => break None,
             }
         };
         if !lines.partial.is_empty() {
             lines.flush(&mut |line| seen.line(line));
         }
+        if is_time_up {
+            guest.examine();
+        }
+        guest.record.iter().for_each(|line| seen.line(line));
         Ok(Report {
             outcome,
             missing: seen.missing,
@@ -173,6 +185,8 @@ struct Seen {
     proofs: Vec<String>,
     shares: Vec<String>,
     show: Show,
+    /// There is a report among the last lines, of which nothing is left out.
+    has_report: bool,
 }
 
 impl Seen {
@@ -186,6 +200,7 @@ impl Seen {
             proofs: Vec::new(),
             shares: Vec::new(),
             show: show.clone(),
+            has_report: false,
         }
     }
 
@@ -204,7 +219,8 @@ impl Seen {
         if line.starts_with("share ") || line.starts_with("order ") {
             self.shares.push(line.to_owned());
         }
-        if self.tail.len() == TAIL_LINES {
+        self.has_report |= lower.contains(PANIC_MARK) || line.starts_with(record::PREFIX);
+        if self.tail.len() == if self.has_report { REPORT_LINES } else { TAIL_LINES } {
             self.tail.pop_front();
         }
         self.tail.push_back(line.to_owned());
@@ -290,9 +306,11 @@ impl Report {
     #[must_use]
     pub fn advice(&self, log: &std::path::Path) -> String {
         let first = match &self.outcome {
-            None => "give it more time with --timeout, or look where it stands",
+            None => "give it more time with --timeout, or look in its record where it stands",
             Some(Outcome::Failed(_)) => "mend the command line or the installation of QEMU",
-            Some(Outcome::Reset) => "boot it again with --qemu-args=\"-d int,cpu_reset\" to see the fault",
+            Some(Outcome::Reset) => {
+                "look in its record, or boot it again with --qemu-args=\"-d int,cpu_reset\" to see the fault"
+            }
             Some(Outcome::Off(_)) => "read what it said last",
         };
         format!("{first}; the whole log: {}", log.display())
@@ -366,5 +384,15 @@ mod tests {
         let report = report(&lines, None);
         assert_eq!(report.tail.len(), TAIL_LINES);
         assert!(report.last_lines().starts_with("    | 70\n") && report.last_lines().ends_with("    | 99\n"));
+    }
+
+    #[test]
+    fn k_27_of_a_report_nothing_is_left_out() {
+        for first in ["panic: kernel panic on CPU 0: oh", "record: what the memory of the machine says"] {
+            let lines: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+            let all = std::iter::once(first).chain(lines.iter().map(String::as_str));
+            let report = self::report(&all.collect::<Vec<_>>(), None);
+            assert_eq!((report.tail.len(), report.tail[0].as_str()), (101, first));
+        }
     }
 }

@@ -13,9 +13,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Problem;
+use crate::monitor::Monitor;
 use crate::options;
 use crate::patience;
 use crate::place::{Project, cannot, make_folder, write_file};
+use crate::record;
 
 /// Names another program than `qemu-system-x86_64`.
 pub const QEMU_VARIABLE: &str = "CAPOS_QEMU";
@@ -25,6 +27,8 @@ const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
 const OFF_MARK: i32 = 0x10;
 /// The status of a kernel that panicked, and of nothing else.
 const PANICKED: u8 = 15;
+/// QEMU's word for a machine that has reset itself.
+const GUEST_RESET: &str = "guest-reset";
 /// How long QEMU may take to end after its serial line is closed.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -157,7 +161,9 @@ impl Machine {
                 "-monitor",
                 "none",
                 "-nodefaults",
-                "-no-reboot",
+                // A machine that resets itself stands still, so that its memory can be read.
+                "-action",
+                "reboot=shutdown,shutdown=pause",
                 "-device",
             ]
             .map(OsString::from),
@@ -232,6 +238,8 @@ enum Message {
     Closed,
     Quit,
     Signal(i32),
+    /// The machine was shut down or has reset itself, for this reason, and stands still.
+    Stands(String),
 }
 
 /// The way to the machine's serial input.
@@ -263,10 +271,15 @@ pub struct Guest {
     keys: Keys,
     events: Receiver<Message>,
     log: File,
+    monitor: Monitor,
+    /// The kernel that it boots, if that is known.
+    kernel: Option<PathBuf>,
     /// Where the log is.
     pub log_path: PathBuf,
     /// What QEMU itself said.
     pub complaints: String,
+    /// What its memory said about the last moments of a machine that has reset itself, or see [`Guest::examine`].
+    pub record: Vec<String>,
 }
 
 impl Guest {
@@ -293,7 +306,11 @@ impl Guest {
                 qemu.display()
             )));
         }
-        let words = machine.arguments(medium);
+        let (messages, events) = channel();
+        let stands = messages.clone();
+        let monitor = Monitor::listen(move |reason| drop(stands.send(Message::Stands(reason))))?;
+        let mut words = machine.arguments(medium);
+        words.extend(monitor.arguments().map(OsString::from));
         let start = |mut command: Command| {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
@@ -307,7 +324,6 @@ impl Guest {
                 start(plain)
             })
             .map_err(|error| cannot("start", qemu, &error))?;
-        let (messages, events) = channel();
         if let Some(output) = child.stdout.take() {
             read_on(output, messages.clone(), Message::Said, Some(Message::Closed));
         }
@@ -317,7 +333,12 @@ impl Guest {
         let Some(input) = child.stdin.take() else { return Err(Problem::new("QEMU has no input")) };
         let keys = Keys { input: Arc::new(Mutex::new(input)), messages };
         let log_path = log.to_path_buf();
-        Ok(Guest { child, keys, events, log: file, log_path, complaints: String::new() })
+        let kernel = match medium {
+            Medium::Kernel { kernel, .. } => Some(kernel.clone()),
+            Medium::Disc { .. } => None,
+        };
+        let (complaints, record) = (String::new(), Vec::new());
+        Ok(Guest { child, keys, events, log: file, monitor, kernel, log_path, complaints, record })
     }
 
     /// The way to its serial input.
@@ -349,12 +370,29 @@ impl Guest {
                 Ok(Message::Complained(bytes)) => self.complain(&bytes),
                 Ok(Message::Quit) => return Event::Quit,
                 Ok(Message::Signal(signal)) => return Event::Signal(signal),
+                Ok(Message::Stands(reason)) => {
+                    // QEMU has ended by itself for all who do not reset; from version 9 on the kernel's exit device waits here, too.
+                    if reason == GUEST_RESET {
+                        self.examine();
+                    }
+                    self.monitor.quit();
+                }
                 Ok(Message::Closed) | Err(RecvTimeoutError::Disconnected) => {
                     return Event::Ended(self.wait());
                 }
                 Err(RecvTimeoutError::Timeout) => return Event::TimeUp,
             }
         }
+    }
+
+    /// Stops the machine, and keeps what its memory says about its last moments in `record` and in the log.
+    pub fn examine(&mut self) {
+        let Some(kernel) = &self.kernel else { return };
+        self.record = match record::take(&mut self.monitor, kernel) {
+            Ok(lines) => lines,
+            Err(problem) => vec![format!("{}none: {problem}", record::PREFIX)],
+        };
+        self.record.iter().for_each(|line| drop(writeln!(self.log, "{line}")));
     }
 
     fn complain(&mut self, bytes: &[u8]) {
@@ -437,7 +475,7 @@ mod tests {
         assert_eq!(
             words(&Machine::default()),
             "-accel tcg,thread=multi -M q35 -cpu max -m 256 -smp 4 -kernel K -initrd I -display none -serial stdio \
-             -monitor none -nodefaults -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=0x04"
+             -monitor none -nodefaults -action reboot=shutdown,shutdown=pause -device isa-debug-exit,iobase=0xf4,iosize=0x04"
         );
         let counted = Machine { icount: Some(0), append: "a b".to_owned(), ..Machine::default() };
         let line = words(&counted);

@@ -75,6 +75,11 @@ pub enum Fault {
         /// Which event.
         event: &'static str,
     },
+    /// The beginning is missing: later events were written over it.
+    Overwritten {
+        /// The first event after which none is missing.
+        first: u64,
+    },
     /// An invariant of the core is broken.
     Invariant(Violation),
     /// The core's account of a CPU is not the kernel's (S-12).
@@ -181,6 +186,8 @@ struct Core {
 struct Replayer {
     cores: Vec<Core>,
     blocked: BTreeMap<u32, Blocked<()>>,
+    /// What the contexts of those who wait pay when they are queued.
+    debts: BTreeMap<u32, u64>,
     births: BTreeMap<u32, Birth>,
     /// Masks under construction, and those that the next enqueue brings into effect.
     masks: BTreeMap<u32, [u64; 4]>,
@@ -202,6 +209,14 @@ fn name(thread: Option<ThreadId>) -> Option<u32> {
 /// With the first difference.
 pub fn replay(dump: &Dump) -> Result<Replayed, Difference> {
     let whole = |fault: Fault, text: String| Difference { ticket: None, time_ns: 0, cpu: 0, fault, text };
+    let first = dump.first_whole();
+    if first > 0 {
+        let text = format!(
+            "the first {first} of its events were overwritten by later ones, and a replay needs all from the beginning: \
+             boot with a larger trace=, or with trace=first:n for the first ones"
+        );
+        return Err(whole(Fault::Overwritten { first }, text));
+    }
     let trace = dump.trace("replay");
     if let Err(error) = trace.check_rules() {
         let named = |thread| format!("{error} (thread {thread} is {})", dump.name(thread));
@@ -226,12 +241,13 @@ pub fn replay(dump: &Dump) -> Result<Replayed, Difference> {
     let mut replayer = Replayer {
         cores: cores.collect::<Result<_, Difference>>()?,
         blocked: BTreeMap::new(),
+        debts: BTreeMap::new(),
         births: BTreeMap::new(),
         masks: BTreeMap::new(),
         contexts: Contexts::default(),
         result: Replayed { lost_from: dump.lost_from(), ..Replayed::default() },
     };
-    for record in &dump.records[..dump.whole()] {
+    for record in dump.whole() {
         replayer.step(record).map_err(|fault| {
             let text = describe(dump, &fault);
             let trace::Event { time_ns, cpu, .. } = record.event;
@@ -258,6 +274,7 @@ fn describe(dump: &Dump, fault: &Fault) -> String {
             format!("{} is {core} by the core and {kernel} by the kernel", dump.name(*thread))
         }
         Fault::Grammar { what } => (*what).to_owned(),
+        Fault::Overwritten { first } => format!("the events before {first} were overwritten"),
         Fault::Unsupported { event } => format!("a replay does not know `{event}` yet"),
         Fault::Invariant(violation) => violation.to_string(),
         Fault::Account { core, kernel } => format!(
@@ -340,6 +357,9 @@ impl Replayer {
                 let queue = &mut self.cores[at].queue;
                 if queue.current() == Some(id(thread)) {
                     queue.pay(debt_ns, now);
+                } else if self.blocked.contains_key(&thread) {
+                    // When it is queued: its context may not be in its hands before.
+                    self.debts.insert(thread, debt_ns);
                 } else {
                     self.births.entry(thread).or_default().debt_ns = debt_ns;
                 }
@@ -374,19 +394,23 @@ impl Replayer {
 
     /// Queues a thread with the mask and the context that it has by now.
     fn enqueue(&mut self, at: usize, thread: u32, mut runnable: Runnable<()>, now: u64) -> Result<(), Fault> {
-        self.confine(thread, &mut runnable)?;
+        self.confine(thread, &mut runnable, now)?;
         match self.cores[at].queue.enqueue(runnable, now) {
             Ok(_) => Ok(()),
             Err(_) => Err(Fault::Refused { what: "the thread may not run on this CPU", thread }),
         }
     }
 
-    fn confine(&mut self, thread: u32, runnable: &mut Runnable<()>) -> Result<(), Fault> {
+    fn confine(&mut self, thread: u32, runnable: &mut Runnable<()>, now: u64) -> Result<(), Fault> {
         if let Some(words) = self.masks.remove(&thread) {
             let allowed = runnable.set_allowed(CpuMask::from_words(words));
             allowed.map_err(|_| Fault::Refused { what: "the thread may run nowhere", thread })?;
         }
-        match self.contexts.promised_to(thread).map(|context| runnable.bind(context)) {
+        let bound = self.contexts.promised_to(thread).map(|context| runnable.bind(context));
+        if let Some(debt_ns) = self.debts.remove(&thread) {
+            runnable.pay(debt_ns, now);
+        }
+        match bound {
             None | Some(Ok(None)) => Ok(()),
             Some(Ok(Some(_))) => Err(Fault::Refused { what: "the thread has a context", thread }),
             Some(Err(_)) => {
@@ -406,7 +430,7 @@ impl Replayer {
         if !matches!(leaving.kind, Kind::Block { .. }) || leaving.next.is_some() {
             return Err(Fault::Grammar { what: "a wake-up between a thread's leaving and the next one" });
         }
-        self.confine(thread, &mut runnable)?;
+        self.confine(thread, &mut runnable, now)?;
         if let Some(leaving) = &mut self.cores[at].leaving {
             leaving.next = Some(runnable);
         }

@@ -3,11 +3,53 @@
 const COLUMNS: usize = 80;
 const ROWS: usize = 24;
 
+/// The colour of a character: what it says is up to the programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Colour {
+    /// As most are.
+    #[default]
+    Plain,
+    /// Sequence 31.
+    Red,
+    /// Sequence 32.
+    Green,
+    /// Sequence 33.
+    Yellow,
+}
+
+impl Colour {
+    /// By its name in a script.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Colour> {
+        let known = [
+            ("plain", Colour::Plain),
+            ("red", Colour::Red),
+            ("green", Colour::Green),
+            ("yellow", Colour::Yellow),
+        ];
+        known.into_iter().find(|(known, _)| *known == name).map(|(_, colour)| colour)
+    }
+}
+
+/// A place on the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// What stands there.
+    pub character: char,
+    /// In this colour.
+    pub colour: Colour,
+}
+
+impl Cell {
+    const BLANK: Cell = Cell { character: ' ', colour: Colour::Plain };
+}
+
 /// The terminal. It also keeps all text that ever came, without control sequences.
 #[derive(Default)]
 pub struct Screen {
     /// Every row since the start; the last 24 are shown.
-    rows: Vec<Vec<char>>,
+    rows: Vec<Vec<Cell>>,
+    colour: Colour,
     row: usize,
     column: usize,
     state: State,
@@ -51,8 +93,26 @@ impl Screen {
     /// The row with the cursor, without spaces at its end.
     #[must_use]
     pub fn row(&self) -> String {
-        let row = self.rows.get(self.row);
-        row.map(|row| row.iter().collect::<String>().trim_end().to_owned()).unwrap_or_default()
+        self.rows.get(self.row).map(|row| text_of(row)).unwrap_or_default()
+    }
+
+    /// The last row that begins with `first`, blanks aside, and those after it, until one begins with `below` or the cursor's row is over; none if no row
+    /// begins so.
+    #[must_use]
+    pub fn rows_between(&self, first: &str, below: &str) -> &[Vec<Cell>] {
+        let begins = |row: &Vec<Cell>, text: &str| text_of(row).trim_start().starts_with(text);
+        let rows = &self.rows[..self.rows.len().min(self.row + 1)];
+        let Some(first) = rows.iter().rposition(|row| begins(row, first)) else { return &[] };
+        let count = rows[first..].iter().position(|row| begins(row, below));
+        &rows[first..count.map_or(rows.len(), |count| first + count)]
+    }
+
+    /// Whether `text` stands on the screen with every character in this colour.
+    #[must_use]
+    pub fn has(&self, text: &str, colour: Colour) -> bool {
+        let wanted: Vec<Cell> = text.chars().map(|character| Cell { character, colour }).collect();
+        let shown = self.rows.iter().skip(self.top());
+        shown.into_iter().any(|row| row.windows(wanted.len().max(1)).any(|cells| cells == wanted))
     }
 
     /// The column of the cursor, from 0.
@@ -91,17 +151,17 @@ impl Screen {
                 if self.column == COLUMNS {
                     (self.row, self.column) = (self.row + 1, 0);
                 }
-                let column = self.column;
+                let (column, colour) = (self.column, self.colour);
                 let row = self.here();
-                row.resize(row.len().max(column + 1), ' ');
-                row[column] = character;
+                row.resize(row.len().max(column + 1), Cell::BLANK);
+                row[column] = Cell { character, colour };
                 self.column += 1;
                 self.text.push(character);
             }
         }
     }
 
-    fn here(&mut self) -> &mut Vec<char> {
+    fn here(&mut self) -> &mut Vec<Cell> {
         if self.rows.len() <= self.row {
             self.rows.resize(self.row + 1, Vec::new());
         }
@@ -137,10 +197,27 @@ impl Screen {
                 let top = self.top();
                 self.rows.iter_mut().skip(top).for_each(Vec::clear);
             }
-            // Colours, and what we do not use.
+            ('m', _) => {
+                for word in text.split(';') {
+                    self.colour = match word {
+                        "" | "0" => Colour::Plain,
+                        "31" => Colour::Red,
+                        "32" => Colour::Green,
+                        "33" => Colour::Yellow,
+                        _ => self.colour,
+                    };
+                }
+            }
+            // What we do not use.
             _ => {}
         }
     }
+}
+
+/// A row as text, without spaces at its end.
+#[must_use]
+pub fn text_of(row: &[Cell]) -> String {
+    row.iter().map(|cell| cell.character).collect::<String>().trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -165,6 +242,25 @@ mod tests {
     #[test]
     fn the_text_is_all_that_came() {
         assert_eq!(screen("one\r\n\x1b[2J\x1b[Htwo\r\nthree").text(), "one\ntwo\nthree");
+    }
+
+    #[test]
+    fn colours_last_until_the_next_one() {
+        let shown = screen("a \x1b[1;31mmissed\x1b[0m b \x1b[33mwaits");
+        assert!(shown.has("missed", Colour::Red) && shown.has(" b ", Colour::Plain));
+        assert!(shown.has("waits", Colour::Yellow));
+        assert!(!shown.has("missed", Colour::Plain) && !shown.has("missed b", Colour::Red));
+    }
+
+    #[test]
+    fn rows_begin_at_the_last_that_fits() {
+        let shown = screen("up 1\r\nold\r\n  up 2\r\nnew\r\n> ");
+        let rows = |first, below| -> Vec<String> {
+            shown.rows_between(first, below).iter().map(|row| text_of(row)).collect()
+        };
+        assert_eq!(rows("up", ">"), ["  up 2", "new"]);
+        assert_eq!(rows("up", "none"), ["  up 2", "new", ">"]);
+        assert!(rows("down", ">").is_empty());
     }
 
     #[test]

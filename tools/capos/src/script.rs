@@ -1,13 +1,15 @@
 //! Drives a machine's terminal as a person would, by a script: what to type, what to wait for.
 //!
 //! ```text
-//! boot default 4            # the manifest, and the number of CPUs
+//! boot default 4            # the manifest, and the number of CPUs; `icount 4` behind it counts instructions, 2^4 ns each, instead of time
 //! within 20                 # seconds that each step from here on may take
 //! see operator>             # waits for this text, and goes on behind it
 //! type hepl<Left><Left>     # types keys: <Up> <C-a> <Tab> <Enter> ...
 //! row operator> he|pl       # waits until the row with the cursor is this; | is the cursor
 //! enter help                # types a line and Enter; what follows is looked for behind its echo
 //! never panic               # must not come before what the next `see` finds
+//! colour yellow throttled   # waits until this text is on the screen in this colour: plain red green yellow
+//! picture top up .. >       # draws the last row that begins with `up` and those below it, until one begins with `>`, as the picture `top`
 //! columns 79                # from here on, no answer to a line has longer lines; 0 is no limit
 //! off 0                     # waits for the machine to power off with this status
 //! ```
@@ -15,10 +17,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::Problem;
 use crate::patience::Patience;
 use crate::qemu::{Event, Guest, Keys, Outcome};
-use crate::screen::Screen;
+use crate::screen::{Colour, Screen};
+use crate::{Problem, picture};
 
 /// Time limit of a step until a script says otherwise.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
@@ -51,6 +53,8 @@ enum Step {
     See(String),
     Never(String),
     Columns(usize),
+    Colour(Colour, String),
+    Picture(String, [String; 2]),
     Row(String, Option<usize>),
     Off(u8),
 }
@@ -62,6 +66,8 @@ pub struct Script {
     pub manifest: String,
     /// CPUs.
     pub cpus: u32,
+    /// Count instructions instead of time, 2 to this power ns each.
+    pub icount: Option<u8>,
     name: String,
     /// Each with its line, from 1.
     steps: Vec<(usize, Step)>,
@@ -73,8 +79,13 @@ impl Script {
     /// # Errors
     /// With the line that is wrong.
     pub fn parse(name: &str, text: &str) -> Result<Script, Problem> {
-        let mut script =
-            Script { manifest: String::new(), cpus: 0, name: name.to_owned(), steps: Vec::new() };
+        let mut script = Script {
+            manifest: String::new(),
+            cpus: 0,
+            icount: None,
+            name: name.to_owned(),
+            steps: Vec::new(),
+        };
         for (at, line) in text.lines().enumerate() {
             let line = line.trim_end();
             if line.is_empty() || line.starts_with('#') {
@@ -95,10 +106,17 @@ impl Script {
     }
 
     fn boot(&mut self, rest: &str) -> Result<(), String> {
-        let usage = "`boot` takes a manifest and a number of CPUs: boot default 4";
-        let (manifest, cpus) = rest.split_once(' ').ok_or(usage)?;
-        self.manifest = manifest.to_owned();
-        self.cpus = cpus.trim().parse().ok().filter(|cpus| (1..=255).contains(cpus)).ok_or(usage)?;
+        let usage = "`boot` takes a manifest and a number of CPUs, and `icount` and a number: boot default 4 icount 4";
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        let (manifest, cpus, shift) = match words.as_slice() {
+            [manifest, cpus] => (manifest, cpus, None),
+            [manifest, cpus, "icount", shift] => (manifest, cpus, Some(*shift)),
+            _ => return Err(usage.to_owned()),
+        };
+        self.manifest = (*manifest).to_owned();
+        self.cpus = cpus.parse().ok().filter(|cpus| (1..=255).contains(cpus)).ok_or(usage)?;
+        let shift = shift.map(|shift| shift.parse().ok().filter(|shift| *shift <= 10).ok_or(usage));
+        self.icount = shift.transpose()?;
         Ok(())
     }
 
@@ -118,7 +136,7 @@ impl Script {
     ///
     /// # Errors
     /// At the first step that does not come true: which it is, and what the machine said instead.
-    pub fn play(&self, guest: &mut Guest) -> Result<(), Problem> {
+    pub fn play(&self, guest: &mut Guest) -> Result<Played, Problem> {
         let mut talk = Talk::new(guest);
         for (line, step) in &self.steps {
             talk.step(step).map_err(|why| {
@@ -127,8 +145,17 @@ impl Script {
                 Problem(format!("{}:{line}: {why}\n{said}    the whole log: {log}", self.name))
             })?;
         }
-        Ok(())
+        Ok(Played { pictures: talk.pictures, text: talk.screen.text().to_owned() })
     }
+}
+
+/// What came of a script.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Played {
+    /// Names of pictures, and the pictures as SVG.
+    pub pictures: Vec<(String, String)>,
+    /// All that the machine said.
+    pub text: String,
 }
 
 fn step(word: &str, rest: &str) -> Result<Step, String> {
@@ -149,10 +176,25 @@ fn step(word: &str, rest: &str) -> Result<Step, String> {
             let cursor = rest.find('|').map(|at| rest[..at].chars().count());
             Step::Row(rest.replacen('|', "", 1).trim_end().to_owned(), cursor)
         }
+        "colour" => {
+            let usage = "`colour` takes plain, red, green or yellow and a text: colour red FAILED";
+            let (colour, text) = rest.split_once(' ').ok_or(usage)?;
+            Step::Colour(Colour::named(colour).ok_or(usage)?, text.to_owned())
+        }
+        "picture" => {
+            let usage = "`picture` takes a name, and how its first row and the row below it begin: picture top up .. >";
+            let (name, rows) = rest.split_once(' ').ok_or(usage)?;
+            let (first, below) = rows.split_once(" .. ").ok_or(usage)?;
+            Step::Picture(name.to_owned(), [first.to_owned(), below.to_owned()])
+        }
         "columns" => Step::Columns(rest.parse().map_err(|_| "`columns` takes a number: columns 79")?),
         "off" => Step::Off(rest.parse().map_err(|_| "`off` takes a status: off 0")?),
         "see" | "never" => return Err(format!("`{word}` takes a text")),
-        _ => return Err(format!("no step `{word}`; there are: within type enter see never columns row off")),
+        _ => {
+            return Err(format!(
+                "no step `{word}`; there are: within type enter see never colour picture columns row off"
+            ));
+        }
     })
 }
 
@@ -196,13 +238,15 @@ struct Talk<'a> {
     answer: usize,
     limit: Duration,
     end: Option<Outcome>,
+    pictures: Vec<(String, String)>,
 }
 
 impl Talk<'_> {
     fn new(guest: &mut Guest) -> Talk<'_> {
         let keys = guest.keys();
-        let (screen, never) = (Screen::default(), Vec::new());
-        Talk { guest, keys, screen, at: 0, never, columns: 0, answer: 0, limit: STEP_LIMIT, end: None }
+        let (screen, never, pictures) = (Screen::default(), Vec::new(), Vec::new());
+        let (limit, end) = (STEP_LIMIT, None);
+        Talk { guest, keys, screen, at: 0, never, columns: 0, answer: 0, limit, end, pictures }
     }
 
     /// Listens until `done` finds what it looks for, the machine ends, or the time is over.
@@ -257,6 +301,16 @@ impl Talk<'_> {
                 self.at = self.screen.text().len();
                 self.check_columns()?;
             }
+            Step::Colour(colour, text) => {
+                let is_so = |talk: &Talk<'_>| talk.screen.has(text, *colour).then_some(());
+                if self.listen(is_so).is_none() {
+                    return Err(self.why(&format!("`{text}` was never {colour:?}")));
+                }
+            }
+            Step::Picture(name, [first, below]) => match self.screen.rows_between(first, below) {
+                [] => return Err(format!("no row begins with `{first}`")),
+                rows => self.pictures.push((name.clone(), picture::svg(rows))),
+            },
             Step::Off(status) => {
                 self.listen(|_| None::<()>);
                 match &self.end {
@@ -346,6 +400,8 @@ mod tests {
         let text = "# a comment\nboot default 4\nwithin 5\nrow > he|lp\nsee a\\nb\noff 0\n";
         let script = Script::parse("x.txt", text).unwrap();
         assert_eq!((script.manifest.as_str(), script.cpus, script.len()), ("default", 4, 4));
+        assert_eq!(script.icount, None);
+        assert_eq!(Script::parse("x.txt", "boot a 1 icount 4\nsee x\n").unwrap().icount, Some(4));
         assert_eq!(script.steps[1], (4, Step::Row("> help".to_owned(), Some(4))));
         assert_eq!(script.steps[2], (5, Step::See("a\nb".to_owned())));
     }
@@ -356,8 +412,11 @@ mod tests {
             ("see x\n", "x.txt:1: the first line is `boot"),
             ("boot default\n", "x.txt:1: `boot` takes"),
             ("boot default 0\n", "x.txt:1: `boot` takes"),
+            ("boot default 1 icount 11\n", "x.txt:1: `boot` takes"),
             ("boot a 1\nlook x\n", "x.txt:2: no step `look`"),
             ("boot a 1\nsee\n", "x.txt:2: `see` takes a text"),
+            ("boot a 1\ncolour blue x\n", "x.txt:2: `colour` takes"),
+            ("boot a 1\npicture top\n", "x.txt:2: `picture` takes"),
             ("boot a 1\nwithin x\n", "x.txt:2: `within` takes seconds"),
             ("boot a 1\n", "no steps"),
         ] {

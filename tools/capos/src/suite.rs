@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::Problem;
 use crate::capture;
 use crate::guest::{self, MEASURE, PLANTED_PREFIX, Variant};
+use crate::options;
 use crate::package;
 use crate::place::{Project, cannot};
 use crate::proof::{Report, Run, Show, say};
@@ -30,6 +31,8 @@ pub enum Verdict {
     Says(String),
     /// The proof does not hold, and this text is said.
     Fails(String),
+    /// The machine does not end in its time, and this text is said, by it or by the record that is taken of it.
+    Hangs(String),
 }
 
 /// One line of the table.
@@ -157,7 +160,7 @@ impl InRange for Result<u32, String> {
 const RELEASE: &str = "release";
 
 fn parse_verdict(text: &str) -> Result<(Variant, Verdict), String> {
-    let known = "`ok`, `ok with TEXT`, `says TEXT`, `must fail with TEXT`, `planted-NAME must fail with TEXT`, \
+    let known = "`ok`, `ok with TEXT`, `says TEXT`, `must fail with TEXT`, `must hang with TEXT`, `planted-NAME must fail with TEXT`, \
          `measure ok with TEXT`, and `release` before any of them";
     let (release, text) = match text.split_once(' ').filter(|(word, _)| *word == RELEASE) {
         Some((_, rest)) => (true, rest.trim_start()),
@@ -171,6 +174,8 @@ fn parse_verdict(text: &str) -> Result<(Variant, Verdict), String> {
     let is_planted = feature.as_ref().is_some_and(|name| name.starts_with(PLANTED_PREFIX));
     let verdict = if let Some(text) = text.strip_prefix("must fail with ") {
         Verdict::Fails(text.trim().to_owned())
+    } else if let Some(text) = text.strip_prefix("must hang with ") {
+        Verdict::Hangs(text.trim().to_owned())
     } else if is_planted {
         return Err(format!("what must come of it is one of: {known}; a planted bug must fail"));
     } else if let Some(text) = text.strip_prefix("ok with ") {
@@ -321,7 +326,7 @@ impl Case {
         };
         let expects = match &row.verdict {
             Verdict::Holds(text) => text.iter().cloned().collect(),
-            Verdict::Says(text) | Verdict::Fails(text) => vec![text.clone()],
+            Verdict::Says(text) | Verdict::Fails(text) | Verdict::Hangs(text) => vec![text.clone()],
         };
         let log = project.output("logs/suite", &format!("{}.log", self.file()))?;
         let limit = Some(Duration::from_secs(row.seconds));
@@ -338,7 +343,7 @@ impl Case {
     fn dump(&self, project: &Project) -> Result<Option<PathBuf>, Problem> {
         let is_traced = self.row.options.split(' ').any(|word| {
             // One that is refused leaves no trace.
-            word.strip_prefix("trace=").is_some_and(|events| events.parse::<u32>().is_ok())
+            word.strip_prefix("trace=").and_then(options::events).is_some()
         });
         is_traced.then(|| project.output("traces/suite", &format!("{}.dump", self.file()))).transpose()
     }
@@ -359,6 +364,11 @@ impl Case {
                     report.outcome.is_none().then_some(why)
                 }
                 Some(why) => Some(format!("failed, but never said `{text}`: {why}")),
+            },
+            Verdict::Hangs(text) => match &report.outcome {
+                Some(outcome) => Some(format!("the machine {outcome}, and must hang")),
+                None if report.missing.is_empty() => None,
+                None => Some(format!("hung, and nobody said `{text}`")),
             },
         }
     }

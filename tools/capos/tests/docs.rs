@@ -21,3 +21,20 @@ fn t_01_every_counter_is_explained() {
         assert!(page.contains(&format!("`{name}`")), "docs/shell.md does not explain `{name}`");
     }
 }
+
+/// The programs that docs/programs.md shows are those that are compiled, to the letter.
+#[test]
+fn programs_in_the_docs_are_the_programs() {
+    let page = include_str!("../../../docs/programs.md");
+    let whole = [
+        ("counter", include_str!("../../../programs/src/bin/counter.rs")),
+        ("calls", include_str!("../../../programs/src/bin/calls.rs")),
+    ];
+    for (name, source) in whole {
+        assert!(page.contains(&format!("```rust\n{source}```")), "docs/programs.md shows another {name}.rs");
+    }
+    // Of this one the page shows the function.
+    let budget = include_str!("../../../programs/src/bin/budget.rs");
+    let (_, function) = budget.split_once("\nfn run()").unwrap();
+    assert!(page.contains(&format!("fn run(){function}```")), "docs/programs.md shows another budget.rs");
+}

@@ -425,7 +425,7 @@ impl Kernel {
             time: Some([cpu.time().thread_ns, cpu.time().idle_ns, cpu.time().interrupt_ns]),
             events: self.records.iter().filter(|record| record.writer == number).count() as u32,
             lost: 0,
-            lost_from: u64::MAX,
+            lost_at: u64::MAX,
         };
         let thread = |id| Thread { id, pid: 1, name: "test".into() };
         Dump {
@@ -433,6 +433,7 @@ impl Kernel {
                 cpus: self.cpus.len() as u16,
                 policy: self.cpus[0].policy() as u8,
                 panicked: false,
+                keeps_last: false,
                 capacity: 1 << 20,
                 threads: self.threads,
                 end_ns: self.now,
@@ -673,12 +674,28 @@ fn a_replay_ends_where_events_are_missing() {
     let all = dump.records.len();
     dump.records.retain(|record| record.writer == 0 || record.ticket < first);
     let lost = (all - dump.records.len()) as u64;
-    dump.cpus[1] = CpuPart { lost, lost_from: first, events: 100, ..dump.cpus[1] };
+    dump.cpus[1] = CpuPart { lost, lost_at: first, events: 100, ..dump.cpus[1] };
     let read = Dump::parse(&dump.encode()).unwrap();
     let replayed = replay(&read).unwrap();
     assert_eq!((replayed.events as u64, replayed.lost_from), (first, Some(first)));
     assert_eq!(replayed.accounts, 0, "what is not whole is not compared");
     assert!(replayed.to_string().contains(&format!("missing from {first} on")), "{replayed}");
+}
+
+/// Where later events were written over the first ones there is nothing to begin with: that is said, and nothing is replayed.
+#[test]
+fn k_27_a_replay_without_a_beginning_is_refused() {
+    let mut dump = made(2, PolicyKind::Wfq, 5, 3000);
+    dump.header.keeps_last = true;
+    let whole = replay(&Dump::parse(&dump.encode()).unwrap());
+    assert_eq!(whole.map(|replayed| replayed.events), Ok(dump.records.len()), "nothing was overwritten");
+    let last = dump.records.iter().filter(|record| record.writer == 1).nth(9).unwrap().ticket;
+    dump.records.retain(|record| record.writer == 0 || record.ticket > last);
+    dump.cpus[1] = CpuPart { lost: 10, lost_at: last, events: dump.cpus[1].events - 10, ..dump.cpus[1] };
+    let refused = replay(&Dump::parse(&dump.encode()).unwrap()).unwrap_err();
+    assert_eq!(refused.fault, Fault::Overwritten { first: last + 1 });
+    let text = refused.to_string();
+    assert!(text.contains("were overwritten by later ones") && text.contains("trace=first:n"), "{text}");
 }
 
 /// A trace by hand, as the kernel would write it for two threads on one CPU.
@@ -704,11 +721,12 @@ fn a_trace_by_hand() {
         |(ticket, (time_ns, kind))| Record { ticket, writer: 0, event: Event { time_ns, cpu: 0, kind } };
     let records: Vec<Record> = (0..).zip(kinds).map(record).collect();
     let part =
-        CpuPart { time: Some([12_000_000, 0, 0]), lost_from: u64::MAX, events: 14, ..CpuPart::default() };
+        CpuPart { time: Some([12_000_000, 0, 0]), lost_at: u64::MAX, events: 14, ..CpuPart::default() };
     let header = Header {
         cpus: 1,
         policy: 0,
         panicked: false,
+        keeps_last: false,
         capacity: 64,
         threads: 0,
         end_ns: 13_000_000,

@@ -4,10 +4,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use capos::qemu::{Guest, Machine, Medium};
-use capos::script::Script;
+use capos::script::{Played, Script};
 
 /// Plays `script` with a machine that runs `program`.
 fn play(test: &str, program: &str, script: &str) -> Result<(), String> {
+    played(test, program, script).map(|_| ())
+}
+
+/// The same, with what came of it.
+fn played(test: &str, program: &str, script: &str) -> Result<Played, String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("script-{test}"));
     std::fs::create_dir_all(&folder).unwrap();
     let qemu = folder.join("machine.sh");
@@ -41,6 +46,21 @@ fn the_echo_is_not_the_answer() {
         play("echo", ECHO, "within 1\nsee >\nenter see me\nsee see me\nsee see me\noff 0").unwrap_err();
     assert!(problem.starts_with("x.txt:6: never saw `see me` within 1 s\n"), "{problem}");
     assert!(problem.contains("    | > see me\n    | <see me>\n"), "{problem}");
+}
+
+#[test]
+fn colours_are_waited_for_and_screens_are_drawn() {
+    let program = r"printf 'start\r\ntop \033[33mthrottled\033[0m\r\nend\r\n'; exit 33";
+    let script = "colour yellow throttled\ncolour plain top\noff 0\npicture one top .. end";
+    let played = played("colours", program, script).unwrap();
+    let [(name, svg)] = played.pictures.as_slice() else { panic!("{played:?}") };
+    assert!(name == "one" && svg.contains("top <tspan class=\"yellow\">throttled</tspan>"), "{svg}");
+    assert!(!svg.contains("start") && !svg.contains(">end<"), "{svg}");
+    assert_eq!(capos::picture::stale_word(svg, &played.text), None);
+    let why = play("colour-missing", program, "colour red throttled\noff 0").unwrap_err();
+    assert!(why.starts_with("x.txt:2: `throttled` was never Red"), "{why}");
+    let why = play("picture-missing", program, "off 0\npicture one nowhere .. end").unwrap_err();
+    assert!(why.starts_with("x.txt:3: no row begins with `nowhere`"), "{why}");
 }
 
 #[test]

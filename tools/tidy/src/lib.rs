@@ -57,6 +57,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("planted-bugs", checks::dead::planted_bugs),
     ("file-length", checks::source::file_length),
     ("function-length", checks::source::function_length),
+    ("layers", checks::layers::layers),
     ("unsafe-islands", checks::source::unsafe_islands),
     ("allocations", checks::allocations::allocations),
     ("unfinished", checks::source::unfinished),

@@ -32,6 +32,14 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
         hog.player.go()?;
         Ok(hog)
     };
+    // Bound so that it can end, wherever it is, and told to end only then: one that runs meanwhile would end before it is bound.
+    let dismiss = |mut hog: Hog| -> Outcome {
+        if let Some(old) = hog.player.context.take() {
+            old.unbind()?.ok()?;
+        }
+        hog.player.bind(new_context_soon(&Spec::new(MS, 10 * MS))?, Fallback::BestEffort)?;
+        hog.stop()
+    };
     for _ in 0..THREADS {
         crowd.push(fresh()?);
     }
@@ -61,26 +69,13 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
                 stops += 1;
             }
             6 => {
-                let context = new_context_soon(&Spec::new(MS, 10 * MS))?;
-                if let Some(old) = hog.player.context.take() {
-                    old.unbind()?.ok()?;
-                }
-                // So that it can end, wherever it is.
-                hog.player.bind(context, Fallback::BestEffort)?;
-                core::mem::replace(hog, fresh()?).stop()?;
+                dismiss(core::mem::replace(hog, fresh()?))?;
                 ends += 1;
             }
             _ => time::sleep(random.below(MS))?,
         }
     }
-    for mut hog in crowd {
-        hog.end();
-        if let Some(old) = hog.player.context.take() {
-            old.unbind()?.ok()?;
-        }
-        hog.player.bind(new_context_soon(&Spec::new(MS, 10 * MS))?, Fallback::BestEffort)?;
-        hog.stop()?;
-    }
+    crowd.into_iter().try_for_each(dismiss)?;
     ensure!(kit::system()?.contexts().doing("contexts")?.is_empty(), "contexts are left");
     usage.comes_back("memory")?;
     Ok(format!("moves={moves} stops={stops} ends={ends}"))

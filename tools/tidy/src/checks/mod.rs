@@ -5,6 +5,7 @@ pub(crate) mod dead;
 pub(crate) mod dependencies;
 pub(crate) mod docs;
 pub(crate) mod ids;
+pub(crate) mod layers;
 pub(crate) mod source;
 
 /// For tests: asserts that `check` finds nothing in `good`, and in `bad` exactly one problem, at `place`

@@ -6,9 +6,10 @@
 //!
 //! The waiting CPU has interrupts off, as have the others in the kernel: everybody who spins answers requests ([`poll`]).
 
-use crate::arch::percpu::{self, PerCpu};
-use crate::arch::{cpu, smp};
+use super::percpu::{self, MachineCpu};
+use super::{cpu, smp};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+use kcore::debt::Debt;
 use sched::{CpuId, CpuMask, MAX_CPUS};
 
 /// A set of CPUs that changes under everybody's eyes.
@@ -58,7 +59,7 @@ pub fn poll() {
 }
 
 #[inline]
-fn answer(me: &PerCpu) {
+fn answer(me: &MachineCpu) {
     let asked = me.tlb_asked.load(Ordering::SeqCst);
     if me.tlb_done.load(Ordering::Relaxed) != asked {
         // Kernel mappings change too rarely to have a path of their own.
@@ -68,37 +69,41 @@ fn answer(me: &PerCpu) {
 }
 
 /// Every CPU in `resident` but this one has forgotten what it knew of the space when this returns.
-pub fn shootdown(resident: &AtomicMask) {
+pub fn shootdown(resident: &AtomicMask, payer: Option<&'static Debt>) {
     // Table writes come before the look at who is resident; a CPU that enters later reads the new tables.
     fence(Ordering::SeqCst);
     if !resident.any_but(percpu::this().id) || cfg!(feature = "planted-tlb-no-ipi") {
         return;
     }
-    flush_others(|cpu| resident.contains(cpu));
+    flush_others(|cpu| resident.contains(cpu), payer);
 }
 
 /// Every other CPU has forgotten all it knew when this returns.
-pub fn shootdown_all() {
+pub fn shootdown_all(payer: Option<&'static Debt>) {
     fence(Ordering::SeqCst);
-    flush_others(|_| true);
+    flush_others(|_| true, payer);
 }
 
-fn flush_others(wanted: impl Fn(usize) -> bool) {
+fn flush_others(wanted: impl Fn(usize) -> bool, payer: Option<&'static Debt>) {
     let me = percpu::this();
     me.counters.tlb_shootdowns.bump();
     let others = || percpu::all().filter(|cpu| cpu.id != me.id && cpu.online.load(Ordering::Acquire));
     let mut targets = CpuMask::EMPTY;
     for cpu in others().filter(|cpu| wanted(cpu.id)) {
         cpu.tlb_asked.fetch_add(1, Ordering::SeqCst);
-        smp::interrupt(cpu, smp::IPI_TLB);
+        smp::interrupt(cpu, smp::IPI_TLB, payer);
         // A mask, of fixed size (K-30).
         targets.insert(CpuId::new(cpu.id).expect("a CPU number"));
     }
     for cpu in targets.iter().filter_map(|cpu| percpu::get(cpu.index())) {
         let asked = cpu.tlb_asked.load(Ordering::SeqCst);
+        let mut patience = crate::patience::Patience::new();
         while cpu.tlb_done.load(Ordering::SeqCst) < asked {
             cpu::pause();
             answer(me);
+            if patience.is_over() {
+                crate::patience::cannot_go_on(format_args!("waits for CPU {} to flush its TLB", cpu.id));
+            }
         }
     }
 }

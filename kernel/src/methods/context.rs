@@ -1,33 +1,32 @@
 //! SchedulingContext's methods: Cap'n Proto in, an operation result out (S-01, S-02).
 
-use super::loan;
-use super::notify::{self, Cell, Watch};
-use super::{CreateError, Ctx, Handle, Record, create, end, give, handle, look, seize};
-use crate::arch::percpu;
+use super::{MethodCall, Outcome, Refusal};
+use crate::context::notify::{self, Cell, Watch};
+use crate::context::{CreateError, Ctx, Handle, Record, at, create, end, give, handle, leaving, look, seize};
 use crate::endpoint::FaultRoom;
-use crate::interrupt::{self, Paces};
-use crate::methods::{Context, Outcome, Refusal};
 use crate::object::{Cap, Object, Waitable};
 use crate::ops::Reply;
-use crate::process::MakeError;
+use crate::preempt::{self, Pacer};
 use crate::ring::Completion;
 use crate::sched;
+use crate::sched::percpu;
 use crate::session::{Denied, Stake};
 use crate::thread::{self, Thread};
 use ::sched::{AdmissionError, ContextInfo, CpuMask, Overrun, Reason, Spec, Witness};
 use abi::{CapId, Exception, TransportError, rights};
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use kcore::generation::ThreadRef;
-use kcore::life::{Action, Event};
+use kcore::life::Event;
+use kcore::loans::Refused;
+use kcore::quota::Growth;
 use schema::messages_capnp as m;
 use schema::words;
 
 use m::{DispatchEffect, OperationResult as R};
 
 /// Calls a method of the context that `handle` names; `held` is the generation that the capability remembers.
-pub fn call(c: &Context<'_>, handle: &Arc<Handle>, held: u64, params: &[u8]) -> Outcome {
-    let needed = match c.sqe.method {
+pub fn call(c: &MethodCall<'_>, handle: &Arc<Handle>, held: u64, params: &[u8]) -> Outcome {
+    let needed = match c.call.method {
         1..=4 | 10 => rights::WRITE,
         5 => rights::REVOKE,
         _ => rights::CALL,
@@ -35,7 +34,7 @@ pub fn call(c: &Context<'_>, handle: &Arc<Handle>, held: u64, params: &[u8]) -> 
     if c.rights & needed == 0 {
         return Err(TransportError::NotPermitted.into());
     }
-    match c.sqe.method {
+    match c.call.method {
         0 => info(c, handle, held),
         1 => create_another(c, handle, held, params),
         2 => bind_caller(c, handle, held, params),
@@ -52,17 +51,25 @@ pub fn call(c: &Context<'_>, handle: &Arc<Handle>, held: u64, params: &[u8]) -> 
 
 /// What a capability of generation `held` is told before anything else.
 fn standing(record: &Record, held: u64) -> R {
-    if record.generation != held && !cfg!(feature = "planted-stale-context") {
-        R::StaleGeneration
-    } else if record.revoked {
-        R::Revoked
-    } else {
-        R::Ok
+    said(record.book.standing(held))
+}
+
+/// What the caller is told of what the book says.
+fn said(answer: Result<(), Refused>) -> R {
+    match answer {
+        Ok(()) => R::Ok,
+        Err(Refused::Stale) => R::StaleGeneration,
+        Err(Refused::Revoked) => R::Revoked,
+        Err(Refused::NoTime) => R::InvalidSpec,
+        Err(Refused::Bound) => R::AlreadyBound,
+        Err(Refused::NotBound) => R::NotBound,
+        // Lent, or on its way to somebody, which passes.
+        Err(_) => R::Lent,
     }
 }
 
 fn effect(record: &Record) -> DispatchEffect {
-    if record.owner == ThreadRef::NONE || record.revoked {
+    if *record.book.owner() == ThreadRef::NONE {
         DispatchEffect::InfoOnlyNoDispatchChange
     } else {
         DispatchEffect::BudgetEnforced
@@ -70,7 +77,7 @@ fn effect(record: &Record) -> DispatchEffect {
 }
 
 /// The answer of most methods.
-fn say(c: &Context<'_>, (result, effect): (R, DispatchEffect)) -> Outcome {
+fn say(c: &MethodCall<'_>, (result, effect): (R, DispatchEffect)) -> Outcome {
     c.reply::<m::scheduling_context_result::Owned>(0, |mut r| {
         r.set_result(result);
         r.set_dispatch_effect(effect);
@@ -78,7 +85,7 @@ fn say(c: &Context<'_>, (result, effect): (R, DispatchEffect)) -> Outcome {
 }
 
 /// As [`say`], with nothing done.
-fn refuse(c: &Context<'_>, ctx: &'static Ctx, result: R) -> Outcome {
+fn refuse(c: &MethodCall<'_>, ctx: &'static Ctx, result: R) -> Outcome {
     let effect = effect(&ctx.record.lock());
     say(c, (result, effect))
 }
@@ -101,16 +108,16 @@ pub struct View {
 
 fn view(ctx: &'static Ctx, id: u64, held: Option<u64>) -> View {
     look(ctx, id, |record, time| {
-        let result = standing(record, held.unwrap_or(record.generation));
+        let result = standing(record, held.unwrap_or(record.book.generation()));
         View {
             result,
             id: record.id,
-            generation: record.generation,
-            depth: record.depth(),
+            generation: record.book.generation(),
+            depth: record.book.loans().len(),
             effect: if result == R::Ok { effect(record) } else { DispatchEffect::InfoOnlyNoDispatchChange },
             told_ns: record.told_ns,
-            owner: record.owner,
-            holder: record.holder,
+            owner: *record.book.owner(),
+            holder: *record.book.holder(),
             time: time.filter(|_| result == R::Ok).copied(),
         }
     })
@@ -153,7 +160,7 @@ fn fill_info(mut r: m::scheduling_context_info::Builder<'_>, view: &View) {
     spec.set_cpu_mask(&bytes[..used]);
 }
 
-fn info(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+fn info(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     let view = view(handle.ctx, handle.id, Some(held));
     c.reply_long::<m::scheduling_context_info_results::Owned>(info_words(), |mut r| {
         r.set_result(view.result);
@@ -161,7 +168,7 @@ fn info(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
     })
 }
 
-fn consumed(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+fn consumed(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     let view = view(handle.ctx, handle.id, Some(held));
     let total_ns = view.time.map_or(0, |time| time.consumed_ns);
     if view.time.is_some() {
@@ -181,7 +188,7 @@ fn consumed(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
 
 /// A specification as it came, checked as far as it can be without a CPU. An `Err` is the answer to the caller.
 pub fn spec_of(
-    c: &Context<'_>,
+    c: &MethodCall<'_>,
     r: &m::scheduling_context_spec::Reader<'_>,
 ) -> Result<(Spec, Option<Arc<FaultRoom>>), Outcome> {
     let wrong = |why: &'static str| Err(Refusal::Exception(Exception::InvalidArgument, why));
@@ -218,7 +225,7 @@ pub fn spec_of(
     }
 }
 
-fn timeout_endpoint(c: &Context<'_>, raw: u32) -> Result<Arc<FaultRoom>, (Exception, &'static str)> {
+fn timeout_endpoint(c: &MethodCall<'_>, raw: u32) -> Result<Arc<FaultRoom>, (Exception, &'static str)> {
     let wrong = |why: &'static str| (Exception::InvalidArgument, why);
     let caps = c.process.caps.lock();
     let cap = caps.get(CapId(raw)).ok_or(wrong("the timeout endpoint does not exist"))?;
@@ -232,7 +239,7 @@ fn timeout_endpoint(c: &Context<'_>, raw: u32) -> Result<Arc<FaultRoom>, (Except
 }
 
 /// Is `raw` a context of the caller's that may create others in `band`?
-pub fn may_create(c: &Context<'_>, raw: u32, band: u8) -> Result<(), (Exception, &'static str)> {
+pub fn may_create(c: &MethodCall<'_>, raw: u32, band: u8) -> Result<(), (Exception, &'static str)> {
     let caps = c.process.caps.lock();
     let cap =
         caps.get(CapId(raw)).ok_or((Exception::Failed, "a template needs the caller's SchedulingContext"))?;
@@ -252,7 +259,7 @@ pub fn may_create(c: &Context<'_>, raw: u32, band: u8) -> Result<(), (Exception,
 }
 
 /// What a refused creation means to the caller.
-pub fn refused(c: &Context<'_>, error: CreateError) -> Outcome {
+pub fn refused(c: &MethodCall<'_>, error: CreateError) -> Outcome {
     match error {
         CreateError::Spec(error) => c.refuse(Exception::InvalidArgument, format_args!("{error}")),
         CreateError::NoCpu => Err((Exception::InvalidArgument, "no CPU of the mask is online").into()),
@@ -263,7 +270,7 @@ pub fn refused(c: &Context<'_>, error: CreateError) -> Outcome {
 }
 
 /// Does the capability that was called reach the band of `spec` (S-17)?
-fn may_use_band(c: &Context<'_>, spec: &Spec) -> bool {
+fn may_use_band(c: &MethodCall<'_>, spec: &Spec) -> bool {
     rights::allow_band(c.rights, spec.criticality) || cfg!(feature = "planted-any-band")
 }
 
@@ -292,7 +299,7 @@ fn fill_witness(mut r: m::admission_witness::Builder<'_>, witness: &Witness) {
     r.set_until_ns(witness.until_ns);
 }
 
-fn create_another(c: &Context<'_>, held_by: &Handle, held: u64, params: &[u8]) -> Outcome {
+fn create_another(c: &MethodCall<'_>, held_by: &Handle, held: u64, params: &[u8]) -> Outcome {
     let answer = |result: R, id: u64, witness: Option<&Witness>| {
         c.reply::<m::scheduling_context_create_results::Owned>(witness_words(witness), |mut r| {
             r.set_result(result);
@@ -319,7 +326,7 @@ fn create_another(c: &Context<'_>, held_by: &Handle, held: u64, params: &[u8]) -
     }
     // The result and the slot first: nothing is made that could not be given.
     c.expects::<m::scheduling_context_create_results::Owned>()?;
-    let slot = c.process.caps.lock().reserve().map_err(|_| MakeError::Caps)?;
+    let slot = c.process.reserve_cap()?;
     let made =
         create(spec, timeout, &c.process.session, 0).and_then(|ctx| handle(ctx).ok_or(CreateError::Memory));
     match made {
@@ -349,15 +356,9 @@ fn create_another(c: &Context<'_>, held_by: &Handle, held: u64, params: &[u8]) -
 /// Reserves the context for `thread`, which has none: from here on it is its owner. The box stays where it is.
 fn claim(handle: &Handle, held: u64, who: &'static Thread, reference: &ThreadRef, context_only: bool) -> R {
     let mut record = handle.ctx.record.lock();
-    let result = standing(&record, held);
-    if result != R::Ok {
-        return result;
-    }
-    if record.is_root {
-        return R::InvalidSpec;
-    }
-    if !record.is_idle() {
-        return R::AlreadyBound;
+    let answer = record.book.may_bind(held);
+    if answer.is_err() {
+        return said(answer);
     }
     let Some(home) = ::sched::CpuId::new(record.cpu) else { return R::NoCommonCpu };
     let mut wait = who.wait.lock();
@@ -373,7 +374,7 @@ fn claim(handle: &Handle, held: u64, who: &'static Thread, reference: &ThreadRef
     if !may_run || !sched::may_run_on(who, home) {
         return R::NoCommonCpu;
     }
-    record.owner = *reference;
+    record.book.bind(*reference);
     record.context_only = context_only;
     who.set_context(Some(handle.ctx), false);
     drop(wait);
@@ -386,7 +387,7 @@ fn bind_params(params: &[u8]) -> Result<(bool, u32), Refusal> {
     Ok((p.get_context_only(), p.get_thread()))
 }
 
-fn bind_caller(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
+fn bind_caller(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
     let (context_only, other) = bind_params(params)?;
     if other != 0 {
         return Err((Exception::InvalidArgument, "bindCallerThread takes no thread; bindThread does").into());
@@ -395,7 +396,7 @@ fn bind_caller(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Ou
     bind(c, handle, held, c.thread, c.thread.reference(), context_only)
 }
 
-fn bind_thread(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
+fn bind_thread(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
     let (context_only, raw) = bind_params(params)?;
     let target = {
         let caps = c.process.caps.lock();
@@ -415,7 +416,7 @@ fn bind_thread(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Ou
 }
 
 fn bind(
-    c: &Context<'_>,
+    c: &MethodCall<'_>,
     handle: &Handle,
     held: u64,
     thread: &'static Thread,
@@ -429,11 +430,9 @@ fn bind(
     let mut record = handle.ctx.record.lock();
     // Somebody may have revoked it since.
     let mut is_to_wake = false;
-    if record.owner == who
-        && let Some(time) = record.kept.take()
-    {
-        is_to_wake = give(&mut record, time, who);
-        if record.owner != who {
+    if record.book.promise(who).is_ok() {
+        is_to_wake = give(&mut record, who);
+        if *record.book.owner() != who {
             // It waits for a CPU, and not for this one.
             drop(record);
             return refuse(c, handle.ctx, R::NoCommonCpu);
@@ -447,39 +446,26 @@ fn bind(
     say(c, answer)
 }
 
-fn unbind(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+fn unbind(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     c.expects::<m::scheduling_context_result::Owned>()?;
-    let result = {
-        let record = handle.ctx.record.lock();
-        match standing(&record, held) {
-            R::Ok if record.owner == ThreadRef::NONE => R::NotBound,
-            R::Ok if record.depth() > 0 => R::Lent,
-            other => other,
-        }
-    };
+    let result = said(handle.ctx.record.lock().book.may_unbind(held));
     if result != R::Ok {
         return refuse(c, handle.ctx, result);
     }
-    let still =
-        |record: &Record| record.generation == held && record.owner != ThreadRef::NONE && record.depth() == 0;
+    let still = |record: &Record| record.book.may_unbind(held).is_ok();
     let Some((mut record, time)) = seize(handle.ctx, still) else {
         // Lent, unbound or revoked at this very moment.
         return refuse(c, handle.ctx, R::Lent);
     };
-    let owner = record.owner;
-    if let Some(owner) = thread::get(owner.tid).filter(|thread| thread.is(&owner)) {
-        owner.set_context(None, false);
-    }
-    record.owner = ThreadRef::NONE;
-    record.holder = ThreadRef::NONE;
-    record.kept = Some(time);
+    record.book.put(time);
+    record.unbind();
     let answer = (R::Ok, effect(&record));
     drop(record);
     say(c, answer)
 }
 
 /// The answer of `reconfigure`.
-fn say_changed(c: &Context<'_>, ctx: &'static Ctx, result: R, witness: Option<&Witness>) -> Outcome {
+fn say_changed(c: &MethodCall<'_>, ctx: &'static Ctx, result: R, witness: Option<&Witness>) -> Outcome {
     let effect = effect(&ctx.record.lock());
     c.reply::<m::scheduling_context_reconfigure_results::Owned>(witness_words(witness), |mut r| {
         r.set_result(result);
@@ -490,19 +476,12 @@ fn say_changed(c: &Context<'_>, ctx: &'static Ctx, result: R, witness: Option<&W
     })
 }
 
-fn reconfigure(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
+fn reconfigure(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) -> Outcome {
     let message = schema::decode(params)?;
     let p = message.root::<m::scheduling_context_reconfigure_params::Reader<'_>>()?.get_spec()?;
     c.expects::<m::scheduling_context_reconfigure_results::Owned>()?;
     let answer = |result: R| say_changed(c, handle.ctx, result, None);
-    let result = {
-        let record = handle.ctx.record.lock();
-        match standing(&record, held) {
-            R::Ok if record.is_root => R::InvalidSpec,
-            R::Ok if record.depth() > 0 => R::Lent,
-            other => other,
-        }
-    };
+    let result = said(handle.ctx.record.lock().book.may_change(held));
     if result != R::Ok {
         return answer(result);
     }
@@ -522,9 +501,9 @@ fn reconfigure(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Ou
         return answer(R::NoCommonCpu);
     }
     // What the session may not have is said first; it is taken with the change.
-    if let Some(stake) = &mut handle.ctx.record.lock().stake {
-        let before = stake.grow(&spec).map_err(Refusal::Quota)?;
-        stake.shrink(before);
+    if let Err(denied) = could_pay(handle.ctx, &spec) {
+        leaving::sweep_all();
+        could_pay(handle.ctx, &spec).map_err(|_| Refusal::Quota(denied))?;
     }
     let mut why = AdmissionError::Stale;
     for _ in 0..sched::TRIES {
@@ -546,13 +525,22 @@ fn reconfigure(c: &Context<'_>, handle: &Handle, held: u64, params: &[u8]) -> Ou
             break;
         }
         // As where one is made: eight short tests are a long one (K-26).
-        interrupt::breathe();
+        preempt::point();
     }
     let witness = match why {
         AdmissionError::Refused(witness) => witness,
         _ => Witness::unfinished(::sched::CpuId::new(home).unwrap_or(::sched::CpuId::FIRST)),
     };
     say_changed(c, handle.ctx, R::ResourceExhausted, Some(&witness))
+}
+
+/// Could its session pay for `spec` in the place of what a context has?
+fn could_pay(ctx: &'static Ctx, spec: &Spec) -> Result<(), Denied> {
+    let mut record = ctx.record.lock();
+    let Some(stake) = &mut record.stake else { return Ok(()) };
+    let growth = stake.grow(spec)?;
+    stake.settle(growth, false);
+    Ok(())
 }
 
 /// Why a context is as it was.
@@ -571,57 +559,102 @@ fn change(
     verdict: &::sched::Verdict,
     timeout: &mut Option<Arc<FaultRoom>>,
 ) -> Result<(), Unchanged> {
-    let still = |record: &Record| record.generation == held && record.depth() == 0;
+    let still = |record: &Record| record.book.may_change(held).is_ok();
     let Some((mut record, time)) = seize(handle.ctx, still) else { return Err(Unchanged::Lent) };
-    let paid = record.stake.as_mut().map_or(Ok(0), |stake| stake.grow(&spec));
-    let (time, result) = match paid {
+    let home = record.cpu;
+    let mut left = None;
+    let (time, result) = match Payment::take(&mut record, &spec) {
         Err(denied) => (time, Err(Unchanged::Quota(denied))),
-        Ok(paid) => {
-            let (time, result) = match sched::readmit(record.cpu, time, spec, verdict) {
-                Ok(time) => (time, Ok(())),
-                Err((why, time)) => (time, Err(Unchanged::Refused(why))),
-            };
-            if let Some(stake) = &mut record.stake {
-                stake.shrink(if result.is_ok() { Stake::cost(&spec) } else { paid });
+        Ok(payment) => {
+            let lineage = time.lineage();
+            match sched::readmit(home, time, spec, verdict, payment.may_leave()) {
+                Ok((time, departed)) => {
+                    let old = payment.settle(&mut record);
+                    left = old.zip(departed).map(|(stake, number)| (number, lineage, stake));
+                    (time, Ok(()))
+                }
+                Err((why, time)) => (time, Err(payment.give_back(&mut record, why))),
             }
-            (time, result)
         }
     };
     if result.is_ok() {
         handle.ctx.band.store(spec.criticality, core::sync::atomic::Ordering::Relaxed);
         core::mem::swap(&mut record.timeout, timeout);
     }
-    let holder = record.holder;
-    let is_to_wake = put_back(&mut record, time);
+    // The box goes back to whoever had it.
+    record.book.put(time);
+    let holder = *record.book.holder();
+    let is_to_wake = holder != ThreadRef::NONE && give(&mut record, holder);
     drop(record);
+    if let (Some(home), Some((number, lineage, stake))) = (percpu::get(home), left) {
+        leaving::keep(home, number, lineage, stake);
+    }
     if is_to_wake {
         sched::wake(&holder, false);
     }
     result
 }
 
-/// The box goes back to whoever had it. Must that one be woken?
-#[must_use]
-fn put_back(record: &mut Record, time: Box<::sched::Context>) -> bool {
-    let holder = record.holder;
-    if holder == ThreadRef::NONE {
-        record.kept = Some(time);
-        return false;
-    }
-    give(record, time, holder)
+/// What another specification is paid with.
+enum Payment {
+    /// A stake of its own: the old one pays for what was used until that is back.
+    Beside(Stake),
+    /// The old stake, which paid so much before: there must be nothing that was used. Otherwise this is what the session may not have.
+    InPlace(Option<Growth>, Denied),
 }
 
-fn revoke(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+impl Payment {
+    fn take(record: &mut Record, spec: &Spec) -> Result<Payment, Denied> {
+        let Record { session: Some(session), stake: Some(stake), .. } = record else {
+            unreachable!("a context with time has a session and a stake in it")
+        };
+        match Stake::take(session, spec) {
+            Ok(new) => Ok(Payment::Beside(new)),
+            Err(denied) => Ok(Payment::InPlace(stake.grow(spec)?, denied)),
+        }
+    }
+
+    fn may_leave(&self) -> bool {
+        matches!(self, Payment::Beside(_))
+    }
+
+    /// The context was changed. The stake that is not needed for it any more.
+    fn settle(self, record: &mut Record) -> Option<Stake> {
+        match self {
+            Payment::Beside(new) => record.stake.replace(new),
+            Payment::InPlace(growth, _) => {
+                if let Some(stake) = &mut record.stake {
+                    stake.settle(growth, true);
+                }
+                None
+            }
+        }
+    }
+
+    /// It was not.
+    fn give_back(self, record: &mut Record, why: AdmissionError) -> Unchanged {
+        let Payment::InPlace(growth, denied) = self else { return Unchanged::Refused(why) };
+        if let Some(stake) = &mut record.stake {
+            stake.settle(growth, false);
+        }
+        match why {
+            AdmissionError::Refused(Witness { reason: Reason::BusyLeaving, .. }) => Unchanged::Quota(denied),
+            why => Unchanged::Refused(why),
+        }
+    }
+}
+
+fn revoke(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     c.expects::<m::scheduling_context_result::Owned>()?;
     let result = standing(&handle.ctx.record.lock(), held);
-    let ended = result == R::Ok && end(handle.ctx, |record| record.generation == held);
+    let ended = result == R::Ok && end(handle.ctx, |record| record.book.generation() == held);
     if !ended {
         let result = if result == R::Ok { R::StaleGeneration } else { result };
         return refuse(c, handle.ctx, result);
     }
     // This capability moves on with it.
     let mut caps = c.process.caps.lock();
-    if let Some(cap) = caps.get_mut(CapId(c.sqe.cap)) {
+    if let Some(cap) = caps.get_mut(CapId(c.call.cap)) {
         cap.follow(handle, held + 1);
     }
     drop(caps);
@@ -630,7 +663,7 @@ fn revoke(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
 
 // ---- watching -------------------------------------------------------------------------------------------------------------
 
-fn drain(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+fn drain(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     let result = standing(&handle.ctx.record.lock(), held);
     let (identity, news): (_, [Option<Cell>; 3]) = if result == R::StaleGeneration {
         ((0, 0), [None; 3])
@@ -659,7 +692,7 @@ fn drain(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
     })
 }
 
-fn watch(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+fn watch(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     if standing(&handle.ctx.record.lock(), held) == R::StaleGeneration {
         return Err((Exception::Disconnected, "the context is stale").into());
     }
@@ -671,11 +704,11 @@ fn watch(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
     }
 }
 
-fn yield_to(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
+fn yield_to(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     c.expects::<m::scheduling_context_result::Owned>()?;
     let (result, holder) = {
         let record = handle.ctx.record.lock();
-        (standing(&record, held), record.holder)
+        (standing(&record, held), *record.book.holder())
     };
     let result = match result {
         R::Ok if holder == ThreadRef::NONE => R::NotBound,
@@ -695,7 +728,7 @@ fn yield_to(c: &Context<'_>, handle: &Handle, held: u64) -> Outcome {
 // ---- listing --------------------------------------------------------------------------------------------------------------
 
 /// SystemInfo.contexts.
-pub fn list(c: &Context<'_>, start: usize) -> Outcome {
+pub fn list(c: &MethodCall<'_>, start: usize) -> Outcome {
     let entry_words = words::structure::<m::context_listing::Owned>() + info_words();
     let limit = (c.room() / 8).saturating_sub(words::message::<m::system_info_contexts_results::Owned>() + 2)
         / entry_words;
@@ -703,13 +736,13 @@ pub fn list(c: &Context<'_>, start: usize) -> Outcome {
     views.try_reserve_exact(limit + 1).map_err(|_| TransportError::NoSpace)?;
     let mut index = 0;
     let mut skipped = 0;
-    let mut paces = Paces::of_wakes();
-    while let Some(ctx) = super::at(index) {
+    let mut pacer = Pacer::of_wakes();
+    while let Some(ctx) = at(index) {
         index += 1;
-        paces.step();
+        pacer.step();
         let id = {
             let record = ctx.record.lock();
-            if !record.has_time() {
+            if !record.book.has_time() {
                 continue;
             }
             record.id
@@ -726,7 +759,7 @@ pub fn list(c: &Context<'_>, start: usize) -> Outcome {
     let more = views.len() > limit;
     views.truncate(limit);
     let words = 1 + views.len() * entry_words;
-    interrupt::breathe();
+    preempt::point();
     c.reply_long::<m::system_info_contexts_results::Owned>(words, |mut r| {
         r.set_more(more);
         let mut list = r.init_contexts(views.len() as u32);
@@ -741,54 +774,4 @@ pub fn list(c: &Context<'_>, start: usize) -> Outcome {
             fill_info(entry.init_info(), view);
         }
     })
-}
-
-// ---- faults ---------------------------------------------------------------------------------------------------------------
-
-/// What the handler of a timeout says: the thread goes on without the context, at its weight.
-const GO_ON_WITHOUT: u64 = 1;
-
-/// A thread was stopped because its budget is spent: its timeout endpoint is told. On another thread's stack, without locks.
-pub fn fault(thread: &'static Thread) {
-    let who = thread.reference();
-    let Some(ctx) = thread.context() else { return resume(thread, &who) };
-    let record = ctx.record.lock();
-    let room = record.timeout.clone();
-    let donated = record.owner != who;
-    let id = record.id;
-    notify::note_timeout(ctx, &record, &who);
-    drop(record);
-    notify::tell(ctx);
-    let words = [id, u64::from(who.tid) | u64::from(donated) << 32];
-    let told = room.is_some_and(|room| FaultRoom::tell(&room, &who, words));
-    percpu::this().counters.timeout_faults.bump();
-    if !told {
-        resume(thread, &who);
-    }
-}
-
-/// The handler of a timeout has answered, or nobody ever will.
-pub fn fault_answered(who: &ThreadRef, completion: &Completion) {
-    let Some(thread) = thread::get(who.tid).filter(|thread| thread.is(who)) else { return };
-    let without = completion.status == 0 && completion.w[0] == GO_ON_WITHOUT;
-    if without && let Some(ctx) = thread.context() {
-        loan::leave(ctx, who);
-        if let Some((mut record, time)) = seize(ctx, |record| record.holder == *who && record.owner == *who) {
-            thread.set_context(None, false);
-            record.owner = ThreadRef::NONE;
-            record.holder = ThreadRef::NONE;
-            record.kept = Some(time);
-        }
-    }
-    resume(thread, who);
-}
-
-/// Lets a stopped thread go on, with what budget it has.
-fn resume(thread: &'static Thread, who: &ThreadRef) {
-    let mut wait = thread.wait.lock();
-    let is_to_wake = thread.is(who) && thread.turn(&mut wait, Event::Verdict) == Ok(Action::Wake);
-    drop(wait);
-    if is_to_wake {
-        sched::wake(who, false);
-    }
 }

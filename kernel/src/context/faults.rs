@@ -1,0 +1,57 @@
+//! Timeout faults: what becomes of a thread whose context is used up and that was made to be stopped then.
+
+use super::{Record, loan, notify, seize};
+use crate::endpoint::FaultRoom;
+use crate::ring::Completion;
+use crate::sched;
+use crate::sched::percpu;
+use crate::thread::{self, Thread};
+use kcore::generation::ThreadRef;
+use kcore::life::{Action, Event};
+
+/// What the handler of a timeout says: the thread goes on without the context, at its weight.
+const GO_ON_WITHOUT: u64 = 1;
+
+/// A thread was stopped because its budget is spent: its timeout endpoint is told. On another thread's stack, without locks.
+pub fn fault(thread: &'static Thread) {
+    let who = thread.reference();
+    let Some(ctx) = thread.context() else { return resume(thread, &who) };
+    let record = ctx.record.lock();
+    let room = record.timeout.clone();
+    let donated = *record.book.owner() != who;
+    let id = record.id;
+    notify::note_timeout(ctx, &record, &who);
+    drop(record);
+    notify::tell(ctx);
+    let words = [id, u64::from(who.tid) | u64::from(donated) << 32];
+    let told = room.is_some_and(|room| FaultRoom::tell(&room, &who, words));
+    percpu::this().counters.timeout_faults.bump();
+    if !told {
+        resume(thread, &who);
+    }
+}
+
+/// The handler of a timeout has answered, or nobody ever will.
+pub fn fault_answered(who: &ThreadRef, completion: &Completion) {
+    let Some(thread) = thread::get(who.tid).filter(|thread| thread.is(who)) else { return };
+    let without = completion.status == 0 && completion.w[0] == GO_ON_WITHOUT;
+    if without && let Some(ctx) = thread.context() {
+        loan::leave(ctx, who);
+        let is_own = |record: &Record| record.book.holder() == who && record.book.owner() == who;
+        if let Some((mut record, time)) = seize(ctx, is_own) {
+            record.book.put(time);
+            record.unbind();
+        }
+    }
+    resume(thread, who);
+}
+
+/// Lets a stopped thread go on, with what budget it has.
+fn resume(thread: &'static Thread, who: &ThreadRef) {
+    let mut wait = thread.wait.lock();
+    let is_to_wake = thread.is(who) && thread.turn(&mut wait, Event::Verdict) == Ok(Action::Wake);
+    drop(wait);
+    if is_to_wake {
+        sched::wake(who, false);
+    }
+}

@@ -1,0 +1,30 @@
+//! Who pays for memory, as this layer knows it: sessions, which are above it.
+
+use crate::name::Name;
+use core::fmt;
+use kcore::quota::Kind;
+
+/// Somebody with a quota of memory.
+pub trait Payer: Send + Sync {
+    /// Charges `bytes`, or says whose quota that is too much for.
+    fn take_memory(&self, bytes: u64) -> Result<(), Denied>;
+    /// Gives back what was taken.
+    fn release_memory(&self, bytes: u64);
+}
+
+/// A quota that is used up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Denied {
+    /// Of what.
+    pub kind: Kind,
+    /// Whose.
+    pub session: Name,
+    /// How much that is.
+    pub limit: u64,
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {}: its {} {} are used up", self.session.as_str(), self.limit, self.kind.name())
+    }
+}

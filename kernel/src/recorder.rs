@@ -1,0 +1,249 @@
+//! The flight recorder (K-27): the last events of each CPU, the last output, and what every CPU does when the kernel fails.
+//!
+//! What is kept and how it is printed is `kcore::recorder`; it is read here by the report of a panic, and by `capos` in the memory of a machine
+//! that hangs or has reset itself. Recording allocates nothing, takes no lock and is always on.
+
+use crate::arch::entry::Frame;
+use crate::arch::percpu::MachineCpu;
+use crate::arch::{apic, cpu, phys};
+use crate::mm::paging;
+use crate::process::Process;
+use crate::sched::percpu::{self, PerCpu};
+use crate::silence::Silence;
+use crate::thread::{self, Thread};
+use crate::time;
+use core::cell::UnsafeCell;
+use core::fmt::Arguments;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, Ordering};
+pub use kcore::recorder::IN_A_PAUSE;
+use kcore::recorder::{CpuState, Entry, Head, MAGIC, Mark, Name, Part, Queue, Recorder, Ring, VERSION};
+
+/// How long the others may take to stop, at least; a host that is busy gives them more by the looks that it takes from us.
+const STOP_NS: u64 = 200_000_000;
+/// Looks at a CPU that is to stop, at least.
+const STOP_LOOKS: u32 = 100_000;
+/// Events of each CPU that a report shows, while there are few CPUs and when there are many.
+const SHOWN: usize = 16;
+const SHOWN_OF_MANY: usize = 4;
+const MANY_CPUS: usize = 8;
+/// Lines of the log that a report shows.
+const LOG_LINES: usize = 12;
+/// Frames of a stopped CPU's backtrace.
+const FRAMES: usize = 12;
+
+/// Where `capos` finds it: by this name in the kernel's ELF file.
+#[unsafe(no_mangle)]
+pub static FLIGHT_RECORDER: Recorder = Recorder::new(Head {
+    magic: MAGIC,
+    version: VERSION,
+    bytes: size_of::<Recorder>() as u64,
+    phys_base: phys::PHYS_BASE,
+    threads_base: paging::THREADS_BASE,
+    thread_bytes: thread::RECORD_BYTES as u64,
+    cpu_bytes: size_of::<PerCpu>() as u64,
+    keeps_locks: cfg!(debug_assertions) as u64,
+    parts: PARTS,
+});
+
+const PARTS: [u64; Part::COUNT] = {
+    let mut parts = [0; Part::COUNT];
+    parts[Part::Ring as usize] = (offset_of!(PerCpu, flight) + offset_of!(Flight, ring)) as u64;
+    parts[Part::Current as usize] = offset_of!(PerCpu, current) as u64;
+    parts[Part::InInterrupt as usize] = offset_of!(MachineCpu, in_interrupt) as u64;
+    parts[Part::Held as usize] = offset_of!(MachineCpu, held) as u64;
+    parts[Part::Armed as usize] = offset_of!(MachineCpu, armed_ns) as u64;
+    parts[Part::Path as usize] = (offset_of!(MachineCpu, silence) + Silence::PATH_OFFSET) as u64;
+    parts[Part::Asked as usize] = offset_of!(MachineCpu, ipi) as u64;
+    parts[Part::ApicId as usize] = offset_of!(MachineCpu, apic_id) as u64;
+    parts
+};
+const _: () = assert!(align_of::<Thread>() as u64 >= kcore::recorder::THREAD_ALIGN);
+const _: () = assert!((thread::RECORD_BYTES as u64).is_multiple_of(kcore::recorder::THREAD_ALIGN));
+
+/// What each CPU has of the recorder.
+pub struct Flight {
+    /// Its last events.
+    pub ring: Ring,
+    /// It has been stopped, and `frame` says where.
+    stopped: AtomicBool,
+    frame: UnsafeCell<Option<Frame>>,
+    /// What the watchdog has seen of it.
+    pub watch: crate::watchdog::Watch,
+}
+
+impl Flight {
+    /// Empty.
+    pub const fn new() -> Flight {
+        Flight {
+            ring: Ring::new(),
+            stopped: AtomicBool::new(false),
+            frame: UnsafeCell::new(None),
+            watch: crate::watchdog::Watch::new(),
+        }
+    }
+
+    /// Where the CPU was stopped.
+    fn frame(&self) -> Option<Frame> {
+        if !self.stopped.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: written once, before `stopped` was set, by a CPU that does nothing else any more.
+        unsafe { *self.frame.get() }
+    }
+}
+
+/// There is another CPU.
+pub fn add_cpu(cpu: &'static PerCpu) {
+    FLIGHT_RECORDER.cpus[cpu.id].store(core::ptr::from_ref(cpu) as u64, Ordering::Relaxed);
+}
+
+/// There is not, after all.
+pub fn remove_cpu(id: usize) {
+    FLIGHT_RECORDER.cpus[id].store(0, Ordering::Relaxed);
+}
+
+/// A thread of `process` begins.
+pub fn introduce(thread: &Thread, process: &Process) {
+    FLIGHT_RECORDER.introduce(&Name { thread: thread.tid(), pid: process.pid, name: process.name.0 });
+}
+
+/// Something happens on this CPU.
+#[inline(always)]
+pub fn note(me: &PerCpu, now: u64, mark: Mark) {
+    // A ring of fixed size (K-30).
+    me.flight.ring.push(now, mark);
+}
+
+/// The event that `thread` runs here.
+#[inline(always)]
+pub fn runs(me: &PerCpu, now: u64, thread: &Thread) {
+    note(me, now, Mark::Run { thread: core::ptr::from_ref(thread) as u64 });
+}
+
+/// Output is kept until the kernel fails: what the report prints is not to push it out.
+static KEEPS: AtomicBool = AtomicBool::new(true);
+
+/// Keeps a byte of output. Whoever writes holds the console.
+#[inline]
+pub fn keep(byte: u8) {
+    if KEEPS.load(Ordering::Relaxed) {
+        FLIGHT_RECORDER.log.push(byte);
+    }
+}
+
+/// The kernel fails: a CPU that gets a non-maskable interrupt from now on stops for good. Read by the entry's assembly.
+// SAFETY: nothing else has this name; the entry's assembly is below this layer (K-25).
+#[unsafe(export_name = "kernel_stopping")]
+pub static STOPPING: AtomicBool = AtomicBool::new(false);
+
+/// A non-maskable interrupt of a CPU that is to stop, at any instruction: leaves its registers, and stops. It uses neither locks nor GS.
+// SAFETY: as above.
+#[unsafe(export_name = "kernel_stopped")]
+pub extern "C" fn stopped(frame: &Frame, cpu: &'static PerCpu) -> ! {
+    // SAFETY: nobody reads it before `stopped` is set, and a CPU stops once: another such interrupt waits until this one returns, and it does not.
+    unsafe { *cpu.flight.frame.get() = Some(*frame) };
+    cpu.flight.stopped.store(true, Ordering::Release);
+    cpu::halt()
+}
+
+/// Stops all other CPUs, whatever they do, and waits until they have.
+pub fn stop_others() {
+    STOPPING.store(true, Ordering::SeqCst);
+    let me = percpu::this();
+    let others = || percpu::all().filter(|cpu| cpu.id != me.id && cpu.online.load(Ordering::Acquire));
+    others().for_each(|cpu| apic::send_nmi(cpu.apic_id));
+    let (before, mut looks) = (time::now_ns(), 0);
+    while others().any(|cpu| !cpu.flight.stopped.load(Ordering::Acquire)) {
+        looks += 1;
+        if looks > STOP_LOOKS && time::now_ns() - before > STOP_NS {
+            break;
+        }
+        cpu::pause();
+    }
+}
+
+/// What a CPU does, by its record.
+fn state(cpu: &PerCpu, now: u64) -> CpuState {
+    // SAFETY: records of threads are never unmapped.
+    let thread = unsafe { cpu.current.get().as_ref() };
+    let armed_ns = cpu.armed_ns.load(core::sync::atomic::Ordering::Relaxed);
+    CpuState {
+        thread: thread.map(|thread| FLIGHT_RECORDER.name(thread.tid())),
+        in_interrupt: cpu.in_interrupt.get(),
+        held: cfg!(debug_assertions).then(|| cpu.held.ranks()),
+        timer_ns: (armed_ns != u64::MAX).then(|| armed_ns.wrapping_sub(now) as i64),
+        entry: Entry(cpu.silence.path()),
+        asked: cpu.ipi.load(Ordering::Relaxed),
+        queue: cpu.sched.queue.try_lock().map_or(Queue::Locked, |queue| Queue::Waiting(queue.waiting())),
+    }
+}
+
+struct Details(CpuState);
+
+impl core::fmt::Display for Details {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.details(f)
+    }
+}
+
+/// From here on output is the report's, and is not kept.
+pub fn freeze() {
+    KEEPS.store(false, Ordering::Relaxed);
+}
+
+/// Prints what is recorded. The other CPUs have stopped, or cannot be stopped.
+pub fn report(out: &dyn Fn(Arguments<'_>)) {
+    let (me, now) = (percpu::this(), time::now_ns());
+    let shown = if percpu::count() > MANY_CPUS { SHOWN_OF_MANY } else { SHOWN };
+    for cpu in percpu::all() {
+        let state = state(cpu, now);
+        out(format_args!("CPU {}: {state}", cpu.id));
+        out(format_args!("  {}", Details(state)));
+        match cpu.flight.frame() {
+            _ if cpu.id == me.id => {}
+            None => out(format_args!("  does not answer: no registers")),
+            Some(frame) => show_frame(&frame, out),
+        }
+        for (time_ns, mark) in cpu.flight.ring.last(shown) {
+            let ago_ns = now.saturating_sub(time_ns);
+            out(format_args!("  {ago_ns:>13} ns ago: {}", FLIGHT_RECORDER.show(mark)));
+        }
+    }
+    out(format_args!("the last lines of the log:"));
+    let mut line = Line { bytes: [0; 90], used: 0 };
+    FLIGHT_RECORDER.log.tail(LOG_LINES, |byte| {
+        if byte == b'\n' || line.used == line.bytes.len() {
+            line.print(out);
+        }
+        if byte != b'\n' {
+            line.bytes[line.used] = if byte.is_ascii_graphic() { byte } else { b' ' };
+            line.used += 1;
+        }
+    });
+    line.print(out);
+}
+
+struct Line {
+    bytes: [u8; 90],
+    used: usize,
+}
+
+impl Line {
+    fn print(&mut self, out: &dyn Fn(Arguments<'_>)) {
+        if self.used > 0 {
+            out(format_args!("| {}", core::str::from_utf8(&self.bytes[..self.used]).unwrap_or("")));
+        }
+        self.used = 0;
+    }
+}
+
+fn show_frame(frame: &Frame, out: &dyn Fn(Arguments<'_>)) {
+    let Frame { rip, rsp, rflags, .. } = frame;
+    let off = if rflags & cpu::FLAG_IF == 0 { "off" } else { "on" };
+    if frame.cs & 3 != 0 {
+        return out(format_args!("  in user mode: rip {rip:#x} rsp {rsp:#x} rflags {rflags:#x}"));
+    }
+    out(format_args!("  rip {rip:#x} rsp {rsp:#x} rflags {rflags:#x}, interrupts {off}"));
+    crate::panic::backtrace(frame.regs[8], Some(*rip), FRAMES, &|line| out(format_args!("  {line}")));
+}

@@ -1,0 +1,85 @@
+//! What each CPU has of its own, as the dispatcher and everything above it see it: the whole record.
+
+use super::{CpuSched, Desk};
+use crate::arch::percpu::{self as machine, MachineCpu};
+pub use crate::arch::percpu::{attention, count, install};
+use crate::context::leaving::Leaving;
+use crate::mm::paging;
+use crate::mm::percpu::MemoryCpu;
+use crate::mm::stacks::Stack;
+use crate::recorder;
+use crate::thread::Thread;
+use crate::tracing;
+use alloc::boxed::Box;
+use core::cell::Cell;
+use core::ops::Deref;
+
+/// One CPU.
+#[repr(C)]
+pub struct PerCpu {
+    memory: MemoryCpu,
+    /// Who runs; null when idle.
+    pub current: Cell<*const Thread>,
+    /// Run queue, timers, idle context.
+    pub sched: CpuSched,
+    /// Where it judges newcomers with a context.
+    pub desk: Desk,
+    /// Who pays for what leaves it.
+    pub leaving: Leaving,
+    /// What it has done, if that is recorded.
+    pub trace: tracing::Buffer,
+    /// Its part of the flight recorder.
+    pub flight: recorder::Flight,
+}
+
+// SAFETY: cells are touched by their own CPU only, with interrupts off; what others touch is atomic or locked.
+unsafe impl Sync for PerCpu {}
+
+impl Deref for PerCpu {
+    type Target = MemoryCpu;
+    #[inline(always)]
+    fn deref(&self) -> &MemoryCpu {
+        &self.memory
+    }
+}
+
+/// Makes the record of a CPU, which lives for ever; at boot (K-30).
+pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
+    let machine = MachineCpu::new(id, apic_id, paging::kernel_root());
+    let record = Box::leak(Box::new(PerCpu {
+        memory: MemoryCpu::new(machine, idle_stack),
+        current: Cell::new(core::ptr::null()),
+        sched: CpuSched::new(id),
+        desk: Desk::new(),
+        leaving: Leaving::new(),
+        trace: tracing::Buffer::new(),
+        flight: recorder::Flight::new(),
+    }));
+    record.own_lock.set((&raw const record.sched.queue).cast());
+    let record: *mut PerCpu = record;
+    // SAFETY: a `PerCpu` begins with a `MemoryCpu`, which begins with a `MachineCpu`; it was just leaked.
+    unsafe {
+        machine::register(record.cast());
+        recorder::add_cpu(&*record);
+        &*record
+    }
+}
+
+/// The CPU this runs on.
+#[inline(always)]
+pub fn this() -> &'static PerCpu {
+    // SAFETY: `make` makes every record that is registered.
+    unsafe { &*machine::this_record().cast() }
+}
+
+/// CPU number `id`, if there is one.
+#[inline]
+pub fn get(id: usize) -> Option<&'static PerCpu> {
+    // SAFETY: as in `this`.
+    unsafe { machine::record(id).cast::<PerCpu>().as_ref() }
+}
+
+/// All CPUs with a record.
+pub fn all() -> impl Iterator<Item = &'static PerCpu> {
+    (0..count()).filter_map(get)
+}

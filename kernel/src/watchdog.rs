@@ -1,0 +1,268 @@
+//! The watchdog (K-27): notices a CPU that takes no interrupts any more, and threads that nobody dispatches.
+//!
+//! Two housekeeping CPUs look at the others in turn, one look a second together, so that each is watched by the other. A look reads what a CPU
+//! leaves behind anyway: its count of recorded events and of switches, what it was asked for, its deadlines, its queue. A CPU that is quiet is not
+//! interrupted for that, and while nothing runs anywhere nobody looks. Only a CPU that has left something undone and has shown no event for all looks
+//! but one is sent an interrupt, as the last proof; the one after that is the kernel's end, with a report.
+//!
+//! Looks are counted, and not time: a machine that its host has stopped for a minute has missed looks, and not its deadline.
+
+use crate::arch::{cpu, smp};
+use crate::bootinfo::Plant;
+use crate::patience;
+use crate::sched::percpu::{self, PerCpu};
+use crate::time;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use kcore::watch::{Signs, Step, Undone};
+
+/// CPUs that look.
+const HOUSEKEEPERS: usize = 2;
+/// One of them looks this often.
+const PERIOD_NS: u64 = 1_000_000_000;
+const _: () = assert!(patience::ROUND_NS == PERIOD_NS * HOUSEKEEPERS as u64);
+/// Looks without a sign of life before the kernel gives up, unless the option `watchdog=n` says otherwise: 20 seconds.
+const LOOKS: u32 = 10;
+/// CPUs that one look is at; with more, every look is at others.
+const AT_ONCE: usize = 32;
+/// Nobody's deadline is served this much late by a CPU that takes its timer's interrupts.
+const OVERDUE_NS: u64 = PERIOD_NS;
+/// When a planted failure acts, after the machine has booted.
+const PLANT_NS: u64 = 20_000_000;
+
+/// Housekeepers look, or will soon. Always so where there are none.
+static ON_DUTY: AtomicBool = AtomicBool::new(true);
+/// The failure that the boot options ask for.
+static PLANT: AtomicU8 = AtomicU8::new(0);
+/// Its time has come.
+static PLANT_IS_DUE: AtomicBool = AtomicBool::new(false);
+/// The idle loop runs nobody: a planted failure.
+static NO_DISPATCH: AtomicBool = AtomicBool::new(false);
+
+/// What the watchdog keeps of a CPU.
+pub struct Watch {
+    /// When it looks at others (`u64::MAX`: not). Written by itself.
+    next_ns: AtomicU64,
+    /// What each housekeeper has seen of it. Written by that one.
+    seen: [Seen; HOUSEKEEPERS],
+}
+
+struct Seen {
+    events: AtomicU64,
+    switches: AtomicU64,
+    /// Looks in which it had left something undone and had shown no sign of life.
+    misses: AtomicU32,
+}
+
+impl Seen {
+    const fn new() -> Seen {
+        Seen { events: AtomicU64::new(0), switches: AtomicU64::new(0), misses: AtomicU32::new(0) }
+    }
+}
+
+impl Watch {
+    /// Of a CPU that nobody has looked at.
+    pub const fn new() -> Watch {
+        Watch { next_ns: AtomicU64::new(u64::MAX), seen: [const { Seen::new() }; HOUSEKEEPERS] }
+    }
+
+    /// When it looks at others: its timer is armed for no later.
+    #[inline(always)]
+    pub fn next_ns(&self) -> u64 {
+        self.next_ns.load(Ordering::Relaxed)
+    }
+}
+
+/// Begins to look: the machine has booted.
+pub fn begin(looks: Option<u32>, plant: Option<Plant>) {
+    let looks = looks.unwrap_or(LOOKS);
+    // The last look but one is that of the interrupt.
+    patience::set_limit(if looks == 0 { 0 } else { looks.max(2) });
+    PLANT.store(plant.map_or(0, |plant| plant as u8), Ordering::Relaxed);
+    let (me, now) = (percpu::this(), time::now_ns());
+    if plant.is_some() {
+        look_at(me, now + PLANT_NS, now);
+    } else if has_housekeepers() {
+        look_at(me, now + PERIOD_NS, now);
+    }
+    if let Some(second) = percpu::get(1).filter(|_| has_housekeepers()) {
+        smp::interrupt(second, smp::IPI_WATCH, None);
+    }
+}
+
+/// One CPU cannot look at itself, except for what `Patience` finds.
+fn has_housekeepers() -> bool {
+    percpu::count() > 1 && patience::limit() != 0
+}
+
+/// `me` looks next at `at_ns`.
+fn look_at(me: &PerCpu, at_ns: u64, now: u64) {
+    me.flight.watch.next_ns.store(at_ns, Ordering::Relaxed);
+    time::arm(me, at_ns, now);
+}
+
+/// The event of this CPU has fired.
+#[inline(always)]
+pub fn event(me: &'static PerCpu, now: u64) {
+    if now >= me.flight.watch.next_ns() {
+        look(me, now);
+    }
+}
+
+/// A CPU that was idle runs somebody.
+#[inline(always)]
+pub fn somebody_runs(me: &'static PerCpu) {
+    if !ON_DUTY.load(Ordering::Relaxed) {
+        resume(me);
+    }
+}
+
+/// Nobody has looked for a while, because nothing ran.
+#[cold]
+#[inline(never)]
+fn resume(me: &'static PerCpu) {
+    ON_DUTY.store(true, Ordering::Relaxed);
+    for keeper in (0..HOUSEKEEPERS).filter_map(percpu::get) {
+        if keeper.id == me.id {
+            asked(me, time::now_ns());
+        } else {
+            smp::interrupt(keeper, smp::IPI_WATCH, None);
+        }
+    }
+}
+
+/// Another CPU has asked for [`smp::IPI_WATCH`].
+#[cold]
+#[inline(never)]
+pub fn asked(me: &'static PerCpu, now: u64) {
+    if PLANT_IS_DUE.load(Ordering::Relaxed)
+        && is_victim(me)
+        && let Some(plant) = take_plant()
+    {
+        act(plant, me);
+    }
+    if me.id < HOUSEKEEPERS && has_housekeepers() && me.flight.watch.next_ns() == u64::MAX {
+        // In turn.
+        look_at(me, now + PERIOD_NS * (1 + me.id as u64), now);
+    }
+}
+
+/// A look at the others.
+#[cold]
+#[inline(never)]
+fn look(me: &'static PerCpu, now: u64) {
+    plant(me);
+    if !has_housekeepers() {
+        return me.flight.watch.next_ns.store(u64::MAX, Ordering::Relaxed);
+    }
+    let mut is_busy = false;
+    for cpu in window(now) {
+        is_busy |= look_at_cpu(me, cpu, now);
+    }
+    // Where only some were looked at, others may be busy.
+    is_busy |= percpu::count() > AT_ONCE;
+    if is_busy {
+        me.flight.watch.next_ns.store(now + PERIOD_NS * HOUSEKEEPERS as u64, Ordering::Relaxed);
+    } else {
+        // A store before the look of who leaves idle next: at worst it asks once too often.
+        me.flight.watch.next_ns.store(u64::MAX, Ordering::Relaxed);
+        ON_DUTY.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The CPUs that a look is at.
+fn window(now: u64) -> impl Iterator<Item = &'static PerCpu> {
+    let (count, turn) = (percpu::count(), (now / PERIOD_NS) as usize / HOUSEKEEPERS);
+    let first = if count > AT_ONCE { turn * AT_ONCE % count } else { 0 };
+    (0..count.min(AT_ONCE)).filter_map(move |at| percpu::get((first + at) % count))
+}
+
+/// Looks at one CPU: is anything going on there?
+fn look_at_cpu(me: &'static PerCpu, cpu: &'static PerCpu, now: u64) -> bool {
+    let seen = &cpu.flight.watch.seen[me.id];
+    let (events, switches) = (cpu.flight.ring.written(), cpu.counters.switches.get());
+    let nearest = cpu.sched.nearest.iter().map(|nearest| nearest.load(Ordering::Relaxed)).min();
+    // Who has woken an idle CPU alone waits in no queue, but in a place that only the CPU itself may look at.
+    let handed = usize::from(cpu.id == me.id && me.is_attention_asked());
+    let signs = Signs {
+        is_own: cpu.id == me.id,
+        is_idle: cpu.sched.idle.load(Ordering::Relaxed),
+        has_moved: seen.events.swap(events, Ordering::Relaxed) != events,
+        has_switched: seen.switches.swap(switches, Ordering::Relaxed) != switches,
+        waiting: cpu.sched.queue.try_lock().map(|queue| queue.waiting() + handed),
+        is_overdue: nearest.is_some_and(|at_ns| at_ns.saturating_add(OVERDUE_NS) < now),
+        is_asked: cpu.ipi.load(Ordering::Relaxed) != 0,
+        is_in_kernel: cpu.silence.is_measured(),
+    };
+    let undone = signs.undone();
+    let misses = if undone.is_some() { seen.misses.load(Ordering::Relaxed) + 1 } else { 0 };
+    seen.misses.store(misses, Ordering::Relaxed);
+    match undone.map(|undone| (undone, undone.step(misses, patience::limit()))) {
+        Some((undone, Step::Alarm)) => alarm(cpu.id, undone, misses),
+        Some((_, Step::Interrupt)) => smp::interrupt(cpu, smp::IPI_KICK, None),
+        Some((_, Step::Wait)) | None => {}
+    }
+    !signs.is_idle || signs.has_switched || undone.is_some()
+}
+
+/// The end: somebody has to read it.
+#[cold]
+fn alarm(id: usize, undone: Undone, looks: u32) -> ! {
+    let what = format_args!("watchdog: CPU {id} {undone} ({looks} looks)");
+    crate::panic::report(what, None, |_| 0, None)
+}
+
+/// The one that is to act, once.
+fn take_plant() -> Option<Plant> {
+    let all = [Plant::IrqsOff, Plant::Lock, Plant::NoDispatch, Plant::TripleFault, Plant::Panic];
+    let asked = PLANT.swap(0, Ordering::Relaxed);
+    all.into_iter().find(|plant| *plant as u8 == asked)
+}
+
+/// What was planted happens, on this CPU.
+fn act(plant: Plant, me: &'static PerCpu) {
+    match plant {
+        Plant::IrqsOff => hang(),
+        Plant::Lock => {
+            let _held = me.sched.queue.lock();
+            hang()
+        }
+        Plant::NoDispatch => NO_DISPATCH.store(true, Ordering::Relaxed),
+        Plant::TripleFault => cpu::triple_fault(),
+        Plant::Panic => panic!("asked for on the command line, while everything runs"),
+    }
+}
+
+/// Loops for ever, under a name that a report shows.
+#[cold]
+#[inline(never)]
+fn hang() -> ! {
+    loop {
+        cpu::pause();
+    }
+}
+
+/// On whom a planted failure acts.
+fn is_victim(me: &PerCpu) -> bool {
+    me.id + 1 == percpu::count()
+}
+
+/// If a failure is planted, its time has come.
+fn plant(me: &'static PerCpu) {
+    if PLANT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if is_victim(me) || PLANT.load(Ordering::Relaxed) >= Plant::NoDispatch as u8 {
+        if let Some(plant) = take_plant() {
+            act(plant, me);
+        }
+    } else if let Some(victim) = percpu::get(percpu::count() - 1) {
+        PLANT_IS_DUE.store(true, Ordering::Relaxed);
+        smp::interrupt(victim, smp::IPI_WATCH, None);
+    }
+}
+
+/// Whether the idle loop may run nobody: a planted failure.
+#[inline(always)]
+pub fn forbids_dispatch() -> bool {
+    NO_DISPATCH.load(Ordering::Relaxed)
+}

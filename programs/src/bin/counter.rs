@@ -1,0 +1,22 @@
+//! A server: adds up what its callers send, for each of them apart. It serves the endpoint that it was granted as `requests`.
+#![no_std]
+#![no_main]
+
+use core::ops::ControlFlow::{Break, Continue};
+
+use rt::{Endpoint, Result, caps};
+
+rt::main!(run);
+
+fn run() -> Result<()> {
+    let requests: Endpoint = caps::get("requests")?;
+    // A sum for each badge, which is the number that the kernel tells a server of a caller's capability.
+    let mut sums = [0_u64; 4];
+    requests.serve(|call| {
+        let [number, _] = call.message.words();
+        let sum = &mut sums[call.badge as usize % 4];
+        *sum = sum.wrapping_add(number);
+        // Method 1 adds; any other ends the server, after its answer.
+        if call.method == 1 { Continue([*sum, 0]) } else { Break([*sum, 0]) }
+    })
+}
