@@ -38,6 +38,11 @@ const TOGETHER: usize = 2;
 /// Hostile threads of a process, besides those that they start.
 const THREADS: u64 = 4;
 const SLOTS: usize = 6;
+/// Threads that a process has at most, with those that its threads start and those that have ended and are not gone yet. The kernel keeps the
+/// records of as many threads as ever lived at once, so the proof must know how many that can be, or it takes a full table for a leak.
+const THREADS_MAX: u64 = 40;
+/// Threads of this proof itself, of its victim and of `init`.
+const OTHERS: usize = 16;
 /// How long a process lives, at most.
 const LIFE_NS: u64 = 40 * MS;
 
@@ -48,7 +53,7 @@ fn run() -> i64 {
         _ => prove("context-races", || {
             let rounds = args::number(0, ROUNDS).doing("the number of rounds is no number")?;
             let seed = args::number(1, 1).doing("the seed is no number")?;
-            warm_up(64, args::program(), 8)?;
+            warm_up(TOGETHER * THREADS_MAX as usize + OTHERS, args::program(), 8)?;
             contexts::warm_up()?;
             step("the first processes, for the kernel's tables", || storm(rounds / 4 + 1, seed + 1))?;
             let before = Before::take()?;
@@ -94,6 +99,8 @@ fn storm(rounds: u64, seed: u64) -> Outcome {
 struct Arena {
     contexts: [Mutex<Option<Arc<SchedulingContext>>>; SLOTS],
     threads: [Mutex<Option<Arc<JoinHandle<()>>>>; SLOTS],
+    /// Held by who starts a thread, from the look at how many there are.
+    starts: Mutex<()>,
     served: Endpoint,
 }
 
@@ -106,9 +113,12 @@ impl Arena {
 /// The hostile process: until it is killed.
 fn hostile(seed: u64) -> i64 {
     let Ok(served) = caps::get::<Endpoint>("served") else { return 1 };
-    let empty = || core::array::from_fn(|_| Mutex::new(None));
-    let arena =
-        Arc::new(Arena { contexts: empty(), threads: core::array::from_fn(|_| Mutex::new(None)), served });
+    let arena = Arc::new(Arena {
+        contexts: core::array::from_fn(|_| Mutex::new(None)),
+        threads: core::array::from_fn(|_| Mutex::new(None)),
+        starts: Mutex::new(()),
+        served,
+    });
     let mut random = Random::new(seed);
     for _ in 0..THREADS {
         let (arena, seed) = (Arc::clone(&arena), random.word());
@@ -153,6 +163,11 @@ fn act(arena: &Arc<Arena>, random: &mut Random) -> Outcome {
         3 => drop(arena.threads[slot].lock().take()),
         4 => {
             let (theirs, seed) = (Arc::clone(arena), random.word());
+            // Who holds it may have been stopped, or worse.
+            let Some(_starts) = arena.starts.try_lock() else { return Ok(()) };
+            if kit::counter("own_thread_records")? >= THREADS_MAX {
+                return Ok(());
+            }
             let short = Builder::new().stack_bytes(16 * 1024).spawn(move || {
                 let mut random = Random::new(seed);
                 for _ in 0..random.below(30) {
