@@ -37,6 +37,14 @@ pub fn inb(port: u16) -> u8 {
     value
 }
 
+/// Reads four bytes from an I/O port.
+pub fn inl(port: u16) -> u32 {
+    let value;
+    // SAFETY: as `outb`.
+    unsafe { asm!("in eax, dx", in("dx") port, out("eax") value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
 /// The time-stamp counter.
 #[inline(always)]
 pub fn rdtsc() -> u64 {
