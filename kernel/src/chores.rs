@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::mm::frames::{self, Frame};
 use crate::preempt::{self, Pacer};
 use crate::process::Process;
-use crate::sched::percpu;
+use crate::dispatch::percpu;
 use crate::silence::{self, Path};
 use crate::thread::{self, Thread};
 use alloc::boxed::Box;

@@ -48,7 +48,7 @@ macro_rules! println {
 /// Prints. Not under scheduler locks, not in interrupt handlers (K-18).
 pub fn print(text: fmt::Arguments<'_>) {
     if cfg!(debug_assertions) && crate::CHECKS.load(Ordering::Relaxed) {
-        let cpu = crate::sched::percpu::this();
+        let cpu = crate::dispatch::percpu::this();
         assert!(!cpu.held.forbids_allocation(), "K-18: printing under a scheduler lock");
     }
     let _ = PORT.lock().write_fmt(text);

@@ -21,8 +21,8 @@ use crate::name::fresh_id;
 use crate::preempt::{self, Pacer};
 use crate::process::Process;
 use crate::ring::{self, Completion};
-use crate::sched::percpu;
-use crate::sched::{self, NotBound};
+use crate::dispatch::percpu;
+use crate::dispatch::{self, NotBound};
 use crate::session::{Denied, Session, Stake};
 use crate::thread::{self, Seat, Thread};
 use crate::time;
@@ -292,7 +292,7 @@ pub fn create(
         if percpu::count() > 1 {
             preempt::point();
         }
-        match sched::admit(home, proposal) {
+        match dispatch::admit(home, proposal) {
             Ok(time) => {
                 let stake = match payment.settle() {
                     Ok(stake) => stake,
@@ -362,7 +362,7 @@ fn roomiest(among: &CpuMask, lineage: u64) -> Option<CpuId> {
         .filter_map(|cpu| {
             pacer.step();
             let now = time::now_ns();
-            let mut queue = percpu::get(cpu.index())?.sched.queue.lock();
+            let mut queue = percpu::get(cpu.index())?.dispatch.queue.lock();
             Some((!queue.has_left(lineage, now), queue.taken(now), cpu))
         })
         .min_by_key(|(is_new, taken, cpu)| (*is_new, *taken, cpu.index()))
@@ -400,7 +400,7 @@ pub fn seize(
     ctx: &'static Ctx,
     still: impl Fn(&Record) -> bool,
 ) -> Option<(Guard<'static, Record>, Box<Context>)> {
-    sched::settle_handoff();
+    dispatch::settle_handoff();
     let mut is_sought = false;
     loop {
         let mut record = ctx.record.lock();
@@ -446,12 +446,12 @@ fn fetch_away(record: &Record) -> Option<Box<Context>> {
         return parked.unbind();
     }
     drop(wait);
-    sched::take_context(record.cpu, thread)
+    dispatch::take_context(record.cpu, thread)
 }
 
 /// Looks at the box, wherever it is.
 pub fn look<R>(ctx: &'static Ctx, id: u64, see: impl Fn(&Record, Option<&ContextInfo>) -> R) -> R {
-    sched::settle_handoff();
+    dispatch::settle_handoff();
     loop {
         let record = ctx.record.lock();
         if record.id != id || !record.book.has_time() {
@@ -482,7 +482,7 @@ fn peek(record: &Record) -> Option<ContextInfo> {
         return Some(context.info(now));
     }
     drop(wait);
-    sched::context_info(record.cpu, thread)
+    dispatch::context_info(record.cpu, thread)
 }
 
 /// Gives the box, which is in the record, to thread `to`, to whom it is promised: at once if it waits or is queued, otherwise when it next
@@ -548,7 +548,7 @@ fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) ->
 fn give_queued(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> bool {
     let Ok(time) = record.book.fetch(*to) else { return true };
     let is_own = record.book.owner() == to;
-    match sched::bind_queued(thread, to, time, is_own.then_some(record.context_only)) {
+    match dispatch::bind_queued(thread, to, time, is_own.then_some(record.context_only)) {
         Ok(()) => true,
         Err(NotBound::NotQueued(time)) => {
             record.book.put(time);
@@ -572,7 +572,7 @@ fn summon(record: &Record, thread: &'static Thread, to: &ThreadRef) -> bool {
         return false;
     }
     if !core::ptr::eq(percpu::this().current.get(), thread) {
-        sched::kick(thread);
+        dispatch::kick(thread);
     }
     true
 }
@@ -582,11 +582,11 @@ fn summon(record: &Record, thread: &'static Thread, to: &ThreadRef) -> bool {
 pub fn see_to(thread: &'static Thread) {
     while thread.life().has_errands() && !thread.body().process.is_ending() {
         if thread.life().has_lent() {
-            sched::block();
+            dispatch::block();
         } else {
             answer_summons(thread);
         }
-        sched::attend();
+        dispatch::attend();
     }
 }
 
@@ -611,7 +611,7 @@ pub fn answer_summons(thread: &'static Thread) {
     let Some((ctx, record, time)) = promised else {
         // Taken back before it was fetched: what it was bound to lasts.
         if let Action::Depend(Some(only)) = action {
-            sched::depend(only);
+            dispatch::depend(only);
         }
         return;
     };
@@ -619,7 +619,7 @@ pub fn answer_summons(thread: &'static Thread) {
     let context_only = (*record.book.owner() == thread.reference()).then_some(record.context_only);
     // From here on the box is on its way.
     drop(record);
-    let refused = sched::bind_current(time, is_here, context_only);
+    let refused = dispatch::bind_current(time, is_here, context_only);
     if let Err(time) = refused {
         // It has chosen other CPUs since the context was promised: it goes on without.
         let who = thread.reference();
@@ -637,7 +637,7 @@ fn retire(time: Box<Context>, stake: Option<Stake>, hosted: Option<Stake>) {
     let time = leaving::send_home(time, hosted);
     let (home, lineage) = (time.home().index(), time.lineage());
     let Some(home) = percpu::get(home) else { return };
-    let mut queue = home.sched.queue.lock();
+    let mut queue = home.dispatch.queue.lock();
     let now = time::now_ns();
     tracing::promised(home, &time, Promise::Retire, now);
     let left = queue.retire(time, now);
@@ -703,7 +703,7 @@ pub fn thread_ends(thread: &'static Thread) {
 pub fn strip(who: &ThreadRef) {
     let Some(thread) = thread::get(who.tid) else { return };
     // First: from here on it gets no other.
-    if !sched::doom(thread, who) {
+    if !dispatch::doom(thread, who) {
         return;
     }
     if let Some(ctx) = thread.context() {
@@ -716,7 +716,7 @@ pub fn strip(who: &ThreadRef) {
         }
     }
     // Last: without its context it is queued by its weight.
-    sched::hasten(thread, who);
+    dispatch::hasten(thread, who);
 }
 
 /// A thread was stopped on the way to what is promised to it: that is given to it, if it is still there.
@@ -728,11 +728,11 @@ pub fn deliver(thread: &'static Thread) {
     {
         if give(&mut record, who) {
             drop(record);
-            sched::wake(&who, false);
+            dispatch::wake(&who, false);
         }
         return;
     }
-    sched::find_nothing(thread);
+    dispatch::find_nothing(thread);
 }
 
 /// Contexts that are looked at, and perhaps ended, before others may run: some 5,000 instructions each.

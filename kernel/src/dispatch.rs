@@ -158,7 +158,7 @@ impl PerCpu {
     }
 
     fn want_switch(&self) {
-        self.sched.resched.set(true);
+        self.dispatch.resched.set(true);
         self.ask_for(attention::RESCHEDULE);
     }
 }
@@ -181,7 +181,7 @@ pub fn restart() {
     let me = percpu::this();
     let id = CpuId::new(me.id).expect("a CPU number");
     let mut queue = admission::queue(id);
-    core::mem::swap(&mut queue, &mut me.sched.queue.lock());
+    core::mem::swap(&mut queue, &mut me.dispatch.queue.lock());
     assert!(queue.stays_idle(), "the clock was set while threads ran");
 }
 
@@ -201,12 +201,12 @@ fn topology() -> Option<&'static Topology> {
 #[inline(always)]
 fn hand_over(runnable: Runnable<Seat>) {
     let me = percpu::this();
-    let first = me.sched.handoff.take();
+    let first = me.dispatch.handoff.take();
     if first.is_none() && CpuId::new(me.id).is_some_and(|cpu| runnable.may_run_on(cpu)) {
-        me.sched.handoff.set(Some(runnable));
+        me.dispatch.handoff.set(Some(runnable));
         me.ask_for(attention::RESCHEDULE);
     } else {
-        me.sched.handoff.set(first);
+        me.dispatch.handoff.set(first);
         me.counters.handoffs_flushed.bump();
         enqueue(runnable);
     }
@@ -218,16 +218,16 @@ fn hand_over(runnable: Runnable<Seat>) {
 pub fn hand_over_lending(runnable: Runnable<Seat>) {
     let me = percpu::this();
     flush_handoff(me);
-    me.sched.handoff.set(Some(runnable));
-    me.sched.lends.set(true);
+    me.dispatch.handoff.set(Some(runnable));
+    me.dispatch.lends.set(true);
     me.ask_for(attention::RESCHEDULE);
 }
 
 /// The current thread does not wait after all: who was to run in its place is queued like any other.
 fn flush_handoff(me: &'static PerCpu) {
-    if let Some(runnable) = me.sched.handoff.take() {
+    if let Some(runnable) = me.dispatch.handoff.take() {
         me.counters.handoffs_flushed.bump();
-        let runnable = if me.sched.lends.replace(false) { endow(me, runnable) } else { runnable };
+        let runnable = if me.dispatch.lends.replace(false) { endow(me, runnable) } else { runnable };
         // Into a queue, also on a CPU that is idle: whoever asks for this wants the place empty.
         enqueue_on(me, place(&runnable, me), runnable);
     }
@@ -236,7 +236,7 @@ fn flush_handoff(me: &'static PerCpu) {
 /// The current thread's context goes to `runnable` at once.
 fn endow(me: &'static PerCpu, mut runnable: Runnable<Seat>) -> Runnable<Seat> {
     let now = time::now_ns();
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     let current = queue.current();
     let taken = queue.unbind_current(now);
     if let (Some(current), Some((time, _))) = (current, &taken) {
@@ -264,9 +264,9 @@ fn enqueue(runnable: Runnable<Seat>) {
     if target.id == me.id && me.current.get().is_null() && runnable.context().is_none() {
         // Whoever wakes an idle CPU is taken by the idle loop, if it stays the only one; others are queued in the order in which they came.
         // One with a context is queued: who looks for that must find it.
-        match me.sched.handoff.take() {
+        match me.dispatch.handoff.take() {
             None => {
-                me.sched.handoff.set(Some(runnable));
+                me.dispatch.handoff.set(Some(runnable));
                 return me.ask_for(attention::RESCHEDULE);
             }
             Some(first) => enqueue_on(me, me, first),
@@ -277,7 +277,7 @@ fn enqueue(runnable: Runnable<Seat>) {
 
 fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnable<Seat>) {
     let now = time::now_ns();
-    let mut queue = target.sched.queue.lock();
+    let mut queue = target.dispatch.queue.lock();
     if cfg!(feature = "planted-alloc-under-lock") {
         // The bug: K-30 and K-18 forbid it.
         drop(core::hint::black_box(alloc::boxed::Box::new(now)));
@@ -337,7 +337,7 @@ fn place(runnable: &Runnable<Seat>, me: &'static PerCpu) -> &'static PerCpu {
             me.counters.queue_locks_by_wakes.bump();
         }
         percpu::get(cpu.index())
-            .and_then(|cpu| cpu.sched.queue.try_lock().map(|queue| queue.load()))
+            .and_then(|cpu| cpu.dispatch.queue.try_lock().map(|queue| queue.load()))
             .unwrap_or(u64::MAX)
     };
     let chosen = sched::place(&land, &runnable.allowed(), previous, CpuId::new(me.id), load);
@@ -375,7 +375,7 @@ fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, thread: &
 /// will look before it goes back to user mode.
 pub fn kick(thread: &Thread) {
     let Some(cpu) = percpu::get(thread.cpu.load(Ordering::Relaxed) as usize) else { return };
-    let runs = || cpu.sched.queue.lock().current() == Some(thread.ticket().thread);
+    let runs = || cpu.dispatch.queue.lock().current() == Some(thread.ticket().thread);
     if cpu.id != percpu::this().id && runs() {
         smp::interrupt(cpu, smp::IPI_KICK, Payer::asker().map(|payer| payer.debt));
     }
@@ -407,10 +407,10 @@ pub fn block_here() {
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     me.mark_dispatch(true);
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     // The usual case: another thread runs in the place of this one, and nothing else changes.
-    if !me.sched.lends.get()
-        && let Some(next) = me.sched.handoff.take()
+    if !me.dispatch.lends.get()
+        && let Some(next) = me.dispatch.handoff.take()
     {
         match queue.take_place(next, now) {
             Ok(Replaced { blocked, run, until_ns }) => {
@@ -419,16 +419,16 @@ pub fn block_here() {
                 debug_assert!(wait.parked.is_none() && blocked.context().is_none());
                 // Nothing is dropped, which the compiler cannot know.
                 core::mem::forget(wait.parked.replace(blocked));
-                me.sched.leaving.set(Some(thread));
+                me.dispatch.leaving.set(Some(thread));
                 core::mem::forget(wait);
                 let next = thread::get(run.0 as u32).expect("a thread that runs");
                 time::arm(me, until_ns, now);
                 me.attended();
-                me.sched.resched.set(false);
+                me.dispatch.resched.set(false);
                 switch_to(me, queue, thread, next, now);
                 return fpu::reset(thread.mxcsr.get());
             }
-            Err(next) => me.sched.handoff.set(Some(next)),
+            Err(next) => me.dispatch.handoff.set(Some(next)),
         }
     }
     block_rarely(me, thread, wait, queue, now);
@@ -452,10 +452,10 @@ fn block_rarely(
     now: u64,
 ) {
     pay(me, &mut queue, thread, now);
-    let (blocked, decision) = match me.sched.handoff.take() {
+    let (blocked, decision) = match me.dispatch.handoff.take() {
         Some(next) => {
             me.counters.handoffs_taken.bump();
-            let lends = me.sched.lends.replace(false);
+            let lends = me.dispatch.lends.replace(false);
             let why = if lends { Why::Lend(next.id()) } else { Why::Handoff(next.id()) };
             // `hand_over` has seen that it may run here.
             let moves = lends && !cfg!(feature = "planted-wrong-context");
@@ -477,7 +477,7 @@ fn block_rarely(
         "I-C5: a thread waits with a context that is not its own: {:?}",
         wait.parked.as_ref().and_then(|parked| parked.context()).map(|context| context.identity())
     );
-    me.sched.leaving.set(Some(thread));
+    me.dispatch.leaving.set(Some(thread));
     core::mem::forget(wait);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
@@ -493,7 +493,7 @@ pub fn end() -> ! {
     thread.must(&mut wait, Event::End);
     let now = time::now_ns();
     me.mark_dispatch(true);
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     pay(me, &mut queue, thread, now);
     if cfg!(feature = "planted-ends-in-queue") {
         let _ = queue.yield_now(now);
@@ -505,8 +505,8 @@ pub fn end() -> ! {
     me.counters.exits_checked.bump();
     let decision = queue.dispatch(now);
     tracing::decided(me, Some(thread), Why::Exit, &decision, now);
-    me.sched.leaving.set(Some(thread));
-    me.sched.leave_for(After::Reap(thread));
+    me.dispatch.leaving.set(Some(thread));
+    me.dispatch.leave_for(After::Reap(thread));
     core::mem::forget(wait);
     leave_rarely(me, queue, decision, now);
     unreachable!("an ended thread was run");
@@ -550,7 +550,7 @@ fn replant<E>(
     let me = percpu::this();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     let mut blocked = queue.block(now).expect("the current thread");
     let changed = change(&mut blocked);
     if changed.is_ok() {
@@ -562,9 +562,9 @@ fn replant<E>(
     if let Some(parked) = &wait.parked {
         after(me, parked, now);
     }
-    me.sched.leaving.set(Some(thread));
+    me.dispatch.leaving.set(Some(thread));
     // It is off its stack only after the switch; whoever is next wakes it.
-    me.sched.leave_for(After::Requeue(thread));
+    me.dispatch.leave_for(After::Requeue(thread));
     core::mem::forget(wait);
     leave_rarely(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
@@ -629,7 +629,7 @@ fn attend_now(me: &'static PerCpu) {
     // What is done for the thread that was left, after the switch, may bring up more: a handler that is told of a timeout.
     while me.is_attention_asked() {
         flush_handoff(me);
-        if me.sched.resched.get() {
+        if me.dispatch.resched.get() {
             switch_away(me, false);
             me = percpu::this();
         } else {
@@ -651,7 +651,7 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     me.mark_dispatch(true);
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     pay(me, &mut queue, thread, now);
     let decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
     #[cfg(feature = "planted-second-choice")]
@@ -667,7 +667,7 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
 #[inline(never)]
 pub fn attend_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
     flush_handoff(me);
-    if !me.sched.resched.get() {
+    if !me.dispatch.resched.get() {
         me.attended();
         return false;
     }
@@ -675,7 +675,7 @@ pub fn attend_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     me.mark_dispatch(true);
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     tracing::resumes(me, &queue, now);
     queue.interrupt_end(now);
     pay(me, &mut queue, thread, now);
@@ -733,20 +733,20 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
     }
     let next = decision.run.and_then(|id| thread::get(id.0 as u32));
     let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const Thread);
-    if me.sched.held_until_ns.get() != 0 && (me.sched.holds_promised.get() || !queue.is_promised()) {
+    if me.dispatch.held_until_ns.get() != 0 && (me.dispatch.holds_promised.get() || !queue.is_promised()) {
         time::stop_holding(me);
     }
     time::arm(me, decision.until_ns, now);
     me.attended();
-    me.sched.resched.set(false);
+    me.dispatch.resched.set(false);
     if core::ptr::eq(previous, next_pointer) {
-        if let Some(left) = me.sched.leaving.take() {
+        if let Some(left) = me.dispatch.leaving.take() {
             // SAFETY: `block` forgot the guard.
             unsafe { left.wait.unlock_forgotten() };
         }
         drop(queue);
         me.mark_dispatch(false);
-        if me.sched.is_work_left.get() {
+        if me.dispatch.is_work_left.get() {
             finish_work(me);
         }
         return;
@@ -761,7 +761,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
     // SAFETY: records are never unmapped.
     let save = match unsafe { previous.as_ref() } {
         Some(thread) => thread.rsp.as_ptr(),
-        None => me.sched.idle_rsp.as_ptr(),
+        None => me.dispatch.idle_rsp.as_ptr(),
     };
     let to = match next {
         Some(thread) => {
@@ -771,7 +771,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
         }
         None => {
             load_space(me, None);
-            me.sched.idle_rsp.get()
+            me.dispatch.idle_rsp.get()
         }
     };
     // SAFETY: `to` was saved when that context was left or made, and it is chosen by this CPU alone: the entity is a single value.
@@ -816,10 +816,10 @@ fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<Seat>) {
     let noted = decision.noted;
     let info = queue.context_info(&left.ticket());
     if noted != Noted::NOTHING {
-        me.sched.news.set(notify::note(left, noted, info.as_ref()));
+        me.dispatch.news.set(notify::note(left, noted, info.as_ref()));
     }
-    me.sched.evicted.set(decision.evicted.take().map(|evicted| (left, evicted)));
-    me.sched.is_work_left.set(true);
+    me.dispatch.evicted.set(decision.evicted.take().map(|evicted| (left, evicted)));
+    me.dispatch.is_work_left.set(true);
     if noted.has(Noted::DEPLETED) {
         me.counters.budgets_exhausted.bump();
     }
@@ -832,13 +832,13 @@ fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<Seat>) {
 pub fn finish_switch() {
     let me = percpu::this();
     // SAFETY: `leave` forgot the guard, on this CPU, just before the switch.
-    unsafe { me.sched.queue.unlock_forgotten() };
-    if let Some(left) = me.sched.leaving.take() {
+    unsafe { me.dispatch.queue.unlock_forgotten() };
+    if let Some(left) = me.dispatch.leaving.take() {
         // SAFETY: `block` or `end` forgot the guard.
         unsafe { left.wait.unlock_forgotten() };
     }
     me.mark_dispatch(false);
-    if me.sched.is_work_left.get() {
+    if me.dispatch.is_work_left.get() {
         finish_work(me);
     }
 }
@@ -846,8 +846,8 @@ pub fn finish_switch() {
 /// Does what else is to be done for the thread that was left, and tells the observers of its context.
 #[cold]
 fn finish_work(me: &PerCpu) {
-    me.sched.is_work_left.set(false);
-    let (after, evicted, news) = (me.sched.after.take(), me.sched.evicted.take(), me.sched.news.take());
+    me.dispatch.is_work_left.set(false);
+    let (after, evicted, news) = (me.dispatch.after.take(), me.dispatch.evicted.take(), me.dispatch.news.take());
     match after {
         None => {}
         Some(After::Requeue(left)) => requeue(left),

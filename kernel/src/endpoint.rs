@@ -18,7 +18,7 @@ use crate::preempt::Pacer;
 use crate::process::{Ledger, MessageCharge};
 use crate::queue;
 use crate::ring::{self, Completion, Waiter};
-use crate::sched::percpu;
+use crate::dispatch::percpu;
 use crate::session::Denied;
 use crate::thread::{self, OPS, Thread};
 use abi::{CapId, Exception, TransportError, cqe_flags};
@@ -761,7 +761,7 @@ fn urgency(caller: &'static Thread) -> u64 {
     if caller.context().is_none() {
         return callq::LAST;
     }
-    percpu::this().sched.queue.lock().current_urgency().unwrap_or(callq::LAST)
+    percpu::this().dispatch.queue.lock().current_urgency().unwrap_or(callq::LAST)
 }
 
 /// Where the call of an operation was last noted to be at its endpoint.

@@ -7,11 +7,11 @@ use crate::arch::{apic, cpu, pit, smp, tlb};
 use crate::mm::stacks;
 use crate::preempt;
 use crate::process::{self, Reason};
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::silence::{self, Path};
 use crate::thread::Thread;
 use crate::time::Bill;
-use crate::{console, context, counters, measure, recorder, sched, thread, time, watchdog};
+use crate::{console, context, counters, dispatch, measure, recorder, thread, time, watchdog};
 use core::sync::atomic::Ordering;
 use kcore::recorder::Mark;
 
@@ -77,7 +77,7 @@ fn requests(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     if reasons & smp::IPI_TICK != 0 {
         event_otherwise(me, now, bill);
     } else if reasons & smp::IPI_RESCHED != 0 {
-        sched::look_as_asked(me, now, bill);
+        dispatch::look_as_asked(me, now, bill);
     }
 }
 
@@ -103,21 +103,21 @@ fn unusual_requests(me: &'static PerCpu, reasons: u32, now: u64) {
 pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
     let is_asked = frame.vector as usize == VECTOR_IPI;
-    let begins = |me, tsc| sched::interrupt_begins(me, tsc, is_asked);
+    let begins = |me, tsc| dispatch::interrupt_begins(me, tsc, is_asked);
     let mut bill = handle(me, frame.vector as usize, tsc, begins, |vector| Mark::Interrupt { vector });
     console::service();
-    let others_ran = me.is_attention_asked() && sched::attend_interrupted(me, &mut bill);
+    let others_ran = me.is_attention_asked() && dispatch::attend_interrupted(me, &mut bill);
     let thread = thread::current();
     if thread.life().has_errands() || thread.body().process.is_ending() {
         return after_marks(thread, (!others_ran).then_some(bill));
     }
-    sched::end_silence();
+    dispatch::end_silence();
     // It may be on another CPU by now.
     let me = percpu::this();
     if !others_ran {
-        sched::interrupt_ends(me, bill);
+        dispatch::interrupt_ends(me, bill);
     } else if bill.is_due() && !cfg!(feature = "planted-no-way-back") {
-        sched::goes_back(me, bill);
+        dispatch::goes_back(me, bill);
     }
 }
 
@@ -126,13 +126,13 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
 #[inline(never)]
 fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
     if let Some(bill) = bill {
-        sched::found_interrupt_ends(percpu::this(), bill);
+        dispatch::found_interrupt_ends(percpu::this(), bill);
     }
     if thread.life().has_errands() {
         context::see_to(thread);
     }
     process::exit_if_ending(thread);
-    sched::end_silence();
+    dispatch::end_silence();
 }
 
 /// An interrupt in the idle loop, which looks for work itself.
@@ -141,14 +141,14 @@ fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
 pub extern "C" fn from_idle(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
     let mark = |vector| Mark::IdleInterrupt { vector };
-    let bill = handle(me, frame.vector as usize, tsc, sched::interrupt_is_found, mark);
+    let bill = handle(me, frame.vector as usize, tsc, dispatch::interrupt_is_found, mark);
     console::service();
-    sched::found_interrupt_ends(me, bill);
+    dispatch::found_interrupt_ends(me, bill);
     if me.is_attention_asked() {
         // Whoever was woken runs before the next interrupt is taken: where they come one after the other, the idle loop would not get to it (K-26).
         frame.rflags &= !cpu::FLAG_IF;
     } else {
-        sched::end_silence();
+        dispatch::end_silence();
     }
 }
 
@@ -171,7 +171,7 @@ pub fn serve_and_yield() {
             serve_waiting(me);
         }
         silence::served(me);
-        if !sched::attend() {
+        if !dispatch::attend() {
             return;
         }
         // Others ran meanwhile, and who did so last may have come from a preemption point, too: of a thousand threads that end, each would
@@ -185,14 +185,14 @@ pub fn serve_and_yield_once() {
     if preempt::is_interrupt_waiting(me) {
         serve_waiting(me);
     }
-    sched::attend();
+    dispatch::attend();
 }
 
 #[cold]
 #[inline(never)]
 fn serve_waiting(me: &'static PerCpu) {
     me.in_interrupt.set(true);
-    let (now, mut bill) = sched::interrupt_is_found(me, cpu::rdtsc());
+    let (now, mut bill) = dispatch::interrupt_is_found(me, cpu::rdtsc());
     recorder::note(me, now, Mark::Interrupt { vector: recorder::IN_A_PAUSE });
     if me.ipi.load(Ordering::Relaxed) != 0 {
         requests(me, now, &mut bill);
@@ -201,7 +201,7 @@ fn serve_waiting(me: &'static PerCpu) {
     if now >= me.armed_ns.load(Ordering::Relaxed) {
         event_otherwise(me, now, &mut bill);
     }
-    sched::found_interrupt_ends(me, bill);
+    dispatch::found_interrupt_ends(me, bill);
     me.in_interrupt.set(false);
 }
 

@@ -33,7 +33,7 @@ mod process;
 mod queue;
 mod recorder;
 mod ring;
-mod sched;
+mod dispatch;
 mod selftest;
 mod session;
 mod silence;
@@ -52,7 +52,7 @@ use arch::{acpi, apic, features, pit, segments, serial, smp};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use mm::stacks::Stack;
 use mm::{frames, paging};
-use sched::percpu;
+use dispatch::percpu;
 
 /// Lock ranks and the allocation guard are checked from here on: the CPU's record is there.
 pub static CHECKS: AtomicBool = AtomicBool::new(false);
@@ -67,9 +67,9 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     println!("capOS {} boots ({loader:?})", env!("CARGO_PKG_VERSION"));
     #[cfg(feature = "planted-path")]
     println!("built in {}", env!("CARGO_MANIFEST_DIR"));
-    sched::set_policy(boot.options.policy);
+    dispatch::set_policy(boot.options.policy);
     if boot.options.overload {
-        sched::take_overload();
+        dispatch::take_overload();
     }
     frames::init(&boot.memory);
     paging::init(boot.top);
@@ -122,7 +122,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
         }
     }
     preempt::hand_down(interrupt::serve_and_yield, interrupt::serve_and_yield_once);
-    sched::enter_idle(me)
+    dispatch::enter_idle(me)
 }
 
 /// Clock, interrupts, the other CPUs.
@@ -135,7 +135,7 @@ fn start_machine(boot: &bootinfo::BootInfo) {
         apic::init();
     }
     let calibration = clock::calibrate(boot.options.pit, boot.options.no_calibration);
-    sched::restart();
+    dispatch::restart();
     event::choose(calibration.apic_hz);
     println!(
         "time: clock by {} ({} kHz), events by {:?} ({} kHz)",
@@ -149,7 +149,7 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     me.online.store(true, Ordering::Release);
     event::start(me);
     selftest::run();
-    let (in_ns, out_ns) = sched::measure_ways();
+    let (in_ns, out_ns) = dispatch::measure_ways();
     println!("interrupts: {in_ns} ns on the way in and {out_ns} ns on the way out are counted with them");
     console::init();
     serial::enable_receive_interrupt();
@@ -165,14 +165,14 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     if boot.options.turns_us.is_some() {
         silence::share_clock(count);
     }
-    sched::set_topology(topology(&platform.nodes));
+    dispatch::set_topology(topology(&platform.nodes));
     park::init();
     println!(
         "smp: {count} CPU{} online ({started} started), {}, tsc in step: {}, policy {}",
         plural(count),
         apic::mode(),
         clock::in_step(),
-        sched::policy().name()
+        dispatch::policy().name()
     );
 }
 
@@ -185,7 +185,7 @@ fn start_others(apic_ids: &[u32]) -> usize {
         Some(NewCpu { record: percpu::make(percpu::count(), apic_id, stack), stack_top })
     };
     let start =
-        Start { root: paging::kernel_root(), make, give_up: recorder::remove_cpu, run: sched::idle_loop };
+        Start { root: paging::kernel_root(), make, give_up: recorder::remove_cpu, run: dispatch::idle_loop };
     smp::start_others(apic_ids, alloc::boxed::Box::leak(alloc::boxed::Box::new(start)))
 }
 

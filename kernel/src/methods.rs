@@ -364,7 +364,7 @@ fn control(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
             let bytes = message.root::<m::thread_control_set_affinity_params::Reader<'_>>()?.get_cpus()?;
             let cpus = sched::CpuMask::from_bytes(bytes)
                 .map_err(|_| (Exception::InvalidArgument, "the CPU mask is not canonical"))?;
-            crate::sched::set_affinity(cpus)
+            crate::dispatch::set_affinity(cpus)
                 .map_err(|_| (Exception::InvalidArgument, "no CPU of the mask is online"))?;
             Ok(Completion::OK.into())
         }

@@ -5,10 +5,10 @@ use crate::endpoint::{Answer, Call, Endpoint, Message};
 use crate::object::{Cap, Object, RevokeError, Waitable};
 use crate::process::{MessageCharge, PACE_SLOTS, Process};
 use crate::ring::{self, Completion, Submitted, Submitter};
-use crate::sched::percpu;
+use crate::dispatch::percpu;
 use crate::silence::{self, Path};
 use crate::thread::Thread;
-use crate::{chores, console, methods, park, preempt, sched, time};
+use crate::{chores, console, dispatch, methods, park, preempt, time};
 use abi::{
     CapId, Exception, Interface, MAX_MESSAGE_BYTES, Op, Sqe, TransportError, cqe_flags, flags, rights,
 };
@@ -95,7 +95,7 @@ pub fn submit(by: Submitter, sqe: &Sqe) -> Submitted {
         }
         shape::YIELD if is_usual(sqe, shape::YIELD) => {
             tally(Op::Yield);
-            sched::yield_now();
+            dispatch::yield_now();
             ring::post_now(thread, user_data, &Completion::OK);
             Submitted::Done
         }
@@ -137,7 +137,7 @@ fn submit_any(by: Submitter, sqe: &Sqe) -> Submitted {
         }
     };
     if begins {
-        sched::end_silence();
+        dispatch::end_silence();
     }
     match reply {
         Reply::Now(completion) => {
@@ -161,7 +161,7 @@ fn perform(by: Submitter, user_data: u64, request: Request, begins: bool) -> Dec
     match request {
         Request::Nop => Ok(Completion::OK.into()),
         Request::Yield => {
-            sched::yield_now();
+            dispatch::yield_now();
             Ok(Completion::OK.into())
         }
         Request::Cancel { user_data } => Ok(cancel(thread, user_data).into()),

@@ -1,6 +1,6 @@
 //! The share of a thread: what was chosen for it, and what it inherits from its maker (F-05, F-06, F-07).
 
-use crate::sched::percpu;
+use crate::dispatch::percpu;
 use crate::thread::Seat;
 use crate::time;
 use crate::tracing;
@@ -39,7 +39,7 @@ impl Share {
         let me = percpu::this();
         let mut made_by = None;
         if !me.current.get().is_null() {
-            let mut queue = me.sched.queue.lock();
+            let mut queue = me.dispatch.queue.lock();
             let now = time::now_ns();
             let debt_ns = queue.current_debt_ns(now);
             tracing::owes(me, runnable, debt_ns, now);

@@ -15,8 +15,8 @@ use crate::object::{Cap, ThreadExit, Waitable};
 use crate::policy::Share;
 use crate::preempt::{self, Pacer};
 use crate::ring::{self, Completion, Waiter};
-use crate::sched;
-use crate::sched::percpu;
+use crate::dispatch;
+use crate::dispatch::percpu;
 use crate::session::{Charge, Denied, Session};
 use crate::silence::{self, Path};
 use crate::thread::{self, Body, Seat, Start, Thread};
@@ -658,7 +658,7 @@ impl Process {
             let Some(who) = who else { continue };
             context::strip(&who);
             if let Some(thread) = thread::get(who.tid) {
-                sched::kick(thread);
+                dispatch::kick(thread);
             }
             pacer.step();
         }
@@ -681,7 +681,7 @@ impl Process {
         }
         self.session.release(Kind::Memory, table);
         // From here on its last thread runs on the kernel's tables, also when it comes back from a pause.
-        sched::unload(self.space.retire());
+        dispatch::unload(self.space.retire());
         self.space.destroy();
         let mut table = TABLE.lock();
         let slot = table.slots.get_mut(self.pid as usize - 1);
@@ -714,13 +714,13 @@ impl NewThread {
     /// Lets it run, with this share.
     pub fn start(mut self, share: Share) {
         share.give(&mut self.runnable);
-        sched::start(self.runnable);
+        dispatch::start(self.runnable);
     }
 }
 
 /// The first steps of every thread: to user mode.
 extern "C" fn thread_begin(_: u64) -> ! {
-    sched::finish_switch();
+    dispatch::finish_switch();
     let thread = thread::current();
     let body = thread.body();
     fpu::reset(fpu::MXCSR_INITIAL);
@@ -747,7 +747,7 @@ extern "C" fn thread_begin(_: u64) -> ! {
     if body.process.is_ending() {
         exit_current(0);
     }
-    sched::end_silence();
+    dispatch::end_silence();
     // SAFETY: a frame on our own stack with user selectors; the registers were just reset.
     unsafe { switch::enter_user_at(&frame) }
 }
@@ -760,9 +760,9 @@ pub fn exit_current(code: i64) -> ! {
     let process = body.process.clone();
     thread.sq.invalidate();
     // Before its last look for contexts, and before anything that lets others run: it must not be stopped for want of one.
-    sched::exit();
+    dispatch::exit();
     // Others may look for what the one in our handoff place has, while we wait for them.
-    sched::settle_handoff();
+    dispatch::settle_handoff();
     withdraw_all(thread);
     if thread.served.get() {
         fail_unanswered(&process, &thread.reference());
@@ -776,7 +776,7 @@ pub fn exit_current(code: i64) -> ! {
     ring::close(thread);
     // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more. And before
     // the ring is unmapped: CPUs whose threads end at the same time then need not wait for each other's TLBs.
-    sched::leave_space();
+    dispatch::leave_space();
     if process.is_ending() {
         // All threads end, and the space with them: no need to stop the others for each ring.
         process.space.adopt_fixed(body.ring_address);
@@ -794,7 +794,7 @@ pub fn exit_current(code: i64) -> ! {
         chores::tend(thread);
     }
     drop(process);
-    sched::end()
+    dispatch::end()
 }
 
 /// Withdraws what the current thread has under way. What another CPU has in its hands (it copies a message, or wakes the thread) is

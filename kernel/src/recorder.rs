@@ -8,7 +8,7 @@ use crate::arch::percpu::MachineCpu;
 use crate::arch::{apic, cpu, phys};
 use crate::mm::paging;
 use crate::process::Process;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::silence::Silence;
 use crate::thread::{self, Thread};
 use crate::time;
@@ -175,7 +175,7 @@ fn state(cpu: &PerCpu, now: u64) -> CpuState {
         timer_ns: (armed_ns != u64::MAX).then(|| armed_ns.wrapping_sub(now) as i64),
         entry: Entry(cpu.silence.path()),
         asked: cpu.ipi.load(Ordering::Relaxed),
-        queue: cpu.sched.queue.try_lock().map_or(Queue::Locked, |queue| Queue::Waiting(queue.waiting())),
+        queue: cpu.dispatch.queue.try_lock().map_or(Queue::Locked, |queue| Queue::Waiting(queue.waiting())),
     }
 }
 

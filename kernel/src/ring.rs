@@ -8,8 +8,8 @@ use crate::context::loan;
 use crate::object::Waitable;
 use crate::preempt::Pacer;
 use crate::process::Process;
-use crate::sched;
-use crate::sched::percpu;
+use crate::dispatch;
+use crate::dispatch::percpu;
 use crate::silence::{self, Path};
 use crate::thread::{self, OPS, TIMEOUT, Thread};
 use crate::time;
@@ -266,9 +266,9 @@ pub fn complete_here(waiter: &Waiter, completion: &Completion, direct: bool) -> 
 #[inline(always)]
 fn wake(thread: &'static Thread, waiter: &Waiter, direct: bool) {
     if cfg!(feature = "planted-no-generation-check") {
-        sched::wake_thread(thread, &thread.reference(), direct);
+        dispatch::wake_thread(thread, &thread.reference(), direct);
     } else {
-        sched::wake_thread(thread, &waiter.thread, direct);
+        dispatch::wake_thread(thread, &waiter.thread, direct);
     }
 }
 
@@ -293,9 +293,9 @@ fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completi
         }
     };
     match handed {
-        Some(runnable) => sched::hand_over_lending(runnable),
+        Some(runnable) => dispatch::hand_over_lending(runnable),
         None => {
-            sched::wake_thread(thread, &waiter.thread, direct);
+            dispatch::wake_thread(thread, &waiter.thread, direct);
         }
     }
     !matches!(posted, Posted::Stale)
@@ -685,7 +685,7 @@ fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
         // Whoever ends a process says so before it wakes the threads; one that was not woken yet will see it here, or be woken.
         let ended = thread.body().process.is_ending();
         if !ended {
-            sched::block_here();
+            dispatch::block_here();
         }
         let mut ring = thread.ring.lock();
         let unread = ring.unread();

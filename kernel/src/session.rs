@@ -10,7 +10,7 @@ pub use crate::mm::payer::Denied;
 use crate::mm::payer::Payer;
 use crate::name::{Name, fresh_id};
 use crate::process::MAX_PROCESSES;
-use crate::sched::percpu;
+use crate::dispatch::percpu;
 use crate::thread::MAX_THREADS;
 use ::sched::{MAX_CONTEXTS_PER_CPU, Spec};
 use alloc::sync::Arc;

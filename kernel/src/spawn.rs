@@ -255,7 +255,7 @@ fn put_boot_info(process: &Process, elf: &Program<'_>, args: &[u8]) -> Result<()
         tls_file_bytes: tls.map_or(0, |tls| tls.file_bytes),
         tls_bytes: tls.map_or(0, |tls| tls.mem_bytes),
         tls_align: tls.map_or(1, |tls| tls.align),
-        cpus: crate::sched::percpu::count() as u32,
+        cpus: crate::dispatch::percpu::count() as u32,
         pid: process.pid,
         name: process.name.0,
     };

@@ -4,7 +4,7 @@ use crate::arch::entry::Frame;
 use crate::process;
 use crate::ring::Submitter;
 use crate::thread::{self, Thread};
-use crate::{context, ops, ring, sched};
+use crate::{context, dispatch, ops, ring};
 use abi::{CQ_ENTRIES, SYS_CAP_ENTER, SYS_EXIT, TransportError};
 
 /// From assembly: two arguments and the number. What it returns is in RAX.
@@ -18,7 +18,7 @@ pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
         SYS_EXIT => process::exit_current(first as i64),
         _ => TransportError::UnknownSyscall as i64,
     };
-    if sched::attend_leaving(thread) || thread.life().has_errands() {
+    if dispatch::attend_leaving(thread) || thread.life().has_errands() {
         return after_marks(thread, number, result);
     }
     process::exit_if_ending(thread);
@@ -31,7 +31,7 @@ pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
 fn after_marks(thread: &'static Thread, number: u64, result: i64) -> i64 {
     context::see_to(thread);
     process::exit_if_ending(thread);
-    sched::end_silence();
+    dispatch::end_silence();
     // Meanwhile more may have come.
     if number == SYS_CAP_ENTER && result >= 0 { ring::unread(thread).into() } else { result }
 }

@@ -6,10 +6,10 @@ use crate::mm::stacks::STACK_BYTES;
 use crate::mm::{frames, plant};
 use crate::preempt::Pacer;
 use crate::process::{self, Ledger, Process};
-use crate::sched::percpu;
+use crate::dispatch::percpu;
 use crate::session::Session;
 use crate::thread;
-use crate::{console, counters, event, image, measure, preempt, ring, sched, time};
+use crate::{console, counters, dispatch, event, image, measure, preempt, ring, time};
 use ::sched::Policy as _;
 use abi::Exception;
 use alloc::sync::Arc;
@@ -59,7 +59,7 @@ fn info(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
         event::Source::None => "none",
     };
     let clock = crate::clock::source();
-    let policy = sched::policy().name();
+    let policy = dispatch::policy().name();
     let texts = [version, timer, clock, policy];
     let more = words::data(1) + texts.iter().map(|text| words::text(text.len())).sum::<usize>();
     c.reply_long::<m::system_info_info_results::Owned>(more, |mut r| {
@@ -97,7 +97,7 @@ fn row(process: Arc<Process>) -> Row {
     let mut at = 0;
     let mut pacer = Pacer::of(PACE_THREADS);
     while let Some(tid) = process.thread_at(at) {
-        runtime_ns += sched::snapshot(tid).map_or(0, |snapshot| snapshot.runtime_ns);
+        runtime_ns += dispatch::snapshot(tid).map_or(0, |snapshot| snapshot.runtime_ns);
         at += 1;
         pacer.step();
     }
@@ -213,7 +213,7 @@ fn threads(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
             break;
         }
         // K-30: not beyond the limit.
-        rows.push((tid, sched::snapshot(tid)));
+        rows.push((tid, dispatch::snapshot(tid)));
         preempt::point();
     }
     let count = rows.len();
@@ -259,7 +259,7 @@ fn cpus(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let limit = fitting(c, words::message::<m::system_info_cpus_results::Owned>(), entry);
     let count = percpu::count().saturating_sub(skip).min(limit);
     let more = skip + count < percpu::count();
-    let rows = list(count, percpu::all().skip(skip).map(|cpu| (cpu, sched::cpu_time(cpu))))?;
+    let rows = list(count, percpu::all().skip(skip).map(|cpu| (cpu, dispatch::cpu_time(cpu))))?;
     c.reply_long::<m::system_info_cpus_results::Owned>(
         words::structures::<m::cpu_info::Owned>(count),
         |mut r| {
@@ -293,7 +293,7 @@ fn all_counters(caller: &Ledger) -> impl Iterator<Item = (&'static str, u64)> {
 fn other_counters() -> [(&'static str, u64); OTHERS - Ledger::ROWS] {
     let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     [
-        ("migrations", percpu::all().map(sched::migrations).sum()),
+        ("migrations", percpu::all().map(dispatch::migrations).sum()),
         ("stale_completions", load(&ring::STALE_COMPLETIONS)),
         ("kernel_stack_depth", load(&process::STACK_DEPTH)),
         ("kernel_stack_bytes", STACK_BYTES),

@@ -9,7 +9,7 @@ use crate::mm::paging;
 use crate::mm::stacks::{OffStackToken, Stack};
 use crate::process::Process;
 use crate::ring::{RingSide, Waiter};
-use crate::sched::percpu;
+use crate::dispatch::percpu;
 use crate::session::Session;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -10,7 +10,7 @@ use crate::clock;
 pub use crate::clock::now_ns;
 use crate::event;
 use crate::ring::{self, Completion, Waiter};
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread::{self, OPS, TIMEOUT, Thread, TimerSlot};
 use core::sync::atomic::Ordering;
 use kcore::debt::Debt;
@@ -210,11 +210,11 @@ pub fn is_anybody_due(me: &PerCpu, now: u64) -> bool {
 /// When the timer must fire for deadlines.
 #[inline]
 fn next_deadline(me: &PerCpu) -> u64 {
-    let [other, promised, urgent] = &me.sched.nearest;
-    let held_ns = me.sched.held_until_ns.get();
+    let [other, promised, urgent] = &me.dispatch.nearest;
+    let held_ns = me.dispatch.held_until_ns.get();
     let other_ns = other.load(Ordering::Relaxed).max(held_ns);
     let promised_ns =
-        promised.load(Ordering::Relaxed).max(if me.sched.holds_promised.get() { held_ns } else { 0 });
+        promised.load(Ordering::Relaxed).max(if me.dispatch.holds_promised.get() { held_ns } else { 0 });
     urgent.load(Ordering::Relaxed).min(promised_ns).min(other_ns)
 }
 
@@ -291,9 +291,9 @@ pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
         program(me, at_ns, now_ns());
     }
     if is_served {
-        crate::sched::look_for_woken(me, bill);
+        crate::dispatch::look_for_woken(me, bill);
     } else {
-        crate::sched::look(me, now, bill);
+        crate::dispatch::look(me, now, bill);
     }
 }
 
@@ -307,7 +307,7 @@ struct Due {
 #[inline(always)]
 fn serve(due: &Due) {
     if due.waiter.op as usize == TIMEOUT {
-        crate::sched::wake(&due.waiter.thread, false);
+        crate::dispatch::wake(&due.waiter.thread, false);
     } else if due.is_park {
         ring::park_due(&due.waiter);
     } else {
@@ -328,9 +328,9 @@ enum Taken {
 /// Somebody whose time has come. Of others not more than may be taken from who runs on a promise: they are held back then.
 #[inline(always)]
 fn take_due(me: &PerCpu, now: u64, bill: &Bill) -> Taken {
-    let left_ns = me.sched.service_left_ns.get();
+    let left_ns = me.dispatch.service_left_ns.get();
     if left_ns == u64::MAX {
-        let mut timers = me.sched.timers.lock();
+        let mut timers = me.dispatch.timers.lock();
         let due = first_due(&timers, Class::Other, now).and_then(|class| pop(me, &mut timers, class, now));
         return due.map_or(Taken::Nothing, |due| Taken::Due(due, false));
     }
@@ -349,11 +349,11 @@ fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Taken {
         (false, true) => Class::Urgent,
     };
     if !others_may {
-        me.sched.holds_promised.set(is_urgent);
+        me.dispatch.holds_promised.set(is_urgent);
         hold_others(me, now);
     }
     let (class, id, who) = {
-        let timers = me.sched.timers.lock();
+        let timers = me.dispatch.timers.lock();
         let class = first_due(&timers, least, now);
         let Some((class, (_, id))) = class.and_then(|class| Some((class, timers[class as usize].first()?)))
         else {
@@ -362,7 +362,7 @@ fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Taken {
         (class, id, split(id).0.reference())
     };
     let is_other = class == Class::Other || !has_budget(me, &who, now);
-    let mut timers = me.sched.timers.lock();
+    let mut timers = me.dispatch.timers.lock();
     // Whoever set it may have taken it back meanwhile, on another CPU: what is first now waits for the next interrupt, which comes at once.
     if timers[class as usize].first().is_none_or(|(_, first)| first != id) {
         return Taken::Nothing;
@@ -381,9 +381,9 @@ fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Taken {
 /// The deadlines of others wait until they may have something of a promised time again.
 #[cold]
 fn hold_others(me: &PerCpu, now: u64) {
-    if now >= me.sched.held_until_ns.get() {
-        let again_ns = me.sched.queue.lock().service_again_ns(now);
-        me.sched.held_until_ns.set(again_ns.max(now + HOLD_NS));
+    if now >= me.dispatch.held_until_ns.get() {
+        let again_ns = me.dispatch.queue.lock().service_again_ns(now);
+        me.dispatch.held_until_ns.set(again_ns.max(now + HOLD_NS));
     }
 }
 
@@ -439,15 +439,15 @@ fn pop(me: &PerCpu, timers: &mut [TimerQueue; CLASSES], class: Class, now: u64) 
 /// The first deadline of a class may be another one.
 #[inline(always)]
 fn publish(me: &PerCpu, timers: &[TimerQueue; CLASSES], class: Class) {
-    me.sched.nearest[class as usize].store(timers[class as usize].first_deadline(), Ordering::Relaxed);
+    me.dispatch.nearest[class as usize].store(timers[class as usize].first_deadline(), Ordering::Relaxed);
 }
 
 /// Somebody runs without a promise, or in a lower band, or nobody: the deadlines of others are held back no more.
 #[cold]
 #[inline(never)]
 pub fn stop_holding(me: &PerCpu) {
-    me.sched.held_until_ns.set(0);
-    me.sched.holds_promised.set(false);
+    me.dispatch.held_until_ns.set(0);
+    me.dispatch.holds_promised.set(false);
     arm_for_deadlines(me);
 }
 
@@ -474,7 +474,7 @@ pub fn set_timer(thread: &'static Thread, slot: usize, sequence: u32, is_park: b
     debug_assert!(slot <= OPS);
     let me = percpu::this();
     let class = Class::of(thread);
-    let mut timers = me.sched.timers.lock();
+    let mut timers = me.dispatch.timers.lock();
     thread.timers[slot].sequence.store(sequence, Ordering::Relaxed);
     thread.timers[slot].is_park.store(is_park, Ordering::Relaxed);
     insert(me, &mut timers, thread, slot, class, deadline);
@@ -504,7 +504,7 @@ fn cancel_if(thread: &'static Thread, slot: usize, is_meant: impl FnOnce(&TimerS
     let timer = &thread.timers[slot];
     let owner = timer.cpu.load(Ordering::Relaxed);
     let Some(cpu) = percpu::get(owner as usize) else { return false };
-    let mut timers = cpu.sched.timers.lock();
+    let mut timers = cpu.dispatch.timers.lock();
     // It may have fired in the meantime.
     if timer.cpu.load(Ordering::Relaxed) != owner || !is_meant(timer) {
         return false;

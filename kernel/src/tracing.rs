@@ -10,7 +10,7 @@
 
 use crate::arch::{cpu, smp};
 use crate::bootinfo::Room;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread::Seat;
 use crate::thread::{self, Thread};
 use crate::time;
@@ -180,7 +180,7 @@ pub fn begin(Room { capacity, keeps_first }: Room) {
 }
 
 fn begin_on(cpu: &PerCpu) -> bool {
-    let mut queue = cpu.sched.queue.lock();
+    let mut queue = cpu.dispatch.queue.lock();
     if queue.is_in_interrupt() {
         return false;
     }
@@ -643,7 +643,7 @@ fn header(threads: u32, tickets: u64, panicked: bool) -> Header {
     let room = percpu::this().trace.room.get();
     Header {
         cpus: percpu::count() as u16,
-        policy: crate::sched::policy() as u8,
+        policy: crate::dispatch::policy() as u8,
         panicked,
         keeps_last: room.is_some_and(|room| !room.events.keeps_first),
         capacity: room.map_or(0, |room| room.events.capacity) as u32,
@@ -655,7 +655,7 @@ fn header(threads: u32, tickets: u64, panicked: bool) -> Header {
 
 fn part(cpu: &PerCpu, events: u32) -> CpuPart {
     let begun = cpu.trace.beginning.get().copied().unwrap_or_default();
-    let time = cpu.sched.queue.try_lock().map(|queue| queue.time());
+    let time = cpu.dispatch.queue.try_lock().map(|queue| queue.time());
     CpuPart {
         started_ns: begun.now_ns,
         time: time.map(|time| {

@@ -10,7 +10,7 @@
 use crate::arch::{cpu, smp};
 use crate::bootinfo::Plant;
 use crate::patience;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::time;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use kcore::watch::{Signs, Step, Undone};
@@ -180,15 +180,15 @@ fn window(now: u64) -> impl Iterator<Item = &'static PerCpu> {
 fn look_at_cpu(me: &'static PerCpu, cpu: &'static PerCpu, now: u64) -> bool {
     let seen = &cpu.flight.watch.seen[me.id];
     let (events, switches) = (cpu.flight.ring.written(), cpu.counters.switches.get());
-    let nearest = cpu.sched.nearest.iter().map(|nearest| nearest.load(Ordering::Relaxed)).min();
+    let nearest = cpu.dispatch.nearest.iter().map(|nearest| nearest.load(Ordering::Relaxed)).min();
     // Who has woken an idle CPU alone waits in no queue, but in a place that only the CPU itself may look at.
     let handed = usize::from(cpu.id == me.id && me.is_attention_asked());
     let signs = Signs {
         is_own: cpu.id == me.id,
-        is_idle: cpu.sched.idle.load(Ordering::Relaxed),
+        is_idle: cpu.dispatch.idle.load(Ordering::Relaxed),
         has_moved: seen.events.swap(events, Ordering::Relaxed) != events,
         has_switched: seen.switches.swap(switches, Ordering::Relaxed) != switches,
-        waiting: cpu.sched.queue.try_lock().map(|queue| queue.waiting() + handed),
+        waiting: cpu.dispatch.queue.try_lock().map(|queue| queue.waiting() + handed),
         is_overdue: nearest.is_some_and(|at_ns| at_ns.saturating_add(OVERDUE_NS) < now),
         is_asked: cpu.ipi.load(Ordering::Relaxed) != 0,
         is_in_kernel: cpu.silence.is_measured(),
@@ -223,7 +223,7 @@ fn act(plant: Plant, me: &'static PerCpu) {
     match plant {
         Plant::IrqsOff => hang(),
         Plant::Lock => {
-            let _held = me.sched.queue.lock();
+            let _held = me.dispatch.queue.lock();
             hang()
         }
         Plant::NoDispatch => NO_DISPATCH.store(true, Ordering::Relaxed),

@@ -2,7 +2,7 @@
 //!
 //! One record of a thread, used twice, and one context, whose record is the kernel's own book (`kcore::loans`). A step is what happens under one
 //! lock (*wait*, or a CPU's); the lock of the context's record is held over several. What the machine answers is done here as the kernel does it
-//! (`kernel/src/sched.rs`, `sched/budgets.rs`, `context.rs`), so that a rule that only holds if nobody comes in between is broken by somebody who
+//! (`kernel/src/dispatch.rs`, `sched/budgets.rs`, `context.rs`), so that a rule that only holds if nobody comes in between is broken by somebody who
 //! does.
 
 use kcore::life::{Action, Event, Life, Refused, Stage, Want};

@@ -3,8 +3,8 @@
 use super::{Record, loan, notify, seize};
 use crate::endpoint::FaultRoom;
 use crate::ring::Completion;
-use crate::sched;
-use crate::sched::percpu;
+use crate::dispatch;
+use crate::dispatch::percpu;
 use crate::thread::{self, Thread};
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event};
@@ -52,6 +52,6 @@ fn resume(thread: &'static Thread, who: &ThreadRef) {
     let is_to_wake = thread.is(who) && thread.turn(&mut wait, Event::Verdict) == Ok(Action::Wake);
     drop(wait);
     if is_to_wake {
-        sched::wake(who, false);
+        dispatch::wake(who, false);
     }
 }

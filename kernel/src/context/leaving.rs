@@ -5,8 +5,8 @@
 
 use crate::lock::{Rank, SpinLock};
 use crate::preempt;
-use crate::sched;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch;
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::session::{Denied, Session, Stake};
 use crate::time;
 use ::sched::{Context, CpuId, MAX_PROMISES_PER_CPU, Spec};
@@ -48,7 +48,7 @@ fn sweep(cpu: &PerCpu, round: Option<&mut Round>) {
     if round.is_none() && stakes.is_empty() {
         return;
     }
-    let mut queue = cpu.sched.queue.lock();
+    let mut queue = cpu.dispatch.queue.lock();
     queue.shed(time::now_ns());
     let is_held = |number, stake: &mut Stake| match queue.held(number) {
         Some(held) => {
@@ -159,7 +159,7 @@ impl Payment {
 
 impl Heirloom {
     fn is_held(&self) -> bool {
-        self.cpu.sched.queue.lock().held(self.number).is_some()
+        self.cpu.dispatch.queue.lock().held(self.number).is_some()
     }
 
     /// Its stake pays for what is held of it, as before.
@@ -172,7 +172,7 @@ impl Heirloom {
 /// Sends a context home from the CPU that hosted it, which holds what it used; as long, `stake` pays for that.
 pub fn send_home(time: Box<Context>, stake: Option<Stake>) -> Box<Context> {
     let host = percpu::get(time.home().index());
-    let (time, departed) = sched::send_home(time);
+    let (time, departed) = dispatch::send_home(time);
     if let (Some(host), Some(number), Some(stake)) = (host, departed, stake) {
         keep(host, number, 0, stake);
     }

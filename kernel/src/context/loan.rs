@@ -2,14 +2,14 @@
 //!
 //! What may be lent to whom and what an end means is in the record's book (`kcore::loans`); here is how the box moves. The usual call and
 //! the usual answer are quick: the record names the next holder, the woken thread goes to the CPU's handoff place, and
-//! the core moves the box when the current thread waits (`sched::hand_over_lending`, `Cpu::block_lending`). Everything else takes the box
+//! the core moves the box when the current thread waits (`dispatch::hand_over_lending`, `Cpu::block_lending`). Everything else takes the box
 //! from wherever it is and gives it back (`settle_slowly`).
 
 use super::{Ctx, Record, give, leaving, seize};
 use crate::lock::Guard;
 use crate::ring::{self, Waiter};
-use crate::sched;
-use crate::sched::percpu;
+use crate::dispatch;
+use crate::dispatch::percpu;
 use crate::session::Stake;
 use crate::thread::{self, Seat, Thread, Wait};
 use crate::time;
@@ -45,7 +45,7 @@ impl Woken {
     /// They look again at what they wait for.
     pub fn wake(self) {
         self.who[..self.count].iter().for_each(|who| {
-            sched::wake(who, false);
+            dispatch::wake(who, false);
         });
     }
 }
@@ -89,24 +89,24 @@ fn find_host(record: &mut Record, theirs: &CpuMask) -> bool {
     }
     let me = percpu::this();
     let now = time::now_ns();
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     let Some((mut time, effect)) = queue.unbind_current(now) else { return false };
     if let Some(current) = queue.current() {
         tracing::unbound(me, current, false, now);
     }
     drop(queue);
     record.book.seized();
-    sched::obey(effect, now);
+    dispatch::obey(effect, now);
     // Two CPUs promise it meanwhile, and its session pays for both.
     let stake = record.session.as_ref().and_then(|session| Stake::take(session, time.spec()).ok());
     let Some(stake) = stake else {
         restore(record, time);
         return false;
     };
-    let mut pieces = sched::HOST_PIECES;
+    let mut pieces = dispatch::HOST_PIECES;
     for cpu in time.spec().cpu_mask.and(theirs).and(&CpuMask::first_n(percpu::count())).iter() {
         let Some(host) = percpu::get(cpu.index()).filter(|host| host.id != record.cpu) else { continue };
-        match sched::host(host.id, time, &mut pieces) {
+        match dispatch::host(host.id, time, &mut pieces) {
             Ok(guest) => {
                 record.cpu = host.id;
                 record.hosted = Some(stake);
@@ -125,7 +125,7 @@ fn restore(record: &mut Record, time: Box<Context>) {
     let time = leaving::send_home(time, record.hosted.take());
     record.cpu = time.home().index();
     record.book.go_home();
-    match sched::bind_current(time, true, None) {
+    match dispatch::bind_current(time, true, None) {
         Ok(()) => record.book.given(),
         // It has not moved since, so this cannot be; but what is in the record is not lost.
         Err(time) => record.book.put(time),
@@ -170,7 +170,7 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
         return visit(record, blocked, guest);
     }
     drop(record);
-    sched::hand_over_lending(blocked.wake_to_borrow());
+    dispatch::hand_over_lending(blocked.wake_to_borrow());
     true
 }
 
@@ -201,7 +201,7 @@ fn visit(mut record: Guard<'_, Record>, mut blocked: Blocked<Seat>, guest: Box<C
         tracing::bound(percpu::this(), blocked.id(), context, time::now_ns());
     }
     // The record last: who looks for the box finds it in a queue.
-    sched::run(blocked.wake_to_borrow());
+    dispatch::run(blocked.wake_to_borrow());
     drop(record);
     true
 }
@@ -231,7 +231,7 @@ pub fn borrow(server: &'static Thread, call: &Waiter) {
     let Some(ctx) = lender.context() else { return };
     let mut record = ctx.record.lock();
     if record.book.may_lend(call.thread).is_err()
-        || !sched::current_may_run_on(record.cpu)
+        || !dispatch::current_may_run_on(record.cpu)
         || ring::receives(server)
         || !server.claim(ctx, true)
     {

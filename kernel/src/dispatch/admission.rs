@@ -3,7 +3,7 @@
 
 use super::Queue;
 use crate::preempt;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::time;
 use crate::tracing::{self, Promise};
 use ::sched::{
@@ -57,7 +57,7 @@ fn judged(
 ) -> Result<Verdict, AdmissionError> {
     let survey = percpu::this().desk.0.take();
     let Some(mut survey) = survey.or_else(Survey::try_new) else { return Err(AdmissionError::Stale) };
-    let mut queue = home.sched.queue.lock();
+    let mut queue = home.dispatch.queue.lock();
     if cfg!(feature = "planted-forgets-leaving") {
         queue.forget_leaving();
     }
@@ -80,7 +80,7 @@ pub fn admit(home: &PerCpu, proposal: Proposal) -> Result<Box<Context>, Refused>
             Ok(verdict) => verdict,
             Err(why) => return Err(Refused { why, proposal }),
         };
-        let mut queue = home.sched.queue.lock();
+        let mut queue = home.dispatch.queue.lock();
         let now = time::now_ns();
         let admitted = queue.admit_judged(proposal, &verdict, now);
         if let Ok(time) = &admitted {
@@ -157,7 +157,7 @@ fn promise(
     commit: impl FnOnce(&mut Queue, Box<Context>, u64) -> Changed,
 ) -> Changed {
     let Some(at) = percpu::get(cpu) else { return Err((AdmissionError::Elsewhere(time.home()), time)) };
-    let mut queue = at.sched.queue.lock();
+    let mut queue = at.dispatch.queue.lock();
     let now = time::now_ns();
     let changed = commit(&mut queue, time, now);
     if let Ok(time) = &changed {

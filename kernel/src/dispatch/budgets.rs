@@ -5,7 +5,7 @@ use super::{Queue, apply, enqueue, flush_handoff, follow, leave, pay, replant};
 use crate::arch::fpu;
 use crate::context;
 use crate::lock::Guard;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread::{self, Seat, Thread, Wait};
 use crate::time;
 use crate::tracing::{self, Promise, Why};
@@ -22,7 +22,7 @@ pub fn take_context(cpu: usize, thread: &'static Thread) -> Option<Box<Context>>
     let me = percpu::this();
     let target = percpu::get(cpu)?;
     let now = time::now_ns();
-    let mut queue = target.sched.queue.lock();
+    let mut queue = target.dispatch.queue.lock();
     let ticket = thread.ticket();
     if queue.current() == Some(ticket.thread) && queue.current_context().is_some() {
         // Out of what it loses: who is bound and unbound again and again never leaves its CPU with it.
@@ -86,7 +86,7 @@ pub(super) fn free(parked: &mut Blocked<Seat>) {
 /// The current thread stops without a context from now on, or does not; at once, if it has none.
 pub fn depend(only: bool) {
     let (me, now) = (percpu::this(), time::now_ns());
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     tracing::depends(me, ThreadId(u64::from(thread::current().tid())), only, now);
     queue.set_current_context_only(only);
     let stops = only && queue.current_context().is_none();
@@ -131,7 +131,7 @@ pub fn bind_queued(
 /// Takes a thread out of the queue that it waits in, wherever that is. Nobody, if it is in none, or moves from one to another meanwhile.
 fn pluck(thread: &'static Thread, who: &ThreadRef) -> Option<Runnable<Seat>> {
     let cpu = percpu::get(thread.ticket().cpu.index())?;
-    let mut queue = cpu.sched.queue.lock();
+    let mut queue = cpu.dispatch.queue.lock();
     // The record of its context is locked and names it, and no thread ends without that lock: `models/src/lives.rs` shows that nobody else is here.
     debug_assert!(thread.is(who), "K-31: {who:?} has ended while its context was given to it");
     take_out(cpu, &mut queue, &thread.ticket(), time::now_ns())
@@ -147,7 +147,7 @@ pub(super) fn take_out(cpu: &PerCpu, queue: &mut Queue, ticket: &Ticket, now: u6
 /// What the context of `thread` has left, if the thread runs or is queued on CPU number `cpu`.
 pub fn context_info(cpu: usize, thread: &Thread) -> Option<ContextInfo> {
     let target = percpu::get(cpu)?;
-    let mut queue = target.sched.queue.lock();
+    let mut queue = target.dispatch.queue.lock();
     charge(target, &mut queue);
     queue.context_info(&thread.ticket())
 }
@@ -158,7 +158,7 @@ pub fn send_home(time: Box<Context>) -> (Box<Context>, Option<u64>) {
         return (time, None);
     }
     let Some(host) = percpu::get(time.home().index()) else { return (time, None) };
-    let mut queue = host.sched.queue.lock();
+    let mut queue = host.dispatch.queue.lock();
     let now = time::now_ns();
     tracing::promised(host, &time, Promise::Unhost, now);
     let time = queue.unhost(time, now);
@@ -186,7 +186,7 @@ pub fn may_run_on(thread: &'static Thread, cpu: CpuId) -> bool {
     if !core::ptr::eq(me.current.get(), thread) {
         return true;
     }
-    me.sched.queue.lock().current_allowed().is_none_or(|allowed| allowed.contains(cpu))
+    me.dispatch.queue.lock().current_allowed().is_none_or(|allowed| allowed.contains(cpu))
 }
 
 /// The current thread queues behind the one that `target` names, if that is ready on this CPU with budget.
@@ -196,7 +196,7 @@ pub fn yield_to(target: &ThreadRef) -> bool {
     flush_handoff(me);
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     let Some(ticket) = thread::get(target.tid).filter(|thread| thread.is(target)).map(Thread::ticket) else {
         return false;
     };
@@ -220,7 +220,7 @@ pub fn bind_current(
     if is_here {
         let me = percpu::this();
         let now = time::now_ns();
-        let mut queue = me.sched.queue.lock();
+        let mut queue = me.dispatch.queue.lock();
         let id = ThreadId(u64::from(thread::current().tid()));
         if let Some(only) = context_only {
             tracing::depends(me, id, only, now);

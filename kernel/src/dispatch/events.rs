@@ -6,7 +6,7 @@ use super::{PENDING, Queue};
 use crate::arch::cpu;
 use crate::clock;
 use crate::context::notify;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread::{self, Thread};
 use crate::time::{self, Bill};
 use crate::tracing;
@@ -43,15 +43,15 @@ const MISSES: usize = 4;
 /// The timer fired or another CPU asked: what does the core say? Those who have a refill, or have missed a deadline, are put on the bill.
 pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     PENDING.remove(me.id);
-    if now >= me.sched.balance_ns.get() {
+    if now >= me.dispatch.balance_ns.get() {
         let id = CpuId::new(me.id).expect("a CPU number");
-        me.sched.balance_ns.set(sched::next_balance_ns(id, now));
+        me.dispatch.balance_ns.set(sched::next_balance_ns(id, now));
         if !cfg!(feature = "planted-no-balance") {
             balance(me, now);
         }
     }
     let (effect, until_ns) = loop {
-        let mut queue = me.sched.queue.lock();
+        let mut queue = me.dispatch.queue.lock();
         tracing::note(me, Kind::Timer, now);
         // Of a refill that came before, a dispatch has seen.
         let _ = queue.take_refilled();
@@ -103,9 +103,9 @@ pub fn measure_ways() -> (u64, u64) {
     let me = percpu::this();
     let (mut in_ns, mut out_ns) = (u64::MAX, u64::MAX);
     for _ in 0..TRIES {
-        let counted_ns = me.sched.queue.lock().time().interrupt_ns;
+        let counted_ns = me.dispatch.queue.lock().time().interrupt_ns;
         let (before, after) = cpu::interrupt_oneself();
-        let queue = me.sched.queue.lock();
+        let queue = me.dispatch.queue.lock();
         // Up to here it was counted, and since then that is what was counted.
         let ended_ns = queue.at_ns();
         let began_ns = ended_ns - (queue.time().interrupt_ns - counted_ns);
@@ -145,18 +145,18 @@ pub fn interrupt_is_found(me: &PerCpu, tsc: u64) -> (u64, Bill) {
 /// Since the way in before `now`, time is nobody's but the kernel's.
 #[inline(always)]
 fn time_stops(me: &PerCpu, now: u64, way_ns: impl FnOnce(&Queue) -> u64) -> Bill {
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     let began_ns = now.saturating_sub(way_ns(&queue)).max(queue.at_ns());
     tracing::note(me, Kind::System, began_ns);
     queue.interrupt_begin(began_ns);
-    me.sched.service_left_ns.set(queue.service_left_ns(began_ns));
+    me.dispatch.service_left_ns.set(queue.service_left_ns(began_ns));
     Bill::new(began_ns)
 }
 
 /// The interrupt ends, for others with the way out of it: then time goes to the running thread again. The last that is done in it.
 #[inline(always)]
 pub fn interrupt_ends(me: &PerCpu, mut bill: Bill) {
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     let way_ns = if bill.falls_to_asked() { WAY_OUT_NS.load(Ordering::Relaxed) } else { 0 };
     let now = time::now_ns() + way_ns;
     time_goes_on(me, &mut queue, &mut bill, now);
@@ -165,7 +165,7 @@ pub fn interrupt_ends(me: &PerCpu, mut bill: Bill) {
 /// As [`interrupt_ends`], of one that has interrupted nobody, or that the current thread has found.
 #[inline(always)]
 pub fn found_interrupt_ends(me: &PerCpu, mut bill: Bill) {
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     let now = time::now_ns();
     time_goes_on(me, &mut queue, &mut bill, now);
 }
@@ -195,7 +195,7 @@ pub(super) fn work_for<R>(me: &PerCpu, thread: &'static Thread, work: impl FnOnc
         return work();
     }
     let begins_ns = {
-        let mut queue = me.sched.queue.lock();
+        let mut queue = me.dispatch.queue.lock();
         let chosen_ns = queue.at_ns();
         tracing::note(me, Kind::System, chosen_ns);
         queue.interrupt_begin(chosen_ns);
@@ -213,7 +213,7 @@ pub(super) fn work_for<R>(me: &PerCpu, thread: &'static Thread, work: impl FnOnc
 #[cold]
 #[inline(never)]
 pub fn goes_back(me: &PerCpu, mut bill: Bill) {
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     let chosen_ns = queue.at_ns();
     tracing::note(me, Kind::System, chosen_ns);
     queue.interrupt_begin(chosen_ns);

@@ -3,7 +3,7 @@
 use super::moves::steal;
 use super::{IDLE, end_silence, enqueue_on, leave};
 use crate::arch::cpu;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread::Seat;
 use crate::time;
 use crate::tracing::{self, Why};
@@ -15,15 +15,15 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
     let me = percpu::this();
     loop {
         if crate::watchdog::forbids_dispatch() {
-            me.sched.idle.store(true, Ordering::Relaxed);
+            me.dispatch.idle.store(true, Ordering::Relaxed);
             cpu::wait_for_interrupt();
             continue;
         }
-        if let Some(next) = me.sched.handoff.take() {
+        if let Some(next) = me.dispatch.handoff.take() {
             run_woken(me, next);
             continue;
         }
-        let mut queue = me.sched.queue.lock();
+        let mut queue = me.dispatch.queue.lock();
         let mut until_ns = u64::MAX;
         if !queue.stays_idle() {
             let now = time::now_ns();
@@ -43,7 +43,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
         drop(queue);
         // The mark first: whoever queued for a busy neighbour before it was seen is found by the look at the neighbours that follows. Who
         // queues for this CPU interrupts it.
-        if !me.sched.idle.swap(true, Ordering::Relaxed) {
+        if !me.dispatch.idle.swap(true, Ordering::Relaxed) {
             // A mask, of fixed size (K-30).
             IDLE.insert(me.id);
         }
@@ -62,7 +62,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
 /// Runs the thread that has woken this idle CPU, or queues it if that is not alone.
 #[inline(always)]
 fn run_woken(me: &'static PerCpu, next: Runnable<Seat>) {
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     // Since the end of the interrupt that woke it, this CPU has worked for nobody else: the time is the thread's.
     let now = queue.at_ns();
     if tracing::on() && queue.runs_at_once(&next) {
@@ -86,7 +86,7 @@ fn run_woken(me: &'static PerCpu, next: Runnable<Seat>) {
 }
 
 fn unmark_idle(me: &'static PerCpu) {
-    if me.sched.idle.swap(false, Ordering::Relaxed) {
+    if me.dispatch.idle.swap(false, Ordering::Relaxed) {
         IDLE.remove(me.id);
         crate::watchdog::somebody_runs(me);
     }

@@ -125,7 +125,7 @@ pub fn hasten(thread: &'static Thread, who: &ThreadRef) {
 /// [`hasten`], if the thread runs or is queued on `cpu`.
 fn hasten_on(cpu: &'static PerCpu, thread: &'static Thread) -> bool {
     let now = time::now_ns();
-    let mut queue = cpu.sched.queue.lock();
+    let mut queue = cpu.dispatch.queue.lock();
     let ticket = thread.ticket();
     if queue.current() == Some(ticket.thread) {
         if queue.current_snapshot().is_some_and(|current| is_slow(&current)) {

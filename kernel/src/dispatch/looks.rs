@@ -2,7 +2,7 @@
 
 use super::Queue;
 use crate::arch::cpu;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread::{self, Thread};
 use crate::time;
 use crate::tracing;
@@ -34,7 +34,7 @@ pub fn snapshot(tid: u32) -> Option<Snapshot> {
 }
 
 fn snapshot_on(cpu: &PerCpu, thread: &Thread) -> Option<Snapshot> {
-    let mut queue = cpu.sched.queue.lock();
+    let mut queue = cpu.dispatch.queue.lock();
     // What it has run or waited since its last event counts.
     charge(cpu, &mut queue);
     let ticket = thread.ticket();
@@ -47,7 +47,7 @@ fn snapshot_on(cpu: &PerCpu, thread: &Thread) -> Option<Snapshot> {
 /// What the scheduler counts of the thread that runs here, up to now.
 pub fn current_snapshot() -> Option<Snapshot> {
     let me = percpu::this();
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     charge(me, &mut queue);
     queue.current_snapshot()
 }
@@ -61,7 +61,7 @@ pub(super) fn charge(cpu: &PerCpu, queue: &mut Queue) {
 
 /// A CPU's time so far, and how many threads wait there.
 pub fn cpu_time(cpu: &PerCpu) -> (CpuTime, usize) {
-    let mut queue = cpu.sched.queue.lock();
+    let mut queue = cpu.dispatch.queue.lock();
     charge(cpu, &mut queue);
     assert_time(&queue);
     (queue.time(), queue.waiting())
@@ -69,7 +69,7 @@ pub fn cpu_time(cpu: &PerCpu) -> (CpuTime, usize) {
 
 /// Threads that came to a CPU from another one.
 pub fn migrations(cpu: &PerCpu) -> u64 {
-    cpu.sched.queue.lock().migrations()
+    cpu.dispatch.queue.lock().migrations()
 }
 
 /// S-12: every nanosecond of a CPU went to a thread, to idle or to interrupts; and threads pay for no more of those than there was (S-16).

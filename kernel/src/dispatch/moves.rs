@@ -1,7 +1,7 @@
 //! Threads that change CPU though they wait: stolen by an idle one, or moved because clocks are apart.
 
 use super::{Queue, apply};
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread;
 use crate::time;
 use crate::tracing;
@@ -18,7 +18,7 @@ pub(super) fn steal(me: &'static PerCpu) -> bool {
         .filter(|other| other.id != me.id)
         .inspect(|_| me.counters.queue_locks_by_steals.bump())
         .filter_map(|other| {
-            let queue = other.sched.queue.try_lock()?;
+            let queue = other.dispatch.queue.try_lock()?;
             queue.may_give_to(thief).then(|| queue.summary())
         });
     let Some(victim) = ::sched::most_overdue(thief, summaries) else { return false };
@@ -42,7 +42,7 @@ fn with_both(
     other: &'static PerCpu,
     with: impl FnOnce(&mut Queue, &mut Queue, u64) -> MoveOutcome,
 ) -> MoveOutcome {
-    let (mut mine, mut theirs) = me.sched.queue.lock_both(&other.sched.queue, (me.id, other.id));
+    let (mut mine, mut theirs) = me.dispatch.queue.lock_both(&other.dispatch.queue, (me.id, other.id));
     let now = time::now_ns();
     with(&mut mine, &mut theirs, now)
 }
@@ -55,14 +55,14 @@ pub(super) fn balance(me: &'static PerCpu, now: u64) {
     if percpu::count() == 1 {
         return;
     }
-    let mut queue = me.sched.queue.lock();
+    let mut queue = me.dispatch.queue.lock();
     tracing::note(me, Kind::Charge, now);
     let mine = queue.refreshed_summary(now);
     drop(queue);
-    let try_summary = |other: &'static PerCpu| other.sched.queue.try_lock().map(|queue| queue.summary());
+    let try_summary = |other: &'static PerCpu| other.dispatch.queue.try_lock().map(|queue| queue.summary());
     let plan = ::sched::balance_plan(&mine, neighbours(me, now).filter_map(try_summary));
     if let Some(limit) = plan.forgive_below {
-        let mut queue = me.sched.queue.lock();
+        let mut queue = me.dispatch.queue.lock();
         tracing::forgives(me, limit, now);
         queue.forgive_below(limit);
     }
@@ -71,7 +71,7 @@ pub(super) fn balance(me: &'static PerCpu, now: u64) {
     } else if mine.waiting > 0 {
         let fast = neighbours(me, now).filter_map(|other| {
             // What it has run alone since its last event counts.
-            let mut queue = other.sched.queue.try_lock()?;
+            let mut queue = other.dispatch.queue.try_lock()?;
             tracing::note(other, Kind::Charge, now);
             let theirs = queue.refreshed_summary(now);
             let takes = theirs.weight > 0 && ::sched::balance_plan(&theirs, [mine]).pull_from.is_some();

@@ -21,7 +21,7 @@ pub struct PerCpu {
     /// Who runs; null when idle.
     pub current: Cell<*const Thread>,
     /// Run queue, timers, idle context.
-    pub sched: CpuSched,
+    pub dispatch: CpuSched,
     /// Where it judges newcomers with a context.
     pub desk: Desk,
     /// Who pays for what leaves it.
@@ -49,13 +49,13 @@ pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
     let record = Box::leak(Box::new(PerCpu {
         memory: MemoryCpu::new(machine, idle_stack),
         current: Cell::new(core::ptr::null()),
-        sched: CpuSched::new(id),
+        dispatch: CpuSched::new(id),
         desk: Desk::new(),
         leaving: Leaving::new(),
         trace: tracing::Buffer::new(),
         flight: recorder::Flight::new(),
     }));
-    record.own_lock.set((&raw const record.sched.queue).cast());
+    record.own_lock.set((&raw const record.dispatch.queue).cast());
     let record: *mut PerCpu = record;
     // SAFETY: a `PerCpu` begins with a `MemoryCpu`, which begins with a `MachineCpu`; it was just leaked.
     unsafe {

@@ -3,7 +3,7 @@
 use crate::arch::{cpu, segments};
 use crate::mm::paging;
 use crate::process::Process;
-use crate::sched::percpu::{self, PerCpu};
+use crate::dispatch::percpu::{self, PerCpu};
 use alloc::sync::Arc;
 
 /// Loads the tables of `process`, or the kernel's, unless they are.

@@ -8,8 +8,8 @@ use crate::object::{Cap, Object, Waitable};
 use crate::ops::Reply;
 use crate::preempt::{self, Pacer};
 use crate::ring::Completion;
-use crate::sched;
-use crate::sched::percpu;
+use crate::dispatch;
+use crate::dispatch::percpu;
 use crate::session::{Denied, Stake};
 use crate::thread::{self, Thread};
 use ::sched::{AdmissionError, ContextInfo, CpuMask, Overrun, Reason, Spec, Witness};
@@ -371,7 +371,7 @@ fn claim(handle: &Handle, held: u64, who: &'static Thread, reference: &ThreadRef
         return R::AlreadyBound;
     }
     let may_run = wait.parked.as_ref().is_none_or(|parked| parked.could_run_on(home));
-    if !may_run || !sched::may_run_on(who, home) {
+    if !may_run || !dispatch::may_run_on(who, home) {
         return R::NoCommonCpu;
     }
     record.book.bind(*reference);
@@ -441,7 +441,7 @@ fn bind(
     let answer = (standing(&record, held), effect(&record));
     drop(record);
     if is_to_wake {
-        sched::wake(&who, false);
+        dispatch::wake(&who, false);
     }
     say(c, answer)
 }
@@ -506,9 +506,9 @@ fn reconfigure(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) ->
         could_pay(handle.ctx, &spec).map_err(|_| Refusal::Quota(denied))?;
     }
     let mut why = AdmissionError::Stale;
-    for _ in 0..sched::TRIES {
+    for _ in 0..dispatch::TRIES {
         // Judged while nobody is without its time; the CPU says whether that still holds when it is changed.
-        let verdict = match sched::judge_change(home, handle.id, &spec) {
+        let verdict = match dispatch::judge_change(home, handle.id, &spec) {
             Ok(verdict) => verdict,
             Err(refused) => {
                 why = refused;
@@ -567,7 +567,7 @@ fn change(
         Err(denied) => (time, Err(Unchanged::Quota(denied))),
         Ok(payment) => {
             let lineage = time.lineage();
-            match sched::readmit(home, time, spec, verdict, payment.may_leave()) {
+            match dispatch::readmit(home, time, spec, verdict, payment.may_leave()) {
                 Ok((time, departed)) => {
                     let old = payment.settle(&mut record);
                     left = old.zip(departed).map(|(stake, number)| (number, lineage, stake));
@@ -590,7 +590,7 @@ fn change(
         leaving::keep(home, number, lineage, stake);
     }
     if is_to_wake {
-        sched::wake(&holder, false);
+        dispatch::wake(&holder, false);
     }
     result
 }
@@ -714,7 +714,7 @@ fn yield_to(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
         R::Ok if holder == ThreadRef::NONE => R::NotBound,
         R::Ok if holder == c.thread.reference() => R::NotReady,
         R::Ok => {
-            if sched::yield_to(&holder) {
+            if dispatch::yield_to(&holder) {
                 R::Ok
             } else {
                 R::NotReady

@@ -4,7 +4,7 @@ use super::{MethodCall, Outcome, Refusal};
 use crate::object::Object;
 use crate::policy::Share;
 use crate::ring::Completion;
-use crate::sched::percpu;
+use crate::dispatch::percpu;
 use crate::time;
 use crate::tracing;
 use abi::{CLASS_INHERIT, CapId, Exception, TransportError, WEIGHT_INHERIT, WEIGHT_MAX, WEIGHT_MIN, rights};
@@ -47,7 +47,7 @@ pub fn call(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
                 Err(refused) => return refused,
             };
             let me = percpu::this();
-            let mut queue = me.sched.queue.lock();
+            let mut queue = me.dispatch.queue.lock();
             let now = time::now_ns();
             if let Some(current) = queue.current() {
                 tracing::weighs(me, current, weight, now);
@@ -65,13 +65,13 @@ pub fn call(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
                 Err(refused) => return refused,
             };
             let me = percpu::this();
-            let mut queue = me.sched.queue.lock();
+            let mut queue = me.dispatch.queue.lock();
             tracing::ranks(me, class, time::now_ns());
             queue.set_current_class(class);
             Ok(Completion::OK.into())
         }
         _ => {
-            let now = crate::sched::current_snapshot().ok_or(TransportError::Cancelled)?;
+            let now = crate::dispatch::current_snapshot().ok_or(TransportError::Cancelled)?;
             c.reply::<m::scheduling_policy_snapshot_results::Owned>(0, |r| fill(r, &now))
         }
     }
