@@ -14,6 +14,8 @@ pub mod loan;
 pub mod notify;
 
 use crate::arch::{cpu, tlb};
+use crate::dispatch::percpu;
+use crate::dispatch::{self, NotBound};
 use crate::endpoint::FaultRoom;
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::heap;
@@ -21,10 +23,8 @@ use crate::name::fresh_id;
 use crate::preempt::{self, Pacer};
 use crate::process::Process;
 use crate::ring::{self, Completion};
-use crate::dispatch::percpu;
-use crate::dispatch::{self, NotBound};
 use crate::session::{Denied, Session, Stake};
-use crate::thread::{self, Seat, Thread};
+use crate::thread::{self, SchedRef, Thread};
 use crate::time;
 use crate::tracing::{self, Promise};
 use ::sched::{
@@ -257,7 +257,7 @@ pub fn create(
     spec: Spec,
     timeout: Option<Arc<FaultRoom>>,
     session: &Arc<Session>,
-    lineage: u64,
+    template: u64,
 ) -> Result<&'static Ctx, CreateError> {
     spec.validate().map_err(CreateError::Spec)?;
     let candidates = spec.cpu_mask.and(&CpuMask::first_n(percpu::count()));
@@ -266,10 +266,10 @@ pub fn create(
     }
     let kept = heap::keep([Layout::new::<Context>()]).ok_or(CreateError::Memory)?;
     let id = fresh_id();
-    let mut proposal = Proposal::new(ContextId { id, generation: 1 }, spec).of_line(lineage);
+    let mut proposal = Proposal::new(ContextId { id, generation: 1 }, spec).of_template(template);
     drop(kept);
     let ctx = take_record().ok_or(CreateError::Memory)?;
-    let payment = match Payment::take(session, &spec, lineage) {
+    let payment = match Payment::take(session, &spec, template) {
         Ok(payment) => payment,
         Err(denied) => {
             POOL.lock().free.push(ctx);
@@ -285,7 +285,7 @@ pub fn create(
     let mut tried = CpuMask::EMPTY;
     // By room, most first; somebody else may have taken it meanwhile.
     for _ in 0..percpu::count() {
-        let Some(best) = roomiest(&candidates.without(&tried), lineage) else { break };
+        let Some(best) = roomiest(&candidates.without(&tried), template) else { break };
         tried = tried.or(&CpuMask::only(best));
         let Some(home) = percpu::get(best.index()) else { continue };
         // All CPUs were looked at.
@@ -351,8 +351,8 @@ fn worth_showing(before: Option<Witness>, why: AdmissionError, cpu: CpuId) -> Wi
     }
 }
 
-/// The CPU of `among` that has promised least and holds least for those who left; before all one that `lineage` has just left.
-fn roomiest(among: &CpuMask, lineage: u64) -> Option<CpuId> {
+/// The CPU of `among` that has promised least and holds least for those who left; before all one that `template` has just left.
+fn roomiest(among: &CpuMask, template: u64) -> Option<CpuId> {
     if among.count() == 1 {
         return among.iter().next();
     }
@@ -363,7 +363,7 @@ fn roomiest(among: &CpuMask, lineage: u64) -> Option<CpuId> {
             pacer.step();
             let now = time::now_ns();
             let mut queue = percpu::get(cpu.index())?.dispatch.queue.lock();
-            Some((!queue.has_left(lineage, now), queue.taken(now), cpu))
+            Some((!queue.has_left(template, now), queue.taken(now), cpu))
         })
         .min_by_key(|(is_new, taken, cpu)| (*is_new, *taken, cpu.index()))
         .map(|(_, _, cpu)| cpu)
@@ -491,13 +491,13 @@ fn peek(record: &Record) -> Option<ContextInfo> {
 pub fn give(record: &mut Record, to: ThreadRef) -> bool {
     debug_assert!(record.book.is_promised_to(to), "I-C2: given to whom it is promised");
     let Some(thread) = thread::get(to.tid) else { return false };
-    // Again, if it came to wait while it was looked for in the queues: then nobody would answer the summons.
+    // Again, if it came to wait while it was looked for in the queues: then nobody would complete the bind.
     loop {
         match give_waiting(record, thread, &to) {
             Given::Done { is_to_wake } => return is_to_wake,
             Given::Runs => {}
         }
-        if give_queued(record, thread, &to) || summon(record, thread, &to) {
+        if give_queued(record, thread, &to) || request_bind(record, thread, &to) {
             return false;
         }
     }
@@ -514,12 +514,12 @@ enum Given {
 fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> Given {
     let kept = Given::Done { is_to_wake: false };
     let mut wait = thread.wait.lock();
-    // One that ends takes the box out of the record, and must not have to wait for budget. What it was summoned to before is void.
+    // One that ends takes the box out of the record, and must not have to wait for budget. What it was asked to bind to before is void.
     if !thread.is(to) || thread.turn(&mut wait, Event::Bind).is_err() {
         return kept;
     }
     let Some(parked) = &mut wait.parked else {
-        thread.must(&mut wait, Event::Endow);
+        thread.must(&mut wait, Event::GiveContext);
         return Given::Runs;
     };
     let Ok(time) = record.book.fetch(*to) else { return kept };
@@ -534,7 +534,7 @@ fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) ->
                 tracing::depends(me, parked.id(), record.context_only, now);
                 parked.set_context_only(record.context_only);
             }
-            Given::Done { is_to_wake: thread.must(&mut wait, Event::Endow) == Action::Wake }
+            Given::Done { is_to_wake: thread.must(&mut wait, Event::GiveContext) == Action::Wake }
         }
         // Its mask has changed since; it will be told when it fetches it.
         Err(back) => {
@@ -566,9 +566,9 @@ fn give_queued(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> 
 }
 
 /// [`give`], to a thread that runs: it fetches the box before it next leaves the kernel. False if it waits by now.
-fn summon(record: &Record, thread: &'static Thread, to: &ThreadRef) -> bool {
+fn request_bind(record: &Record, thread: &'static Thread, to: &ThreadRef) -> bool {
     let without = (record.book.owner() == to).then_some(record.context_only);
-    if thread.turn(&mut thread.wait.lock(), Event::Summon(without)) == Err(Refused::Waits) {
+    if thread.turn(&mut thread.wait.lock(), Event::RequestBind(without)) == Err(Refused::Waits) {
         return false;
     }
     if !core::ptr::eq(percpu::this().current.get(), thread) {
@@ -579,27 +579,27 @@ fn summon(record: &Record, thread: &'static Thread, to: &ThreadRef) -> bool {
 
 /// The current thread is about to leave the kernel: it waits until its context is back, and fetches one that is promised to it.
 #[cold]
-pub fn see_to(thread: &'static Thread) {
+pub fn settle_before_user(thread: &'static Thread) {
     while thread.life().has_errands() && !thread.body().process.is_ending() {
         if thread.life().has_lent() {
             dispatch::block();
         } else {
-            answer_summons(thread);
+            complete_bind(thread);
         }
-        dispatch::attend();
+        dispatch::reschedule();
     }
 }
 
 /// The current thread, on its way out of the kernel, fetches what is promised to it.
 pub fn fetch_promised(thread: &'static Thread) {
-    // One that has lent its context waits for it first: see `see_to`.
-    if thread.life().is_summoned_only() && !thread.body().process.is_ending() {
-        answer_summons(thread);
+    // One that has lent its context waits for it first: see `settle_before_user`.
+    if thread.life().is_bind_requested_only() && !thread.body().process.is_ending() {
+        complete_bind(thread);
     }
 }
 
 /// The current thread fetches what is promised to it, or finds that it is not any more.
-pub fn answer_summons(thread: &'static Thread) {
+pub fn complete_bind(thread: &'static Thread) {
     let action = thread.must(&mut thread.wait.lock(), Event::Fetch);
     let promised = thread.context().and_then(|ctx| {
         let mut record = ctx.record.lock();
@@ -635,7 +635,7 @@ pub fn answer_summons(thread: &'static Thread) {
 /// Gives the promise of a CPU back. What was used of it is paid for with `stake` until it is back, and with `hosted` where it ran elsewhere.
 fn retire(time: Box<Context>, stake: Option<Stake>, hosted: Option<Stake>) {
     let time = leaving::send_home(time, hosted);
-    let (home, lineage) = (time.home().index(), time.lineage());
+    let (home, template) = (time.home().index(), time.template());
     let Some(home) = percpu::get(home) else { return };
     let mut queue = home.dispatch.queue.lock();
     let now = time::now_ns();
@@ -646,7 +646,7 @@ fn retire(time: Box<Context>, stake: Option<Stake>, hosted: Option<Stake>) {
     debug_assert!(left.is_ok(), "a context is retired at home");
     drop(left);
     if let (Some(number), Some(stake)) = (departed, stake) {
-        leaving::keep(home, number, lineage, stake);
+        leaving::keep(home, number, template, stake);
     }
 }
 
@@ -782,7 +782,7 @@ fn process_of(who: &ThreadRef) -> Option<Arc<Process>> {
 // ---- templates ------------------------------------------------------------------------------------------------------------
 
 /// A context that was just made becomes that of a thread that was, too, and has not run yet.
-pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<Seat>) {
+pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<SchedRef>) {
     let mut record = ctx.record.lock();
     let thread = thread::get(runnable.id().0 as u32);
     // Nobody else knows of either, and a new thread may run anywhere.

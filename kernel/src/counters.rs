@@ -134,7 +134,7 @@ counters! {
     queue_locks_by_steals: sum,
     /// Other CPUs' queue locks, taken to balance.
     queue_locks_by_balance: sum,
-    /// Ticks of the longest stretch in the kernel in which no interrupt was served, and what made it (`silence`).
+    /// Ticks of the longest stretch in the kernel in which no interrupt was served, and what made it (`irqoff`).
     interrupts_off_max: max,
     /// See `interrupts_off_max`.
     interrupts_off_path: of_worst,

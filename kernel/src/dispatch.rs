@@ -33,7 +33,7 @@ use crate::context::notify::{self, News};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::stacks::OffStackToken;
 use crate::recorder;
-use crate::thread::{self, Seat, Thread, Wait};
+use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time::{self, Bill, Payer};
 use crate::tracing::{self, Why};
 use budgets::stop;
@@ -44,13 +44,13 @@ use kcore::timerq::TimerQueue;
 use lives::{follow, requeue};
 use percpu::{PerCpu, attention};
 use sched::{
-    Blocked, CpuId, CpuMask, Decision, Effect, Evicted, Landscape, Noted, PolicyKind, Replaced, Runnable,
+    Blocked, CpuId, CpuMap, CpuMask, Decision, Effect, Evicted, Noted, PolicyKind, Replaced, Runnable,
     Topology,
 };
 use spaces::load_space;
 use trace::Kind;
 
-type Queue = sched::Cpu<Seat>;
+type Queue = sched::Cpu<SchedRef>;
 
 /// The scheduling state of one CPU.
 pub struct CpuSched {
@@ -75,13 +75,13 @@ pub struct CpuSched {
     /// It was left for this.
     after: Cell<Option<After>>,
     /// Its context makes it stop.
-    evicted: Cell<Option<(&'static Thread, Evicted<Seat>)>>,
+    evicted: Cell<Option<(&'static Thread, Evicted<SchedRef>)>>,
     /// Its context, if the observer of that is to be told something.
     news: Cell<Option<News>>,
     /// Somebody else should run.
     resched: Cell<bool>,
     /// Who runs next if the current thread waits before it goes back to user mode. In no queue.
-    handoff: Cell<Option<Runnable<Seat>>>,
+    handoff: Cell<Option<Runnable<SchedRef>>>,
     /// That one takes the current thread's context along.
     lends: Cell<bool>,
     /// Nothing to run, and it said so in [`IDLE`].
@@ -199,7 +199,7 @@ fn topology() -> Option<&'static Topology> {
 
 /// Keeps a thread for [`block`], if that is soon to come; there is one such place.
 #[inline(always)]
-fn hand_over(runnable: Runnable<Seat>) {
+fn hand_over(runnable: Runnable<SchedRef>) {
     let me = percpu::this();
     let first = me.dispatch.handoff.take();
     if first.is_none() && CpuId::new(me.id).is_some_and(|cpu| runnable.may_run_on(cpu)) {
@@ -215,7 +215,7 @@ fn hand_over(runnable: Runnable<Seat>) {
 /// As `hand_over`, with the current thread's context: the way of every loan and of every answer to one. Whoever was in the place before is
 /// queued.
 #[inline]
-pub fn hand_over_lending(runnable: Runnable<Seat>) {
+pub fn hand_over_lending(runnable: Runnable<SchedRef>) {
     let me = percpu::this();
     flush_handoff(me);
     me.dispatch.handoff.set(Some(runnable));
@@ -227,14 +227,14 @@ pub fn hand_over_lending(runnable: Runnable<Seat>) {
 fn flush_handoff(me: &'static PerCpu) {
     if let Some(runnable) = me.dispatch.handoff.take() {
         me.counters.handoffs_flushed.bump();
-        let runnable = if me.dispatch.lends.replace(false) { endow(me, runnable) } else { runnable };
+        let runnable = if me.dispatch.lends.replace(false) { donate_to(me, runnable) } else { runnable };
         // Into a queue, also on a CPU that is idle: whoever asks for this wants the place empty.
         enqueue_on(me, place(&runnable, me), runnable);
     }
 }
 
 /// The current thread's context goes to `runnable` at once.
-fn endow(me: &'static PerCpu, mut runnable: Runnable<Seat>) -> Runnable<Seat> {
+fn donate_to(me: &'static PerCpu, mut runnable: Runnable<SchedRef>) -> Runnable<SchedRef> {
     let now = time::now_ns();
     let mut queue = me.dispatch.queue.lock();
     let current = queue.current();
@@ -258,7 +258,7 @@ pub fn settle_handoff() {
 }
 
 #[inline(never)]
-fn enqueue(runnable: Runnable<Seat>) {
+fn enqueue(runnable: Runnable<SchedRef>) {
     let me = percpu::this();
     let target = place(&runnable, me);
     if target.id == me.id && me.current.get().is_null() && runnable.context().is_none() {
@@ -275,7 +275,7 @@ fn enqueue(runnable: Runnable<Seat>) {
     enqueue_on(me, target, runnable);
 }
 
-fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnable<Seat>) {
+fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnable<SchedRef>) {
     let now = time::now_ns();
     let mut queue = target.dispatch.queue.lock();
     if cfg!(feature = "planted-alloc-under-lock") {
@@ -305,7 +305,7 @@ fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnab
     }
 }
 
-fn place(runnable: &Runnable<Seat>, me: &'static PerCpu) -> &'static PerCpu {
+fn place(runnable: &Runnable<SchedRef>, me: &'static PerCpu) -> &'static PerCpu {
     let Some(topology) = topology() else { return me };
     if percpu::count() == 1 {
         me.counters.wakes_stayed.bump();
@@ -330,7 +330,7 @@ fn place(runnable: &Runnable<Seat>, me: &'static PerCpu) -> &'static PerCpu {
     }
     let idle = IDLE.snapshot();
     let land =
-        Landscape { topology, online: CpuMask::first_n(percpu::count()), idle, pending: PENDING.snapshot() };
+        CpuMap { topology, online: CpuMask::first_n(percpu::count()), idle, pending: PENDING.snapshot() };
     let load = |cpu: CpuId| {
         // A look without the lock would do; a try keeps the number whole.
         if cpu.index() != me.id {
@@ -434,11 +434,11 @@ pub fn block_here() {
     block_rarely(me, thread, wait, queue, now);
 }
 
-/// The rest of [`block`], of a thread that is summoned.
+/// The rest of [`block`], of a thread that is asked to bind.
 #[cold]
 #[inline(never)]
 fn fetch_and_block(thread: &'static Thread) {
-    crate::context::answer_summons(thread);
+    crate::context::complete_bind(thread);
     block();
 }
 
@@ -523,7 +523,7 @@ pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
         return Err(NoSuchCpu);
     }
     let cpus = if online.without(&cpus).is_empty() { CpuMask::ALL } else { cpus };
-    replant(
+    requeue_current(
         |me, thread, now| tracing::confined(me, thread, cpus, now),
         |blocked| blocked.set_allowed(cpus).map_err(|_| NoSuchCpu),
         |_, _, _| {},
@@ -531,19 +531,19 @@ pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
 }
 
 /// Takes the current thread off its CPU, changes it, and has it placed anew; the trace hears of a change `before` or `after` the decision.
-fn replant<E>(
+fn requeue_current<E>(
     before: impl FnOnce(&'static PerCpu, &'static Thread, u64),
-    change: impl FnOnce(&mut Blocked<Seat>) -> Result<(), E>,
-    after: impl FnOnce(&'static PerCpu, &Blocked<Seat>, u64),
+    change: impl FnOnce(&mut Blocked<SchedRef>) -> Result<(), E>,
+    after: impl FnOnce(&'static PerCpu, &Blocked<SchedRef>, u64),
 ) -> Result<(), E> {
     let me = percpu::this();
     let thread = thread::current();
     flush_handoff(me);
     let mut wait = thread.wait.lock();
     // Who has a context in its hands already is not promised another one: this does not go round.
-    while thread.must(&mut wait, Event::SetAside) == Action::Fetch {
+    while thread.must(&mut wait, Event::SwitchOut) == Action::Fetch {
         drop(wait);
-        crate::context::answer_summons(thread);
+        crate::context::complete_bind(thread);
         wait = thread.wait.lock();
     }
     // It may be on another CPU by now.
@@ -571,60 +571,60 @@ fn replant<E>(
     changed
 }
 
-/// As [`attend`], of a system call that returns. What is promised to its thread decides who is more urgent, so it is fetched first: a server
+/// As [`reschedule`], of a system call that returns. What is promised to its thread decides who is more urgent, so it is fetched first: a server
 /// answers one caller, takes the call of the next one, and has that one's deadline before the first one is looked at.
 ///
 /// Says whether the stretch without interrupts goes on, because the thread has errands or ends: then whoever asked sees to that, and ends the stretch.
 /// A look of its own would not do: another CPU may have done the errand meanwhile, and the thread would take the stretch with it to user mode.
 #[inline(always)]
 #[must_use]
-pub fn attend_leaving(thread: &'static Thread) -> bool {
-    percpu::this().attention.get() != 0 && attend_leaving_thread(thread)
+pub fn reschedule_leaving(thread: &'static Thread) -> bool {
+    percpu::this().attention.get() != 0 && reschedule_leaving_thread(thread)
 }
 
 #[inline(never)]
-fn attend_leaving_thread(thread: &'static Thread) -> bool {
+fn reschedule_leaving_thread(thread: &'static Thread) -> bool {
     if percpu::this().is_attention_asked() {
-        fetch_and_attend(thread);
+        fetch_and_reschedule(thread);
     }
     let goes_on = thread.life().has_errands() || thread.body().process.is_ending();
     if !goes_on {
-        end_silence();
+        end_irq_off();
     }
     goes_on
 }
 
 #[cold]
 #[inline(never)]
-fn fetch_and_attend(thread: &'static Thread) {
+fn fetch_and_reschedule(thread: &'static Thread) {
     settle_handoff();
     crate::context::fetch_promised(thread);
     // It may be on another CPU by now.
-    attend_now(percpu::this());
+    reschedule_now(percpu::this());
 }
 
 /// Does what has come up since the thread entered the kernel, if anything: others may have to run. For paths that return to user mode. Was there
 /// anything?
 #[inline(always)]
-pub fn attend() -> bool {
+pub fn reschedule() -> bool {
     let me = percpu::this();
     let is_asked = me.is_attention_asked();
     if is_asked {
-        attend_now(me);
+        reschedule_now(me);
     }
     is_asked
 }
 
 /// Interrupts are about to be open: in user mode, or in the idle loop.
 #[inline]
-pub fn end_silence() {
+pub fn end_irq_off() {
     let me = percpu::this();
     me.attention.set(me.attention.get() & !attention::MEASURED);
-    crate::silence::ends(me);
+    crate::irqoff::ends(me);
 }
 
 #[cold]
-fn attend_now(me: &'static PerCpu) {
+fn reschedule_now(me: &'static PerCpu) {
     let mut me = me;
     // What is done for the thread that was left, after the switch, may bring up more: a handler that is told of a timeout.
     while me.is_attention_asked() {
@@ -665,7 +665,7 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
 /// theirs, where they were chosen. One that another CPU asked for, and that has served nobody else, is theirs for whom it asked.
 #[cold]
 #[inline(never)]
-pub fn attend_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
+pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
     flush_handoff(me);
     if !me.dispatch.resched.get() {
         me.attended();
@@ -690,14 +690,14 @@ pub fn attend_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
     tracing::decided(me, Some(thread), Why::Look, &decision, now);
     leave_rarely(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
-    attend();
+    reschedule();
     true
 }
 
 /// The bug of `planted-second-choice`: the first time that there is a choice, whatever the clock says, the core is asked once more, until it names another; the
 /// trace knows of the first answer alone. Once is enough for who checks it, and always or by turns may never let one of two threads run.
 #[cfg(feature = "planted-second-choice")]
-fn planted_second_choice(queue: &mut Queue, decision: Decision<Seat>, now: u64) -> Decision<Seat> {
+fn planted_second_choice(queue: &mut Queue, decision: Decision<SchedRef>, now: u64) -> Decision<SchedRef> {
     static ACTED: AtomicBool = AtomicBool::new(false);
     let is_choice = decision.run.is_some() && decision.evicted.is_none() && queue.waiting() > 0;
     if !is_choice || ACTED.load(Ordering::Relaxed) {
@@ -720,13 +720,13 @@ fn pay(me: &PerCpu, queue: &mut Queue, thread: &Thread, now: u64) {
 
 /// As [`leave`], for paths that are not taken at every turn.
 #[inline(never)]
-fn leave_rarely(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<Seat>, now: u64) {
+fn leave_rarely(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<SchedRef>, now: u64) {
     leave(me, queue, decision, now);
 }
 
 /// Switches to whom `decision` names. Returns when this context is chosen again.
 #[inline(always)]
-fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Seat>, now: u64) {
+fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<SchedRef>, now: u64) {
     let previous = me.current.get();
     if decision.noted != Noted::NOTHING || decision.evicted.is_some() {
         note_context(me, &queue, &mut decision);
@@ -766,7 +766,7 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Se
     let to = match next {
         Some(thread) => {
             recorder::runs(me, now, thread);
-            dress(me, thread);
+            load_thread_state(me, thread);
             thread.rsp.get()
         }
         None => {
@@ -792,7 +792,7 @@ fn switch_to(
     me.counters.switches.bump();
     me.current.set(next);
     recorder::runs(me, now, next);
-    dress(me, next);
+    load_thread_state(me, next);
     // SAFETY: saved when that thread was left, or made for it; it is chosen by this CPU alone: the entity is a single value.
     unsafe { switch::switch_stack(previous.rsp.as_ptr(), next.rsp.get()) };
     finish_switch();
@@ -800,7 +800,7 @@ fn switch_to(
 
 /// What the CPU must know of a thread that is about to run.
 #[inline(always)]
-fn dress(me: &'static PerCpu, thread: &'static Thread) {
+fn load_thread_state(me: &'static PerCpu, thread: &'static Thread) {
     thread.cpu.store(me.id as u32, Ordering::Relaxed);
     let body = thread.body();
     segments::set_kernel_stack(me, body.stack.top());
@@ -810,7 +810,7 @@ fn dress(me: &'static PerCpu, thread: &'static Thread) {
 
 /// The context of the thread that is left ran dry, was late, or makes it stop.
 #[cold]
-fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<Seat>) {
+fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<SchedRef>) {
     // SAFETY: records are never unmapped.
     let Some(left) = (unsafe { me.current.get().as_ref() }) else { return };
     let noted = decision.noted;
@@ -847,7 +847,8 @@ pub fn finish_switch() {
 #[cold]
 fn finish_work(me: &PerCpu) {
     me.dispatch.is_work_left.set(false);
-    let (after, evicted, news) = (me.dispatch.after.take(), me.dispatch.evicted.take(), me.dispatch.news.take());
+    let (after, evicted, news) =
+        (me.dispatch.after.take(), me.dispatch.evicted.take(), me.dispatch.news.take());
     match after {
         None => {}
         Some(After::Requeue(left)) => requeue(left),
@@ -876,7 +877,7 @@ pub fn enter_idle(me: &'static PerCpu) -> ! {
     // SAFETY: the idle stack is mapped and nobody stands on it.
     let top = unsafe { switch::prepare(me.idle_stack.top(), idle_loop, 0) };
     segments::set_kernel_stack(me, me.idle_stack.top());
-    crate::silence::forget(me);
+    crate::irqoff::forget(me);
     let mut boot = 0;
     // SAFETY: made just now.
     unsafe { switch::switch_stack(&mut boot, top) };

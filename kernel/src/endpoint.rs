@@ -10,15 +10,15 @@ mod faults;
 
 pub use faults::FaultRoom;
 
-use crate::chores;
 use crate::context::loan;
+use crate::deferred_work;
+use crate::dispatch::percpu;
 use crate::lock::{Rank, SpinLock};
 use crate::object::{Cap, Waitable};
 use crate::preempt::Pacer;
 use crate::process::{Ledger, MessageCharge};
 use crate::queue;
 use crate::ring::{self, Completion, Waiter};
-use crate::dispatch::percpu;
 use crate::session::Denied;
 use crate::thread::{self, OPS, Thread};
 use abi::{CapId, Exception, TransportError, cqe_flags};
@@ -27,7 +27,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use faults::Fault;
-use kcore::callq::{self, CallQueue, Whereabouts};
+use kcore::callq::{self, CallQueue, CallState};
 use kcore::generation::ThreadRef;
 use kcore::quota::Kind;
 pub use kcore::request::Buffer;
@@ -125,7 +125,7 @@ struct State {
     /// Of the last call that was delivered: no token comes again, wherever the next one's place is.
     generation: u32,
     closed: bool,
-    /// The next of those that a thread is about to close (`chores`).
+    /// The next of those that a thread is about to close (`deferred_work`).
     next: Option<Arc<Endpoint>>,
 }
 
@@ -210,7 +210,7 @@ impl Endpoint {
     fn close(self: &Arc<Endpoint>, state: &mut State) {
         if !state.closed {
             state.closed = true;
-            chores::close(self, &mut state.next);
+            deferred_work::close(self, &mut state.next);
         }
     }
 
@@ -343,13 +343,13 @@ impl Endpoint {
 
     /// The usual call in one step: words, to a receiver that waits. `None` if it is not that simple; then nothing has happened.
     #[inline(always)]
-    pub fn meet(
+    pub fn rendezvous(
         self: &Arc<Endpoint>,
         thread: &'static Thread,
         user_data: u64,
         epoch: u64,
         reply: Buffer,
-    ) -> Option<Met> {
+    ) -> Option<Rendezvous> {
         let mut state = self.state.lock();
         let current = self.epoch.load(Ordering::Relaxed);
         let server = state.receivers.front().filter(|receiver| receiver.epoch == current)?.waiter;
@@ -362,12 +362,18 @@ impl Endpoint {
         let flight = InFlight { caller, reply, server: server.thread, epoch };
         let token = new_flight(&mut state, flight, &self.payer).ok()?;
         thread.call_places[caller.op as usize % OPS].store(token as u32, Ordering::Relaxed);
-        Some(Met { server, token, lends: lends.then_some(caller) })
+        Some(Rendezvous { server, token, lends: lends.then_some(caller) })
     }
 
-    /// The end of [`Endpoint::meet`]: the receiver is told.
+    /// The end of [`Endpoint::rendezvous`]: the receiver is told.
     #[inline(always)]
-    pub fn deliver_words(&self, thread: &'static Thread, met: &Met, completion: &Completion, direct: bool) {
+    pub fn deliver_words(
+        &self,
+        thread: &'static Thread,
+        met: &Rendezvous,
+        completion: &Completion,
+        direct: bool,
+    ) {
         let delivered = match &met.lends {
             Some(call) => ring::complete_lending(&met.server, completion, thread, call),
             None => ring::complete_here(&met.server, completion, direct),
@@ -609,8 +615,8 @@ impl Endpoint {
         // A note may be another's: see `note_place`.
         let is_meant = |call: &Call| call.caller == *waiter;
         let (call, is_found) = match state.calls.whereabouts(noted, is_meant, flights.len(), is_flight) {
-            Some(Whereabouts::Waits(at)) => (state.calls.take(at, |_| true), true),
-            Some(Whereabouts::Flies(at)) => (None, take_flight(&mut state, at).is_some()),
+            Some(CallState::Waits(at)) => (state.calls.take(at, |_| true), true),
+            Some(CallState::Flies(at)) => (None, take_flight(&mut state, at).is_some()),
             None => (None, false),
         };
         self.trim(&mut state);
@@ -680,8 +686,8 @@ impl InFlight {
     }
 }
 
-/// A caller and a receiver that have met, by [`Endpoint::meet`].
-pub struct Met {
+/// A caller and a receiver that have met, by [`Endpoint::rendezvous`].
+pub struct Rendezvous {
     server: Waiter,
     /// What the receiver answers with.
     pub token: u64,

@@ -4,11 +4,11 @@ use crate::arch::entry::{
     Frame, VECTOR_IPI, VECTOR_PIC_SPURIOUS, VECTOR_PIT, VECTOR_SERIAL, VECTOR_SPURIOUS, VECTOR_TIMER,
 };
 use crate::arch::{apic, cpu, pit, smp, tlb};
+use crate::dispatch::percpu::{self, PerCpu};
+use crate::irqoff::{self, Path};
 use crate::mm::stacks;
 use crate::preempt;
 use crate::process::{self, Reason};
-use crate::dispatch::percpu::{self, PerCpu};
-use crate::silence::{self, Path};
 use crate::thread::Thread;
 use crate::time::Bill;
 use crate::{console, context, counters, dispatch, measure, recorder, thread, time, watchdog};
@@ -25,7 +25,7 @@ fn handle(
     mark: impl FnOnce(u32) -> Mark,
 ) -> Bill {
     me.in_interrupt.set(true);
-    silence::begins_at(me, Path::Interrupt(vector as u32), tsc);
+    irqoff::begins_at(me, Path::Interrupt(vector as u32), tsc);
     let began = measure::interrupt_begins();
     if vector == VECTOR_PIT {
         // Where ticks are the clock, what has passed since the last one is whoever ran, and not this interrupt.
@@ -106,12 +106,12 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let begins = |me, tsc| dispatch::interrupt_begins(me, tsc, is_asked);
     let mut bill = handle(me, frame.vector as usize, tsc, begins, |vector| Mark::Interrupt { vector });
     console::service();
-    let others_ran = me.is_attention_asked() && dispatch::attend_interrupted(me, &mut bill);
+    let others_ran = me.is_attention_asked() && dispatch::reschedule_interrupted(me, &mut bill);
     let thread = thread::current();
     if thread.life().has_errands() || thread.body().process.is_ending() {
         return after_marks(thread, (!others_ran).then_some(bill));
     }
-    dispatch::end_silence();
+    dispatch::end_irq_off();
     // It may be on another CPU by now.
     let me = percpu::this();
     if !others_ran {
@@ -129,10 +129,10 @@ fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
         dispatch::found_interrupt_ends(percpu::this(), bill);
     }
     if thread.life().has_errands() {
-        context::see_to(thread);
+        context::settle_before_user(thread);
     }
     process::exit_if_ending(thread);
-    dispatch::end_silence();
+    dispatch::end_irq_off();
 }
 
 /// An interrupt in the idle loop, which looks for work itself.
@@ -148,7 +148,7 @@ pub extern "C" fn from_idle(frame: &mut Frame, tsc: u64) {
         // Whoever was woken runs before the next interrupt is taken: where they come one after the other, the idle loop would not get to it (K-26).
         frame.rflags &= !cpu::FLAG_IF;
     } else {
-        dispatch::end_silence();
+        dispatch::end_irq_off();
     }
 }
 
@@ -170,8 +170,8 @@ pub fn serve_and_yield() {
         if preempt::is_interrupt_waiting(me) {
             serve_waiting(me);
         }
-        silence::served(me);
-        if !dispatch::attend() {
+        irqoff::served(me);
+        if !dispatch::reschedule() {
             return;
         }
         // Others ran meanwhile, and who did so last may have come from a preemption point, too: of a thousand threads that end, each would
@@ -185,7 +185,7 @@ pub fn serve_and_yield_once() {
     if preempt::is_interrupt_waiting(me) {
         serve_waiting(me);
     }
-    dispatch::attend();
+    dispatch::reschedule();
 }
 
 #[cold]
@@ -258,7 +258,7 @@ pub extern "C" fn exception_user(frame: &Frame) -> ! {
     // The hardware leaves the program's AC as it was, and nothing between here and the next thread's own flags would clear it: not this
     // thread's end, not a switch, not the idle loop.
     debug_assert!(cpu::flags() & cpu::FLAG_AC == 0, "a program has suspended SMAP");
-    silence::begins(percpu::this(), Path::Fault);
+    irqoff::begins(percpu::this(), Path::Fault);
     let thread = thread::current();
     let process = thread.body().process.clone();
     let name = NAMES[frame.vector as usize & 31];

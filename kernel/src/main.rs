@@ -6,16 +6,18 @@ extern crate alloc;
 
 mod arch;
 mod bootinfo;
-mod chores;
 mod clock;
 mod console;
 mod context;
 mod counters;
+mod deferred_work;
+mod dispatch;
 mod endpoint;
 mod event;
 mod hook;
 mod image;
 mod interrupt;
+mod irqoff;
 mod lock;
 mod measure;
 mod methods;
@@ -33,10 +35,8 @@ mod process;
 mod queue;
 mod recorder;
 mod ring;
-mod dispatch;
 mod selftest;
 mod session;
-mod silence;
 mod spawn;
 mod syscall;
 mod sysinfo;
@@ -50,9 +50,9 @@ use arch::boot::Loader;
 use arch::smp::{NewCpu, Start};
 use arch::{acpi, apic, features, pit, segments, serial, smp};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use dispatch::percpu;
 use mm::stacks::Stack;
 use mm::{frames, paging};
-use dispatch::percpu;
 
 /// Lock ranks and the allocation guard are checked from here on: the CPU's record is there.
 pub static CHECKS: AtomicBool = AtomicBool::new(false);
@@ -163,7 +163,7 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     let started = if with_apic { start_others(&ids) } else { 0 };
     let count = percpu::count();
     if boot.options.turns_us.is_some() {
-        silence::share_clock(count);
+        irqoff::share_clock(count);
     }
     dispatch::set_topology(topology(&platform.nodes));
     park::init();

@@ -3,8 +3,8 @@
 //! A capability is an object, the epoch of the object at which it was made, rights and a badge. Revoking moves the object's epoch on, which
 //! makes every capability of an earlier epoch worthless wherever it is (K-21).
 
-use crate::chores::{self, Remains};
 use crate::context::{Ctx, Handle};
+use crate::deferred_work::{self, Remains};
 use crate::endpoint::Endpoint;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::SharedFrames;
@@ -427,7 +427,7 @@ impl MemoryObject {
             let Some(frame) = frames::allocate_zeroed() else {
                 // Those that are there go back as from an object, and the rest was never there.
                 payer.space.release_object(pages - page);
-                chores::free(remains);
+                deferred_work::free(remains);
                 return Err(SpaceError::OutOfMemory);
             };
             remains.frames.push(frame);
@@ -449,7 +449,7 @@ impl SharedFrames for MemoryObject {
 impl Drop for MemoryObject {
     fn drop(&mut self) {
         if let Some(remains) = self.remains.take() {
-            chores::free(remains);
+            deferred_work::free(remains);
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Ring operations: each is decoded (everything checked, nothing changed) and then done.
 
 use crate::context::loan;
+use crate::dispatch::percpu;
 use crate::endpoint::{Answer, Call, Endpoint, Message};
+use crate::irqoff::{self, Path};
 use crate::object::{Cap, Object, RevokeError, Waitable};
 use crate::process::{MessageCharge, PACE_SLOTS, Process};
 use crate::ring::{self, Completion, Submitted, Submitter};
-use crate::dispatch::percpu;
-use crate::silence::{self, Path};
 use crate::thread::Thread;
-use crate::{chores, console, dispatch, methods, park, preempt, time};
+use crate::{console, deferred_work, dispatch, methods, park, preempt, time};
 use abi::{
     CapId, Exception, Interface, MAX_MESSAGE_BYTES, Op, Sqe, TransportError, cqe_flags, flags, rights,
 };
@@ -123,7 +123,7 @@ fn tally(op: Op) {
 
 #[inline(never)]
 fn submit_any(by: Submitter, sqe: &Sqe) -> Submitted {
-    let begins = silence::begins(percpu::this(), Path::Operation(u32::from(sqe.op) * 10_000));
+    let begins = irqoff::begins(percpu::this(), Path::Operation(u32::from(sqe.op) * 10_000));
     let reply = match request::decode(sqe) {
         Ok(Request::Nop) => Completion::OK.into(),
         Err(TransportError::UnknownOp) => ring::end_lease(by.thread, sqe).into(),
@@ -132,12 +132,12 @@ fn submit_any(by: Submitter, sqe: &Sqe) -> Submitted {
             SUBMITTED[usize::from(sqe.op).min(Op::COUNT)].fetch_add(1, Ordering::Relaxed);
             let reply = perform(by, sqe.user_data, request, begins).unwrap_or_else(Reply::from);
             // Before it is answered: who hears that something is gone finds it gone.
-            chores::tend(by.thread);
+            deferred_work::tend(by.thread);
             reply
         }
     };
     if begins {
-        dispatch::end_silence();
+        dispatch::end_irq_off();
     }
     match reply {
         Reply::Now(completion) => {
@@ -404,7 +404,7 @@ fn call_words(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
     let reply = Buffer { address: sqe.result_addr, length: sqe.result_len };
     let caps = process.caps.lock();
     let Some((endpoint, cap)) = endpoint_of(&caps, sqe.cap, rights::CALL) else { return false };
-    let Some(met) = endpoint.meet(by.thread, sqe.user_data, cap.epoch(), reply) else { return false };
+    let Some(met) = endpoint.rendezvous(by.thread, sqe.user_data, cap.epoch(), reply) else { return false };
     let (endpoint, badge) = (endpoint.clone(), cap.badge);
     drop(caps);
     let completion = Completion {
@@ -431,7 +431,7 @@ fn call(by: Submitter, user_data: u64, request: &request::Call, begins: bool) ->
         }
         let method = request.method.min(99);
         let what = Op::Call as u32 * 10_000 + object.interface() as u32 * 100 + method;
-        silence::note(percpu::this(), Path::Operation(what));
+        irqoff::note(percpu::this(), Path::Operation(what));
         let reply = methods::call(by, user_data, &object, held, epoch, request, params);
         // Methods may be long, and a queue is full of them before anybody else's turn comes.
         pause(begins);
@@ -460,7 +460,7 @@ fn called(thread: &'static Thread) -> Submitted {
         return Submitted::Lent;
     }
     if thread.context().is_some() {
-        loan::regret(thread);
+        loan::cancel_hosting(thread);
     }
     Submitted::Done
 }

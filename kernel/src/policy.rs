@@ -1,7 +1,7 @@
 //! The share of a thread: what was chosen for it, and what it inherits from its maker (F-05, F-06, F-07).
 
 use crate::dispatch::percpu;
-use crate::thread::Seat;
+use crate::thread::SchedRef;
 use crate::time;
 use crate::tracing;
 use core::sync::atomic::AtomicU64;
@@ -35,7 +35,7 @@ impl Share {
 
     /// Gives it to a thread that has not run yet, together with its maker's debt: a chain of threads, each of which makes the next,
     /// pays for what it uses.
-    pub fn give(self, runnable: &mut Runnable<Seat>) {
+    pub fn give(self, runnable: &mut Runnable<SchedRef>) {
         let me = percpu::this();
         let mut made_by = None;
         if !me.current.get().is_null() {

@@ -7,7 +7,7 @@
 use crate::arch::percpu::{self, MachineCpu, attention};
 use crate::clock;
 use crate::hook::Hook;
-use crate::silence;
+use crate::irqoff;
 use core::sync::atomic::Ordering;
 
 /// Serves the interrupts that wait and lets others run, until nothing is left to do.
@@ -40,7 +40,7 @@ pub fn point() {
     if is_anything_to_do(me) {
         serve();
     } else {
-        silence::served(me);
+        irqoff::served(me);
     }
 }
 

@@ -2,9 +2,12 @@
 
 use crate::arch::switch;
 use crate::arch::{fpu, segments};
-use crate::chores;
 use crate::context::{self, CreateError};
+use crate::deferred_work;
+use crate::dispatch;
+use crate::dispatch::percpu;
 use crate::endpoint::Endpoint;
+use crate::irqoff::{self, Path};
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::FRAME_BYTES;
 use crate::mm::space::{Access, Backing, Space, SpaceError};
@@ -15,11 +18,8 @@ use crate::object::{Cap, ThreadExit, Waitable};
 use crate::policy::Share;
 use crate::preempt::{self, Pacer};
 use crate::ring::{self, Completion, Waiter};
-use crate::dispatch;
-use crate::dispatch::percpu;
 use crate::session::{Charge, Denied, Session};
-use crate::silence::{self, Path};
-use crate::thread::{self, Body, Seat, Start, Thread};
+use crate::thread::{self, Body, SchedRef, Start, Thread};
 use ::sched::Spec;
 use abi::CapId;
 use alloc::sync::Arc;
@@ -498,7 +498,7 @@ impl Process {
         self.ledger.take_stack()?;
         let context = match self.template {
             None => None,
-            Some(spec) => match context::create(spec, None, &self.session, self.lineage()) {
+            Some(spec) => match context::create(spec, None, &self.session, self.template()) {
                 Ok(ctx) => Some(ctx),
                 Err(error) => {
                     self.ledger.release_stack();
@@ -520,7 +520,7 @@ impl Process {
     }
 
     /// The line that the contexts of its template are of.
-    fn lineage(&self) -> u64 {
+    fn template(&self) -> u64 {
         u64::from(self.generation << 16 ^ self.pid)
     }
 
@@ -577,7 +577,7 @@ impl Process {
             }
         };
         // What the scheduling core allocates for the thread, and next.
-        let kept = heap::keep(::sched::Runnable::<Seat>::LAYOUTS);
+        let kept = heap::keep(::sched::Runnable::<SchedRef>::LAYOUTS);
         if !listed || kept.is_none() {
             if listed {
                 self.inner.lock().unlist(thread);
@@ -705,7 +705,7 @@ impl Process {
 
 /// A thread that is made and not yet started.
 pub struct NewThread {
-    runnable: ::sched::Runnable<Seat>,
+    runnable: ::sched::Runnable<SchedRef>,
     /// How it will end.
     pub exit: Arc<ThreadExit>,
 }
@@ -742,19 +742,19 @@ extern "C" fn thread_begin(_: u64) -> ! {
         ss: segments::USER_DATA.into(),
     };
     if thread.life().has_errands() {
-        context::see_to(thread);
+        context::settle_before_user(thread);
     }
     if body.process.is_ending() {
         exit_current(0);
     }
-    dispatch::end_silence();
+    dispatch::end_irq_off();
     // SAFETY: a frame on our own stack with user selectors; the registers were just reset.
     unsafe { switch::enter_user_at(&frame) }
 }
 
 /// Ends the current thread.
 pub fn exit_current(code: i64) -> ! {
-    silence::begins(percpu::this(), Path::End);
+    irqoff::begins(percpu::this(), Path::End);
     let thread = thread::current();
     let body = thread.body();
     let process = body.process.clone();
@@ -767,7 +767,7 @@ pub fn exit_current(code: i64) -> ! {
     if thread.served.get() {
         fail_unanswered(&process, &thread.reference());
     }
-    chores::tend(thread);
+    deferred_work::tend(thread);
     // The last pause before its tables and its place are given up: when a thousand threads end, interrupts are served before each.
     preempt::point();
     context::thread_ends(thread);
@@ -791,7 +791,7 @@ pub fn exit_current(code: i64) -> ! {
         process.ending.store(true, Ordering::Release);
         let (code, reason) = process.verdict.lock().take().unwrap_or((code, Reason::Exited));
         process.finish(code, reason);
-        chores::tend(thread);
+        deferred_work::tend(thread);
     }
     drop(process);
     dispatch::end()

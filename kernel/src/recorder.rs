@@ -6,10 +6,10 @@
 use crate::arch::entry::Frame;
 use crate::arch::percpu::MachineCpu;
 use crate::arch::{apic, cpu, phys};
+use crate::dispatch::percpu::{self, PerCpu};
+use crate::irqoff::IrqOffSpan;
 use crate::mm::paging;
 use crate::process::Process;
-use crate::dispatch::percpu::{self, PerCpu};
-use crate::silence::Silence;
 use crate::thread::{self, Thread};
 use crate::time;
 use core::cell::UnsafeCell;
@@ -53,7 +53,7 @@ const PARTS: [u64; Part::COUNT] = {
     parts[Part::InInterrupt as usize] = offset_of!(MachineCpu, in_interrupt) as u64;
     parts[Part::Held as usize] = offset_of!(MachineCpu, held) as u64;
     parts[Part::Armed as usize] = offset_of!(MachineCpu, armed_ns) as u64;
-    parts[Part::Path as usize] = (offset_of!(MachineCpu, silence) + Silence::PATH_OFFSET) as u64;
+    parts[Part::Path as usize] = (offset_of!(MachineCpu, irq_off) + IrqOffSpan::PATH_OFFSET) as u64;
     parts[Part::Asked as usize] = offset_of!(MachineCpu, ipi) as u64;
     parts[Part::ApicId as usize] = offset_of!(MachineCpu, apic_id) as u64;
     parts
@@ -173,7 +173,7 @@ fn state(cpu: &PerCpu, now: u64) -> CpuState {
         in_interrupt: cpu.in_interrupt.get(),
         held: cfg!(debug_assertions).then(|| cpu.held.ranks()),
         timer_ns: (armed_ns != u64::MAX).then(|| armed_ns.wrapping_sub(now) as i64),
-        entry: Entry(cpu.silence.path()),
+        entry: Entry(cpu.irq_off.path()),
         asked: cpu.ipi.load(Ordering::Relaxed),
         queue: cpu.dispatch.queue.try_lock().map_or(Queue::Locked, |queue| Queue::Waiting(queue.waiting())),
     }

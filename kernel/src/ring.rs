@@ -5,12 +5,12 @@
 
 use crate::arch::mem::{is_rest_zero_64, publish_48, publish_48_plain, snapshot_64};
 use crate::context::loan;
+use crate::dispatch;
+use crate::dispatch::percpu;
+use crate::irqoff::{self, Path};
 use crate::object::Waitable;
 use crate::preempt::Pacer;
 use crate::process::Process;
-use crate::dispatch;
-use crate::dispatch::percpu;
-use crate::silence::{self, Path};
 use crate::thread::{self, OPS, TIMEOUT, Thread};
 use crate::time;
 use abi::{CQ_ENTRIES, Cqe, OP_END_LEASE, Op, Ring, SQ_ENTRIES, SQE_VERSION, Sqe, TransportError};
@@ -603,7 +603,7 @@ fn consume(
         return Err(TransportError::BadMessage);
     }
     if count > SHORT_QUEUE {
-        silence::begins(percpu::this(), Path::Queue);
+        irqoff::begins(percpu::this(), Path::Queue);
     }
     let mut left = count;
     let mut pacer = Pacer::of_entries();
@@ -676,7 +676,7 @@ pub fn unread(thread: &Thread) -> u32 {
 /// The end of [`wait`], whose completions are still missing: the ring says how many are needed.
 #[inline(never)]
 fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
-    debug_assert!(!thread.chores.any(), "a thread waits and has chores left");
+    debug_assert!(!thread.deferred.any(), "a thread waits and has deferred work left");
     let deadline = if timeout_ns == u64::MAX { u64::MAX } else { time::deadline(timeout_ns) };
     if deadline != u64::MAX {
         time::set_timer(thread, TIMEOUT, 0, false, deadline);

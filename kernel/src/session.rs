@@ -4,13 +4,13 @@
 //! stays in its session when its parent is gone, and whoever holds the session lists and ends it.
 
 use crate::context::{MAX_CONTEXTS, leaving};
+use crate::dispatch::percpu;
 use crate::mm::frames::{self, FRAME_BYTES};
 use crate::mm::heap;
 pub use crate::mm::payer::Denied;
 use crate::mm::payer::Payer;
 use crate::name::{Name, fresh_id};
 use crate::process::MAX_PROCESSES;
-use crate::dispatch::percpu;
 use crate::thread::MAX_THREADS;
 use ::sched::{MAX_CONTEXTS_PER_CPU, Spec};
 use alloc::sync::Arc;

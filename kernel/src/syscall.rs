@@ -18,7 +18,7 @@ pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
         SYS_EXIT => process::exit_current(first as i64),
         _ => TransportError::UnknownSyscall as i64,
     };
-    if dispatch::attend_leaving(thread) || thread.life().has_errands() {
+    if dispatch::reschedule_leaving(thread) || thread.life().has_errands() {
         return after_marks(thread, number, result);
     }
     process::exit_if_ending(thread);
@@ -29,9 +29,9 @@ pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
 #[cold]
 #[inline(never)]
 fn after_marks(thread: &'static Thread, number: u64, result: i64) -> i64 {
-    context::see_to(thread);
+    context::settle_before_user(thread);
     process::exit_if_ending(thread);
-    dispatch::end_silence();
+    dispatch::end_irq_off();
     // Meanwhile more may have come.
     if number == SYS_CAP_ENTER && result >= 0 { ring::unread(thread).into() } else { result }
 }

@@ -1,12 +1,12 @@
 //! SystemInfo: what machine and kernel this is, and who runs.
 
 use crate::context::leaving;
+use crate::dispatch::percpu;
 use crate::methods::{MethodCall, Outcome};
 use crate::mm::stacks::STACK_BYTES;
 use crate::mm::{frames, plant};
 use crate::preempt::Pacer;
 use crate::process::{self, Ledger, Process};
-use crate::dispatch::percpu;
 use crate::session::Session;
 use crate::thread;
 use crate::{console, counters, dispatch, event, image, measure, preempt, ring, time};

@@ -1,7 +1,8 @@
 //! Threads: a table of records that are never unmapped, so that a stale reference can be looked up and found stale (K-05).
 
-use crate::chores::Chores;
 use crate::context::Ctx;
+use crate::deferred_work::DeferredWork;
+use crate::dispatch::percpu;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::asker::Asker;
 use crate::mm::frames::{self, Frame};
@@ -9,7 +10,6 @@ use crate::mm::paging;
 use crate::mm::stacks::{OffStackToken, Stack};
 use crate::process::Process;
 use crate::ring::{RingSide, Waiter};
-use crate::dispatch::percpu;
 use crate::session::Session;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -59,21 +59,21 @@ pub struct ParkLink {
 /// and whoever changes its life holds that lock ([`Thread::turn`]).
 pub struct Wait {
     /// The thread itself, as the scheduler knows it, if `Life::is_parked`.
-    pub parked: Option<Blocked<Seat>>,
+    pub parked: Option<Blocked<SchedRef>>,
 }
 
 /// The scheduler's hold on a thread. There is one for each life of a record, made with it and taken back with it, and it cannot be copied: so
 /// a thread is in one queue, one slot or one hand, and who has it in hand knows that nobody else names it (K-17).
-pub struct Seat(&'static Thread);
+pub struct SchedRef(&'static Thread);
 
-impl Seat {
+impl SchedRef {
     /// Whose.
     pub fn thread(&self) -> &'static Thread {
         self.0
     }
 }
 
-impl Payload for Seat {
+impl Payload for SchedRef {
     #[inline(always)]
     fn queued(&self, ticket: Ticket) {
         let place = &self.0.place;
@@ -154,7 +154,7 @@ pub struct Thread {
     /// Its place in its process's list of threads; under that list's lock.
     pub listed_at: AtomicU32,
     /// What dropped capabilities have left it to do.
-    pub chores: Chores,
+    pub deferred: DeferredWork,
     place: LastPlace,
     /// Who may consume submissions (K-12).
     pub sq: SqOwner,
@@ -412,7 +412,7 @@ impl Table {
                 lent: AtomicU64::new(0),
                 borrows: AtomicBool::new(false),
                 listed_at: AtomicU32::new(0),
-                chores: Chores::new(),
+                deferred: DeferredWork::new(),
                 place: LastPlace {
                     at: AtomicU32::new(0),
                     tag: AtomicI64::new(0),
@@ -450,7 +450,7 @@ impl Table {
 }
 
 /// Takes a free record for a thread of `body`'s process. The thread is not known to the scheduler yet; its seat there comes with it.
-pub fn claim(body: Body) -> Result<Seat, Body> {
+pub fn claim(body: Body) -> Result<SchedRef, Body> {
     let mut table = TABLE.lock();
     if table.free.is_empty() && table.grow().is_none() {
         return Err(body);
@@ -475,7 +475,7 @@ pub fn claim(body: Body) -> Result<Seat, Body> {
     unsafe { *thread.body.get() = Some(body) };
     thread.must(&mut thread.wait.lock(), Event::Reuse);
     thread.debt.begin(thread.life().generation());
-    Ok(Seat(thread))
+    Ok(SchedRef(thread))
 }
 
 /// Takes the record of a thread back that never ran.

@@ -8,9 +8,9 @@
 use crate::arch::percpu::Asked;
 use crate::clock;
 pub use crate::clock::now_ns;
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::event;
 use crate::ring::{self, Completion, Waiter};
-use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread::{self, OPS, TIMEOUT, Thread, TimerSlot};
 use core::sync::atomic::Ordering;
 use kcore::debt::Debt;

@@ -11,7 +11,7 @@
 use crate::arch::{cpu, smp};
 use crate::bootinfo::Room;
 use crate::dispatch::percpu::{self, PerCpu};
-use crate::thread::Seat;
+use crate::thread::SchedRef;
 use crate::thread::{self, Thread};
 use crate::time;
 use alloc::vec::Vec;
@@ -251,7 +251,7 @@ pub enum Why {
 
 /// `runnable` is about to be queued on `target`, whose lock is held: it was made, or it has waited.
 #[inline(always)]
-pub fn arrives(target: &PerCpu, runnable: &Runnable<Seat>, now: u64) {
+pub fn arrives(target: &PerCpu, runnable: &Runnable<SchedRef>, now: u64) {
     if on() {
         record_arrival(target.id, runnable, now);
     }
@@ -259,7 +259,7 @@ pub fn arrives(target: &PerCpu, runnable: &Runnable<Seat>, now: u64) {
 
 #[cold]
 #[inline(never)]
-fn record_arrival(target: usize, runnable: &Runnable<Seat>, now: u64) {
+fn record_arrival(target: usize, runnable: &Runnable<SchedRef>, now: u64) {
     let thread = name_of(runnable.id());
     match runnable.last_cpu() {
         None => {
@@ -276,7 +276,7 @@ fn record_arrival(target: usize, runnable: &Runnable<Seat>, now: u64) {
 }
 
 /// What a new thread is born with, and what it is called.
-fn introduce(target: usize, thread: u32, runnable: &Runnable<Seat>, now: u64) {
+fn introduce(target: usize, thread: u32, runnable: &Runnable<SchedRef>, now: u64) {
     let Snapshot { weight, class, .. } = runnable.snapshot();
     record(target, now, Kind::Weight { thread, weight: weight.get().into() });
     record(target, now, Kind::Class { thread, class: class as u8 });
@@ -316,7 +316,7 @@ pub fn confined(me: &PerCpu, thread: &Thread, cpus: sched::CpuMask, now: u64) {
 
 /// The queue of `me`, whose lock is held, was told that the current thread leaves, and has decided who runs.
 #[inline(always)]
-pub fn decided(me: &PerCpu, left: Option<&Thread>, why: Why, decision: &Decision<Seat>, now: u64) {
+pub fn decided(me: &PerCpu, left: Option<&Thread>, why: Why, decision: &Decision<SchedRef>, now: u64) {
     if on() {
         record_decision(me.id, left, why, decision, now);
     }
@@ -340,7 +340,7 @@ fn record_handoff(me: usize, left: &Thread, run: ThreadId, now: u64) {
 
 #[cold]
 #[inline(never)]
-fn record_decision(me: usize, left: Option<&Thread>, why: Why, decision: &Decision<Seat>, now: u64) {
+fn record_decision(me: usize, left: Option<&Thread>, why: Why, decision: &Decision<SchedRef>, now: u64) {
     let run = decision.run;
     if let Some(left) = left {
         let thread = left.trace_id();
@@ -399,7 +399,7 @@ fn record_note(cpu: usize, kind: Kind, now: u64) {
 
 /// The interrupt of `me` ends: what it did before goes on.
 #[inline(always)]
-pub fn resumes(me: &PerCpu, queue: &sched::Cpu<Seat>, now: u64) {
+pub fn resumes(me: &PerCpu, queue: &sched::Cpu<SchedRef>, now: u64) {
     if on() {
         record_running(me.id, queue.current(), now);
     }
@@ -407,7 +407,7 @@ pub fn resumes(me: &PerCpu, queue: &sched::Cpu<Seat>, now: u64) {
 
 /// The current thread of `me`, whose lock is held, has made `child`, which inherits its debt.
 #[inline(always)]
-pub fn owes(me: &PerCpu, child: &Runnable<Seat>, debt_ns: u64, now: u64) {
+pub fn owes(me: &PerCpu, child: &Runnable<SchedRef>, debt_ns: u64, now: u64) {
     if on() {
         record_debt(me.id, child.id(), debt_ns, now);
     }
@@ -448,7 +448,7 @@ pub fn forgives(me: &PerCpu, limit: i64, now: u64) {
 #[inline(always)]
 pub fn promised(cpu: &PerCpu, context: &Context, what: Promise, now: u64) {
     if on() {
-        let line = context.lineage() as u32;
+        let line = context.template() as u32;
         record_promise(cpu.id, (name_of_context(context), line), context.spec(), what, now);
     }
 }
@@ -534,7 +534,7 @@ fn record_unbound(cpu: usize, thread: ThreadId, stopped: bool, now: u64) {
 
 /// `thread` was taken out of the queue of `cpu`, whose lock is held, to be queued anew.
 #[inline(always)]
-pub fn plucked(cpu: &PerCpu, thread: ThreadId, now: u64) {
+pub fn dequeued(cpu: &PerCpu, thread: ThreadId, now: u64) {
     if on() {
         record_note(cpu.id, Kind::Evict { lost: false, thread: name_of(thread) }, now);
     }

@@ -9,8 +9,8 @@
 
 use crate::arch::{cpu, smp};
 use crate::bootinfo::Plant;
-use crate::patience;
 use crate::dispatch::percpu::{self, PerCpu};
+use crate::patience;
 use crate::time;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use kcore::watch::{Signs, Step, Undone};
@@ -191,7 +191,7 @@ fn look_at_cpu(me: &'static PerCpu, cpu: &'static PerCpu, now: u64) -> bool {
         waiting: cpu.dispatch.queue.try_lock().map(|queue| queue.waiting() + handed),
         is_overdue: nearest.is_some_and(|at_ns| at_ns.saturating_add(OVERDUE_NS) < now),
         is_asked: cpu.ipi.load(Ordering::Relaxed) != 0,
-        is_in_kernel: cpu.silence.is_measured(),
+        is_in_kernel: cpu.irq_off.is_measured(),
     };
     let undone = signs.undone();
     let misses = if undone.is_some() { seen.misses.load(Ordering::Relaxed) + 1 } else { 0 };

@@ -5,7 +5,7 @@
 //! (`kernel/src/dispatch.rs`, `sched/budgets.rs`, `context.rs`), so that a rule that only holds if nobody comes in between is broken by somebody who
 //! does.
 
-use kcore::life::{Action, Event, Life, Refused, Stage, Want};
+use kcore::life::{Action, Event, Life, Refused, Stage, StopReason};
 use kcore::loans::{Book, Rules};
 use stateright::{Model, Property};
 
@@ -23,8 +23,8 @@ pub enum Flaw {
     StopsTheEnding,
     /// The record's number is enough to find a thread.
     NoGeneration,
-    /// A thread is summoned without a look whether it came to wait meanwhile.
-    SummonsBlindly,
+    /// A thread is asked to bind without a look whether it came to wait meanwhile.
+    RequestsBindBlindly,
     /// A killed thread loses its context before it is said to end.
     StripsFirst,
     /// A thread that was stopped on its way to a context is left to fetch it.
@@ -89,7 +89,7 @@ enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Anything,
-    /// Has answered the summons, and looks into the record; what it does if that has nothing.
+    /// Has completed the bind, and looks into the record; what it does if that has nothing.
     Fetches(Option<bool>),
     /// Has the box in hand.
     Binds,
@@ -139,7 +139,7 @@ pub struct State {
     actors: Vec<At>,
     /// The dispatcher: has it off its stack, to be placed anew; has it in hand, for want of this; is to deliver.
     requeues: bool,
-    evicts: Option<Verdict>,
+    evicts: Option<Evicts>,
     delivers: bool,
     /// The handler was asked.
     asked: bool,
@@ -149,7 +149,7 @@ pub struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Verdict {
+enum Evicts {
     Context,
     Budget,
 }
@@ -174,7 +174,7 @@ pub enum Step {
     /// The thread waits.
     Block,
     /// Is set aside.
-    SetAside,
+    SwitchOut,
     /// Goes on with what it is about.
     Goes,
     /// Begins to end.
@@ -303,7 +303,7 @@ impl Lives {
             && !matches!(state.doing, Doing::Binds)
     }
 
-    fn evicted(&self, state: &mut State, want: Want) {
+    fn evicted(&self, state: &mut State, want: StopReason) {
         state.place = Place::Parked;
         state.owed = true;
         let Some(action) = state.must(Event::Evict(want)) else { return };
@@ -311,7 +311,7 @@ impl Lives {
             return;
         }
         state.follow(action);
-        state.asked |= action == Action::Park && want == Want::Verdict;
+        state.asked |= action == Action::Park && want == StopReason::FaultReply;
         state.delivers |= action == Action::Deliver && self.flaw != Some(Flaw::NotDelivered);
     }
 
@@ -321,7 +321,7 @@ impl Lives {
             return Some(false);
         }
         if state.place != Place::Parked {
-            state.must(Event::Endow);
+            state.must(Event::GiveContext);
             return None;
         }
         if state.book.fetch(FIRST).is_err() {
@@ -329,7 +329,7 @@ impl Lives {
         }
         state.boxed = true;
         state.context_only = state.bound_only;
-        let woken = state.must(Event::Endow) == Some(Action::Wake);
+        let woken = state.must(Event::GiveContext) == Some(Action::Wake);
         Some(woken && self.flaw != Some(Flaw::NotWoken))
     }
 
@@ -393,8 +393,8 @@ impl Lives {
                 At::Done
             }
             At::Runs => {
-                let summoned = state.turn(Event::Summon(Some(state.bound_only)));
-                if summoned == Err(Refused::Waits) && self.flaw != Some(Flaw::SummonsBlindly) {
+                let bind_requested = state.turn(Event::RequestBind(Some(state.bound_only)));
+                if bind_requested == Err(Refused::Waits) && self.flaw != Some(Flaw::RequestsBindBlindly) {
                     return At::Waiting;
                 }
                 state.locked = None;
@@ -464,7 +464,7 @@ impl Lives {
                 At::Done
             }
             At::Hand => {
-                self.evicted(state, Want::Context);
+                self.evicted(state, StopReason::Context);
                 if strips_first { At::Second } else { At::Done }
             }
             _ => At::Done,
@@ -473,7 +473,7 @@ impl Lives {
 
     fn revoke(&self, state: &mut State, at: At, for_ever: bool) -> At {
         if at == At::Hand {
-            self.evicted(state, Want::Context);
+            self.evicted(state, StopReason::Context);
             return At::Done;
         }
         if state.book.is_over() {
@@ -513,7 +513,7 @@ impl Lives {
                 if stops { At::Hand } else { At::Done }
             }
             At::Hand => {
-                self.evicted(state, Want::Context);
+                self.evicted(state, StopReason::Context);
                 At::Done
             }
             _ => At::Done,
@@ -657,7 +657,7 @@ impl Model for Lives {
                 steps.push(Step::Goes);
             }
             if is_free {
-                steps.extend([Step::Block, Step::SetAside, Step::Exit]);
+                steps.extend([Step::Block, Step::SwitchOut, Step::Exit]);
             }
         }
         steps.extend(state.evicts.map(|_| Step::Stop));
@@ -677,12 +677,12 @@ impl Model for Lives {
         match step {
             Step::Dispatch => state.place = Place::Cpu,
             Step::Preempt if state.runnable() => state.place = Place::Queue,
-            Step::Preempt => (state.place, state.evicts) = (Place::Hand, Some(Verdict::Context)),
-            Step::Spend => (state.place, state.evicts) = (Place::Hand, Some(Verdict::Budget)),
+            Step::Preempt => (state.place, state.evicts) = (Place::Hand, Some(Evicts::Context)),
+            Step::Spend => (state.place, state.evicts) = (Place::Hand, Some(Evicts::Budget)),
             Step::Stop => {
                 let want = match state.evicts.take()? {
-                    Verdict::Context => Want::Context,
-                    Verdict::Budget => Want::Verdict,
+                    Evicts::Context => StopReason::Context,
+                    Evicts::Budget => StopReason::FaultReply,
                 };
                 self.evicted(&mut state, want);
             }
@@ -707,7 +707,7 @@ impl Model for Lives {
             }
             Step::Answer => {
                 state.asked = false;
-                if self.names(&state) && state.turn(Event::Verdict) == Ok(Action::Wake) {
+                if self.names(&state) && state.turn(Event::FaultReply) == Ok(Action::Wake) {
                     state.wake(true);
                 }
             }
@@ -716,9 +716,9 @@ impl Model for Lives {
                     state.place = Place::Parked;
                 }
             }
-            Step::SetAside => {
-                // Who is summoned fetches first: a step of its own.
-                if state.must(Event::SetAside)? == Action::Park {
+            Step::SwitchOut => {
+                // Who is asked to bind fetches first: a step of its own.
+                if state.must(Event::SwitchOut)? == Action::Park {
                     (state.place, state.requeues) = (Place::Parked, true);
                 }
             }

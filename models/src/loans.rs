@@ -38,8 +38,8 @@ pub enum Flaw {
     ReturnSkippedOnException,
     /// Who waits for a box keeps the record's lock.
     LockHeldWhileWaiting,
-    /// A thread is summoned before its box lies in the record.
-    SummonsTooEarly,
+    /// A thread is asked to bind before its box lies in the record.
+    RequestsBindTooEarly,
     /// Who waits for a box does not settle its own way first.
     OwnWayOpen,
     /// The end of a loan wakes its lender only if the ring says so.
@@ -164,4 +164,4 @@ pub const STACK_IS_TRUE: &str = "frames form a chain from the owner to whoever h
 /// No deadlock among those who wait for boxes.
 pub const WAITS_END: &str = "whoever waits for a box waits for somebody who moves";
 /// Nothing is forgotten.
-pub const NOTHING_LEFT: &str = "at rest no wake, summons, frame or box is forgotten";
+pub const NOTHING_LEFT: &str = "at rest no wake, request to bind, frame or box is forgotten";

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sched::{
-    Blocked, Context, ContextId, Cpu, CpuId, CpuMask, Decision, Effect, Landscape, MoveOutcome, PolicyKind,
+    Blocked, Context, ContextId, Cpu, CpuId, CpuMap, CpuMask, Decision, Effect, MoveOutcome, PolicyKind,
     Proposal, Runnable, Spec, Summary, ThreadId, Ticket, Topology, balance_plan, most_overdue, place,
 };
 
@@ -152,7 +152,7 @@ impl<B: Backend> Machine<B> {
 
     /// Step: where to put a thread, from hints; and whether that CPU looks idle.
     pub fn choose(&self, thread: &Runnable<Handle<B>>, waker: Option<CpuId>) -> Option<(CpuId, bool)> {
-        let land = Landscape {
+        let land = CpuMap {
             topology: &self.topology,
             online: CpuMask::first_n(self.cpus.len()),
             idle: mask_of(self.bell.idle()),

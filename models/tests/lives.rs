@@ -53,8 +53,8 @@ fn k_31_a_lookup_without_a_generation_is_caught() {
 }
 
 #[test]
-fn k_31_a_blind_summons_is_caught() {
-    caught(Flaw::SummonsBlindly, &[STOPS, Actor::Unbinder, STAYS], PROMISED);
+fn k_31_a_blind_request_to_bind_is_caught() {
+    caught(Flaw::RequestsBindBlindly, &[STOPS, Actor::Unbinder, STAYS], PROMISED);
 }
 
 #[test]

@@ -198,8 +198,8 @@ fn m_01_s_07_a_return_under_a_nested_loan_is_caught() {
 }
 
 #[test]
-fn m_01_s_06_a_lost_summons_is_caught() {
-    caught(Flaw::SummonsTooEarly, Config { contexts: 2, ..two(&[Errand::Bind(1, 1)]) }, NOTHING_LEFT);
+fn m_01_s_06_a_lost_request_to_bind_is_caught() {
+    caught(Flaw::RequestsBindTooEarly, Config { contexts: 2, ..two(&[Errand::Bind(1, 1)]) }, NOTHING_LEFT);
 }
 
 #[test]

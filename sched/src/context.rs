@@ -261,7 +261,7 @@ impl Proposal {
             late_refill_ns: FOREVER,
             overdrawn_ns: 0,
             overrun_max_ns: 0,
-            lineage: 0,
+            template: 0,
             used_at_ns: 0,
             before_ns: 0,
             inherited_ns: 0,
@@ -271,14 +271,14 @@ impl Proposal {
     /// The next in a line of contexts that follow each other: it begins with what the last one of its line and kind, which has gone, has left of
     /// its budget. 0: of no line.
     #[must_use]
-    pub fn of_line(mut self, lineage: u64) -> Proposal {
-        self.0.lineage = lineage;
+    pub fn of_template(mut self, template: u64) -> Proposal {
+        self.0.template = template;
         self
     }
 
     /// Which line it is of.
-    pub fn lineage(&self) -> u64 {
-        self.0.lineage
+    pub fn template(&self) -> u64 {
+        self.0.template
     }
 
     /// What is asked for.
@@ -342,8 +342,8 @@ pub struct Context {
     /// Used beyond what was available, since it last had something.
     overdrawn_ns: u64,
     overrun_max_ns: u64,
-    /// Contexts of one line follow each other: see [`Proposal::of_line`].
-    lineage: u64,
+    /// Contexts of one template follow each other: see [`Proposal::of_template`].
+    template: u64,
     /// When it was charged last.
     pub(crate) used_at_ns: u64,
     /// What was consumed when its present specification was promised,
@@ -421,8 +421,8 @@ impl Context {
     }
 
     /// Which line it is of.
-    pub fn lineage(&self) -> u64 {
-        self.lineage
+    pub fn template(&self) -> u64 {
+        self.template
     }
 
     /// What it has used of its present specification and does not have back by `now`, and when it has.

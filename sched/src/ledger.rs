@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(ledger.refills()[1], Refill { time_ns: 20 * MS, amount_ns: MS });
     }
 
-    /// S-13: what an heir uses comes back no earlier than what it inherited as used, which after an overrun may be later than a period from now.
+    /// S-13: what a successor uses comes back no earlier than what it inherited as used, which after an overrun may be later than a period from now.
     #[test]
     fn s_13_nothing_comes_back_before_what_was_inherited() {
         let mut ledger = Ledger::new(4 * MS, 20 * MS, 8, 0);

@@ -86,9 +86,9 @@ pub use ledger::{Ledger, Refill};
 pub use mask::{CpuId, CpuMask, MAX_CPUS, MaskError};
 pub use miss::Missed;
 pub use params::*;
-pub use place::{Landscape, Placement, place};
+pub use place::{CpuMap, Placement, place};
 pub use policy::{Eevdf, Policy, PolicyKind, Wfq};
-pub use promise::{Heir, Held, Survey, Verdict};
+pub use promise::{Held, Successor, Survey, Verdict};
 pub use topology::{CpuIds, Level, Topology, TopologyError};
 
 /// "No timer needed": the instant that never comes.

@@ -4,7 +4,7 @@ use crate::{CpuId, CpuMask, Level, PLACE_SCAN_CPUS, Topology};
 
 /// What is known of all CPUs when a thread is placed. May be stale: a wrong guess is mended by stealing and balancing.
 #[derive(Clone, Copy)]
-pub struct Landscape<'a> {
+pub struct CpuMap<'a> {
     /// Who is near whom.
     pub topology: &'a Topology,
     /// CPUs that take threads.
@@ -30,7 +30,7 @@ pub struct Placement {
 /// Reads at most one group mask a level, and at most two loads; a thread that has never run looks at `PLACE_SCAN_CPUS` of
 /// them, because a good first home saves many moves.
 pub fn place(
-    land: &Landscape<'_>,
+    land: &CpuMap<'_>,
     allowed: &CpuMask,
     previous: Option<CpuId>,
     waker: Option<CpuId>,
@@ -76,7 +76,7 @@ pub fn place(
 }
 
 /// Is there a wholly idle core under the anchor's cache? Then its SMT sibling is second choice.
-fn wider_idle_core(land: &Landscape<'_>, idle: &CpuMask, anchor: CpuId) -> bool {
+fn wider_idle_core(land: &CpuMap<'_>, idle: &CpuMask, anchor: CpuId) -> bool {
     let near = idle.and(&land.topology.group(anchor, Level::Cache));
     near.iter().any(|cpu| land.topology.group(cpu, Level::Core).without(&land.idle).is_empty())
 }
@@ -99,7 +99,7 @@ mod tests {
     ) -> Option<(usize, bool)> {
         // Two sockets of two cores of two threads: cores {0,1} {2,3} | {4,5} {6,7}.
         let topology = Topology::regular(2, 2, 2, 1).unwrap();
-        let land = Landscape {
+        let land = CpuMap {
             topology: &topology,
             online: CpuMask::first_n(8),
             idle: cpus(idle),

@@ -31,7 +31,7 @@ pub(crate) struct Promise {
     /// What that is of a CPU, so that whoever adds up all promises under the CPU's lock divides nothing.
     share: Utilisation,
     /// Of which line of contexts it is; 0: of none.
-    lineage: u64,
+    template: u64,
     /// No other promise of the CPU has this number.
     number: u64,
     // Of those that leave:
@@ -71,11 +71,11 @@ pub struct Held {
 
 /// Whose place a newcomer takes, of those that leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heir {
+pub enum Successor {
     /// Nobody's.
     OfNobody,
     /// That of one of its line, and of its kind.
-    OfLine(u64),
+    OfTemplate(u64),
     /// Its own: it comes back.
     OfItself(u64),
 }
@@ -92,7 +92,7 @@ pub struct Survey {
     /// When the last of those that leave has left, and the first.
     until_ns: u64,
     soonest_ns: u64,
-    heirloom: Option<(usize, Demand)>,
+    inherited: Option<(usize, Demand)>,
     demands: Vec<Demand>,
 }
 
@@ -129,7 +129,7 @@ impl Survey {
             leaving: 0,
             until_ns: 0,
             soonest_ns: FOREVER,
-            heirloom: None,
+            inherited: None,
             demands,
         }
     }
@@ -157,7 +157,7 @@ impl Survey {
             return Err(AdmissionError::TooMany);
         }
         let demand = self.overheads.demand(0, spec);
-        let heir_of = match self.heirloom {
+        let heir_of = match self.inherited {
             Some((at, left)) if left == (Demand { id: left.id, leaving: true, ..demand }) => {
                 self.remove(at);
                 Some(left.id)
@@ -304,12 +304,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     /// Whether somebody of this line has gone and holds time here.
-    pub fn has_left(&mut self, lineage: u64, now: u64) -> bool {
-        if lineage == 0 {
+    pub fn has_left(&mut self, template: u64, now: u64) -> bool {
+        if template == 0 {
             return false;
         }
         self.shed(now);
-        self.promises.iter().any(|it| it.demand.leaving && it.lineage == lineage)
+        self.promises.iter().any(|it| it.demand.leaving && it.template == template)
     }
 
     /// The promise that left last, by its number, if the CPU holds it still: of [`Cpu::retire`], [`Cpu::unhost`] or [`Cpu::readmit_judged`],
@@ -343,7 +343,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     }
 
     /// Copies what is promised here, for a newcomer that may take somebody's place.
-    pub fn survey(&mut self, heir: Heir, now: u64, survey: &mut Survey) {
+    pub fn survey(&mut self, successor: Successor, now: u64, survey: &mut Survey) {
         self.shed(now);
         survey.cpu = self.id;
         survey.generation = self.admissions;
@@ -351,7 +351,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         survey.contexts = self.contexts;
         survey.leaving = self.leaving();
         (survey.until_ns, survey.soonest_ns) = (0, FOREVER);
-        survey.heirloom = None;
+        survey.inherited = None;
         survey.demands.clear();
         debug_assert!(survey.demands.capacity() > self.promises.len(), "a survey has room");
         for (at, promise) in self.promises.iter().enumerate() {
@@ -359,13 +359,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             if promise.demand.leaving {
                 survey.until_ns = survey.until_ns.max(promise.until_ns);
                 survey.soonest_ns = survey.soonest_ns.min(promise.until_ns);
-                let is_its = match heir {
-                    Heir::OfNobody => false,
-                    Heir::OfLine(lineage) => lineage != 0 && promise.lineage == lineage,
-                    Heir::OfItself(id) => promise.demand.id == id,
+                let is_its = match successor {
+                    Successor::OfNobody => false,
+                    Successor::OfTemplate(template) => template != 0 && promise.template == template,
+                    Successor::OfItself(id) => promise.demand.id == id,
                 };
                 if is_its {
-                    survey.heirloom = Some((at, Demand { budget_ns: promise.full_ns, ..promise.demand }));
+                    survey.inherited = Some((at, Demand { budget_ns: promise.full_ns, ..promise.demand }));
                 }
             }
         }
@@ -375,7 +375,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
     /// survey that is allocated for it: where a lock is held, use one that was made before, and [`Cpu::admit_judged`].
     pub fn admit(&mut self, proposal: Proposal, now: u64) -> Result<Box<Context>, Refused> {
         let mut survey = Survey::default();
-        self.survey(Heir::OfLine(proposal.lineage()), now, &mut survey);
+        self.survey(Successor::OfTemplate(proposal.template()), now, &mut survey);
         match survey.judge(proposal.spec()) {
             Ok(verdict) => self.admit_judged(proposal, &verdict, now),
             Err(why) => Err(Refused { why, proposal }),
@@ -414,11 +414,11 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     fn promise(&mut self, context: &Context, verdict: &Verdict) {
         let demand = Demand { id: context.identity().id, ..verdict.demand };
-        let lineage = context.lineage();
+        let template = context.template();
         self.put(Promise {
             demand,
             share: Utilisation::default(),
-            lineage,
+            template,
             number: self.admissions,
             full_ns: 0,
             extra_ns: 0,
@@ -447,7 +447,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         now: u64,
     ) -> Result<Box<Context>, (AdmissionError, Box<Context>)> {
         let mut survey = Survey::default();
-        self.survey(Heir::OfNobody, now, &mut survey);
+        self.survey(Successor::OfNobody, now, &mut survey);
         match survey.judge_change(context.identity().id, &spec, &mut || true) {
             Ok(verdict) => self.readmit_judged(context, spec, &verdict, now),
             Err(why) => Err((why, context)),
@@ -498,7 +498,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         now: u64,
     ) -> Result<Box<Context>, (AdmissionError, Box<Context>)> {
         let mut survey = Survey::default();
-        self.survey(Heir::OfItself(context.identity().id), now, &mut survey);
+        self.survey(Successor::OfItself(context.identity().id), now, &mut survey);
         match survey.judge(context.spec()) {
             Ok(verdict) => self.host_judged(context, &verdict, now),
             Err(why) => Err((why, context)),

@@ -1,8 +1,8 @@
 //! S-14: the admission test against the vectors of the realtime facts, and against brute force.
 
 use sched::{
-    AdmissionError, ContextId, Cpu, CpuId, Demand, Heir, LOOKS_PER_PIECE, MAX_EVALUATIONS, Overheads,
-    Proposal, Reason, Spec, Survey, Wfq, Witness, judge_all,
+    AdmissionError, ContextId, Cpu, CpuId, Demand, LOOKS_PER_PIECE, MAX_EVALUATIONS, Overheads, Proposal,
+    Reason, Spec, Successor, Survey, Wfq, Witness, judge_all,
 };
 
 const MS: u64 = 1_000_000;
@@ -298,7 +298,7 @@ fn s_14_long_tests_pause() {
     let mut survey = Survey::default();
     let mut held = Vec::new();
     for at in 0..127 {
-        queue.survey(Heir::OfNobody, 0, &mut survey);
+        queue.survey(Successor::OfNobody, 0, &mut survey);
         let mut pauses = 0;
         let mut pause = || {
             pauses += 1;
@@ -313,7 +313,7 @@ fn s_14_long_tests_pause() {
         let proposal = Proposal::new(ContextId { id: at + 1, generation: 1 }, spec(at));
         held.push(queue.admit_judged(proposal, &verdict, 0).unwrap());
     }
-    queue.survey(Heir::OfNobody, 0, &mut survey);
+    queue.survey(Successor::OfNobody, 0, &mut survey);
     let mut pauses = 0;
     let evaluations = survey.judge_in_pieces(&spec(127), &mut || {
         pauses += 1;
@@ -325,7 +325,7 @@ fn s_14_long_tests_pause() {
         pauses >= evaluations * 64 / LOOKS_PER_PIECE && pauses > 1,
         "{pauses} pauses, {evaluations} evaluations"
     );
-    queue.survey(Heir::OfNobody, 0, &mut survey);
+    queue.survey(Successor::OfNobody, 0, &mut survey);
     let given_up = survey.judge_in_pieces(&spec(127), &mut || false).unwrap_err();
     assert!(
         matches!(given_up, AdmissionError::Refused(Witness { reason: Reason::AnalysisLimit, .. })),

@@ -141,10 +141,10 @@ fn move_contexts(here: &mut Cpu<u32>, there: &mut Cpu<u32>, away: &mut Away, now
             evict(here.dispatch(now), away);
         }
         let spec = *context.spec();
-        here.survey(Heir::OfNobody, now, &mut away.survey);
+        here.survey(Successor::OfNobody, now, &mut away.survey);
         let verdict = away.survey.judge_change(context.identity().id, &spec, &mut || true).unwrap();
         context = here.readmit_judged(context, spec, &verdict, now).unwrap();
-        there.survey(Heir::OfItself(context.identity().id), now, &mut away.survey);
+        there.survey(Successor::OfItself(context.identity().id), now, &mut away.survey);
         let verdict = away.survey.judge(&spec).unwrap();
         context = there.host_judged(context, &verdict, now).unwrap();
         away.contexts.push(there.unhost(context, now));

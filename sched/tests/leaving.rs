@@ -84,7 +84,7 @@ fn s_13_v27_a_line_of_contexts_has_the_share_of_one() {
                 break;
             }
             let mut thread = Runnable::new(ThreadId(id), 0);
-            match cpu.admit(propose(id, spec(20, 200)).of_line(line), now) {
+            match cpu.admit(propose(id, spec(20, 200)).of_template(line), now) {
                 Ok(context) => assert!(matches!(thread.bind(context), Ok(None))),
                 Err(_) => {
                     now += MS;
@@ -316,7 +316,7 @@ fn s_14_a_verdict_is_good_until_the_next_promise() {
     let mut cpu = cpu();
     let other = cpu.admit(propose(1, spec(100, 1000)), 0).unwrap();
     let mut survey = Survey::default();
-    cpu.survey(Heir::OfNobody, 0, &mut survey);
+    cpu.survey(Successor::OfNobody, 0, &mut survey);
     let verdict = survey.judge(&spec(800, 1000)).unwrap();
     assert!(cpu.retire(other, 0).is_ok());
     let context = cpu.admit_judged(propose(2, spec(800, 1000)), &verdict, 0).unwrap();
@@ -324,7 +324,7 @@ fn s_14_a_verdict_is_good_until_the_next_promise() {
     assert_eq!(refused.why, AdmissionError::Stale);
     assert!(cpu.retire(context, 0).is_ok());
     // Nor is another specification, or on another CPU.
-    cpu.survey(Heir::OfNobody, 0, &mut survey);
+    cpu.survey(Successor::OfNobody, 0, &mut survey);
     let verdict = survey.judge(&spec(800, 1000)).unwrap();
     assert_eq!(
         cpu.admit_judged(propose(3, spec(801, 1000)), &verdict, 0).unwrap_err().why,

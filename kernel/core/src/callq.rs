@@ -23,7 +23,7 @@ pub struct Key {
 
 /// Where a call is at its endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whereabouts {
+pub enum CallState {
     /// It waits, at this place.
     Waits(u32),
     /// It was delivered, and is the flight of this number.
@@ -144,16 +144,16 @@ impl<T> CallQueue<T> {
         is_meant: impl Fn(&T) -> bool,
         flights: usize,
         is_flight: impl Fn(usize) -> bool,
-    ) -> Option<Whereabouts> {
+    ) -> Option<CallState> {
         let entry = self.entries.get(noted as usize);
         if entry.and_then(|entry| entry.item.as_ref()).is_some_and(&is_meant) {
-            return Some(Whereabouts::Waits(noted));
+            return Some(CallState::Waits(noted));
         }
         // Those in flight first: a server seldom has many, and many may wait for it.
         let noted = Some(noted as usize).filter(|at| *at < flights && is_flight(*at));
         let flight = noted.or_else(|| (0..flights).find(|at| is_flight(*at)));
-        let waiting = || self.find_from(0, is_meant).map(Whereabouts::Waits);
-        flight.map(Whereabouts::Flies).or_else(waiting)
+        let waiting = || self.find_from(0, is_meant).map(CallState::Waits);
+        flight.map(CallState::Flies).or_else(waiting)
     }
 
     fn new_entry(&mut self, key: Key, item: T) -> u32 {
@@ -304,10 +304,10 @@ mod tests {
         };
         for noted in [0, 1, 2, 3, 4, 5, 6, 1_000, NONE] {
             for (at, item) in [(0, 10), (2, 12), (3, 13)] {
-                assert_eq!(find(noted, item), Some(Whereabouts::Waits(at)), "{item} by a note of {noted}");
+                assert_eq!(find(noted, item), Some(CallState::Waits(at)), "{item} by a note of {noted}");
             }
             for (at, item) in flights.iter().enumerate().filter_map(|(at, item)| Some((at, (*item)?))) {
-                assert_eq!(find(noted, item), Some(Whereabouts::Flies(at)), "{item} by a note of {noted}");
+                assert_eq!(find(noted, item), Some(CallState::Flies(at)), "{item} by a note of {noted}");
             }
             for gone in [11, 21, 99] {
                 assert_eq!(find(noted, gone), None, "{gone} by a note of {noted}");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  63         32  31  30      12 11         8 7    6       5       4 3     0
-//! | generation | live |    0    |  errands   | 0 | verdict | woken | ends | stage |
+//! | generation | live |    0    |  errands   | 0 |  reply  | woken | ends | stage |
 //! ```
 //! All is one word, so that whoever looks sees one moment of it. It changes by [`Life::after`] alone, and in the kernel under the thread's
 //! *wait* lock alone, under which the thread itself (the scheduler's entity) lies while it is in no queue and on no CPU. So nothing can come
@@ -26,8 +26,8 @@ pub enum Stage {
     /// It waits to be woken: the entity lies under the *wait* lock, as in all that follow.
     Waiting = 3,
     /// It was taken off its CPU to be placed anew, and is as soon as it stands on its stack no more.
-    Aside = 4,
-    /// It could run, but for a context or for somebody's verdict.
+    SwitchingOut = 4,
+    /// It could run, but for a context or for a fault handler's reply.
     Stopped = 5,
     /// It never runs again.
     Ended = 6,
@@ -35,11 +35,11 @@ pub enum Stage {
 
 /// Why a thread is stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Want {
+pub enum StopReason {
     /// It runs on contexts only, and has none.
     Context,
     /// Its budget is spent, and its handler was asked.
-    Verdict,
+    FaultReply,
 }
 
 /// What happens in a life. `runnable`: it could be queued as it is; it has a context, or needs none.
@@ -52,7 +52,7 @@ pub enum Event {
     /// It wants to wait.
     Block,
     /// It is taken off its CPU to be placed anew.
-    SetAside,
+    SwitchOut,
     /// It is off its stack: it is placed.
     Requeue {
         /// See above.
@@ -64,14 +64,14 @@ pub enum Event {
         runnable: bool,
     },
     /// The dispatcher took it off its CPU, or another CPU out of a queue, for want of something. The entity is at hand.
-    Evict(Want),
+    Evict(StopReason),
     /// Somebody wants to bind it or to lend to it.
     Bind,
-    /// A context is in its hands, or about to be: what it was summoned to before is void.
-    Endow,
+    /// A context is in its hands, or about to be: what it was asked to bind to before is void.
+    GiveContext,
     /// The context lies in its record, promised: the thread is to fetch it before it returns to user mode. If the promise is taken back before
     /// that, it stops without (`Some(true)`), goes on without (`Some(false)`), or does what it did before.
-    Summon(Option<bool>),
+    RequestBind(Option<bool>),
     /// It does; or somebody found for it, while it was stopped, that there is nothing to fetch.
     Fetch,
     /// A loan, or the return of one, is handed to it: it runs at once, on that.
@@ -81,7 +81,7 @@ pub enum Event {
     /// It is not, any more.
     Return,
     /// The handler has answered.
-    Verdict,
+    FaultReply,
     /// It is to end: somebody kills its process.
     Kill,
     /// It ends, by itself or because it was told to. Comes before its last look for contexts.
@@ -113,7 +113,7 @@ pub enum Action {
     Stay,
     /// It fetches what is promised to it first ([`Event::Fetch`]), and asks again.
     Fetch,
-    /// It does what the summons said for the case that there is nothing to fetch: it stops without a context, or does not.
+    /// It does what the request said for the case that there is nothing to fetch: it stops without a context, or does not.
     Depend(Option<bool>),
 }
 
@@ -124,11 +124,11 @@ pub enum Refused {
     Ended,
     /// It is to end: it gets no context, and waits for nothing.
     Ending,
-    /// It waits: what it is summoned to is put into its hands.
+    /// It waits: what it is asked to bind to is put into its hands.
     Waits,
     /// It does not wait.
     Runs,
-    /// It is not stopped for a verdict.
+    /// It is not stopped for its fault handler's reply.
     NotStopped,
     /// Not in this order: a bug of the caller.
     Order,
@@ -137,12 +137,12 @@ pub enum Refused {
 const STAGE: u64 = 0xf;
 const ENDS: u64 = 1 << 4;
 const WOKEN: u64 = 1 << 5;
-const VERDICT: u64 = 1 << 6;
-const SUMMONED: u64 = 1 << 8;
+const FAULT_REPLY: u64 = 1 << 6;
+const BIND_REQUESTED: u64 = 1 << 8;
 const LENT: u64 = 1 << 9;
 const STOPS: u64 = 1 << 10;
 const STAYS: u64 = 1 << 11;
-const ERRANDS: u64 = SUMMONED | LENT | STOPS | STAYS;
+const ERRANDS: u64 = BIND_REQUESTED | LENT | STOPS | STAYS;
 const LIVE: u64 = 1 << 31;
 const GENERATION_SHIFT: u32 = 32;
 
@@ -173,7 +173,7 @@ impl Life {
             1 => Stage::Made,
             2 => Stage::Running,
             3 => Stage::Waiting,
-            4 => Stage::Aside,
+            4 => Stage::SwitchingOut,
             5 => Stage::Stopped,
             6 => Stage::Ended,
             _ => Stage::Free,
@@ -218,8 +218,8 @@ impl Life {
     }
 
     /// A context is promised to it, and nothing keeps it from fetching that.
-    pub const fn is_summoned_only(self) -> bool {
-        self.0 & ERRANDS == SUMMONED
+    pub const fn is_bind_requested_only(self) -> bool {
+        self.0 & ERRANDS == BIND_REQUESTED
     }
 
     /// Its context is lent.
@@ -234,7 +234,7 @@ impl Life {
 
     /// Does the entity lie under the *wait* lock?
     pub const fn is_parked(self) -> bool {
-        matches!(self.stage(), Stage::Waiting | Stage::Aside | Stage::Stopped | Stage::Ended)
+        matches!(self.stage(), Stage::Waiting | Stage::SwitchingOut | Stage::Stopped | Stage::Ended)
     }
 
     #[inline(always)]
@@ -270,7 +270,7 @@ impl Life {
         use Stage::*;
         // What happens at every wait, by one comparison each.
         match event {
-            Event::Block if self.0 & (STAGE | ENDS | WOKEN | SUMMONED) == Running as u64 => {
+            Event::Block if self.0 & (STAGE | ENDS | WOKEN | BIND_REQUESTED) == Running as u64 => {
                 return Ok((self.at(Waiting), Action::Park));
             }
             Event::Wake { runnable: true } if self.0 & (STAGE | ENDS) == Waiting as u64 => {
@@ -289,24 +289,24 @@ impl Life {
             },
             Event::Wake { runnable } => match stage {
                 Waiting => self.runs_if(runnable),
-                Running | Aside | Made => (self.with(WOKEN), Action::Nothing),
+                Running | SwitchingOut | Made => (self.with(WOKEN), Action::Nothing),
                 // Whoever decides about it lets it go on; meanwhile it is as if it ran.
                 Stopped => (self.with(WOKEN), Action::Nothing),
                 Free | Ended => return Err(Refused::Ended),
             },
             Event::Take => match stage {
                 Waiting => (self.at(Running), Action::Run),
-                Stopped if self.0 & VERDICT == 0 => (self.at(Running), Action::Run),
+                Stopped if self.0 & FAULT_REPLY == 0 => (self.at(Running), Action::Run),
                 Free | Ended => return Err(Refused::Ended),
                 _ => return Err(Refused::Runs),
             },
             Event::Bind
-            | Event::Endow
-            | Event::Summon(_)
+            | Event::GiveContext
+            | Event::RequestBind(_)
             | Event::Fetch
             | Event::Lend
             | Event::Return
-            | Event::Verdict => return self.after_context(event),
+            | Event::FaultReply => return self.after_context(event),
             _ => return self.after_step(event),
         })
     }
@@ -323,13 +323,17 @@ impl Life {
                 _ if self.0 & ENDS != 0 => return Err(Refused::Ending),
                 _ => (self, Action::Nothing),
             },
-            Event::Endow => match stage {
+            Event::GiveContext => match stage {
                 _ if self.0 & ENDS != 0 => return Err(Refused::Ending),
-                Stopped => (self.at(Waiting).without(VERDICT | STOPS | STAYS | SUMMONED), Action::Wake),
-                Made | Running | Waiting | Aside => (self.without(STOPS | STAYS | SUMMONED), Action::Nothing),
+                Stopped => {
+                    (self.at(Waiting).without(FAULT_REPLY | STOPS | STAYS | BIND_REQUESTED), Action::Wake)
+                }
+                Made | Running | Waiting | SwitchingOut => {
+                    (self.without(STOPS | STAYS | BIND_REQUESTED), Action::Nothing)
+                }
                 Free | Ended => return Err(Refused::Ended),
             },
-            Event::Summon(without) => match stage {
+            Event::RequestBind(without) => match stage {
                 _ if self.0 & ENDS != 0 => return Err(Refused::Ending),
                 Made | Running => {
                     let without = match without {
@@ -337,9 +341,9 @@ impl Life {
                         Some(true) => STOPS,
                         Some(false) => STAYS,
                     };
-                    (self.without(STOPS | STAYS).with(SUMMONED | without), Action::Nothing)
+                    (self.without(STOPS | STAYS).with(BIND_REQUESTED | without), Action::Nothing)
                 }
-                Waiting | Aside | Stopped => return Err(Refused::Waits),
+                Waiting | SwitchingOut | Stopped => return Err(Refused::Waits),
                 Free | Ended => return Err(Refused::Ended),
             },
             Event::Fetch => match stage {
@@ -348,13 +352,13 @@ impl Life {
                         (false, false) => None,
                         (stops, _) => Some(stops),
                     };
-                    (self.without(SUMMONED | STOPS | STAYS), Action::Depend(without))
+                    (self.without(BIND_REQUESTED | STOPS | STAYS), Action::Depend(without))
                 }
                 // It was stopped meanwhile, and there is nothing to fetch any more.
-                Stopped if self.0 & (VERDICT | STAYS) == STAYS => {
-                    (self.at(Running).without(SUMMONED | STOPS | STAYS), Action::Free)
+                Stopped if self.0 & (FAULT_REPLY | STAYS) == STAYS => {
+                    (self.at(Running).without(BIND_REQUESTED | STOPS | STAYS), Action::Free)
                 }
-                Stopped => (self.without(SUMMONED | STOPS | STAYS), Action::Nothing),
+                Stopped => (self.without(BIND_REQUESTED | STOPS | STAYS), Action::Nothing),
                 _ => return Err(Refused::Order),
             },
             Event::Lend => match stage {
@@ -362,8 +366,8 @@ impl Life {
                 _ => (self.with(LENT), Action::Nothing),
             },
             Event::Return => (self.without(LENT), Action::Nothing),
-            Event::Verdict => match stage {
-                Stopped if self.0 & VERDICT != 0 => (self.at(Waiting).without(VERDICT), Action::Wake),
+            Event::FaultReply => match stage {
+                Stopped if self.0 & FAULT_REPLY != 0 => (self.at(Waiting).without(FAULT_REPLY), Action::Wake),
                 _ => return Err(Refused::NotStopped),
             },
             _ => return Err(Refused::Order),
@@ -391,30 +395,32 @@ impl Life {
                 Made => (self.at(Running), Action::Run),
                 _ => return Err(Refused::Order),
             },
-            Event::SetAside => match stage {
-                Running if self.0 & (ENDS | SUMMONED) == SUMMONED => (self, Action::Fetch),
-                Running => (self.at(Aside), Action::Park),
+            Event::SwitchOut => match stage {
+                Running if self.0 & (ENDS | BIND_REQUESTED) == BIND_REQUESTED => (self, Action::Fetch),
+                Running => (self.at(SwitchingOut), Action::Park),
                 _ => return Err(Refused::Order),
             },
             Event::Requeue { runnable } => match stage {
-                Aside => self.runs_if(runnable),
+                SwitchingOut => self.runs_if(runnable),
                 _ => return Err(Refused::Order),
             },
             Event::Evict(want) => match stage {
                 // It needs nothing to end with, so it is not stopped for it.
                 Running if self.0 & ENDS != 0 => (self, Action::Free),
                 Running => match want {
-                    Want::Verdict => (self.at(Stopped).with(VERDICT), Action::Park),
-                    Want::Context if self.0 & SUMMONED != 0 => (self.at(Stopped), Action::Deliver),
-                    Want::Context => (self.at(Stopped), Action::Park),
+                    StopReason::FaultReply => (self.at(Stopped).with(FAULT_REPLY), Action::Park),
+                    StopReason::Context if self.0 & BIND_REQUESTED != 0 => {
+                        (self.at(Stopped), Action::Deliver)
+                    }
+                    StopReason::Context => (self.at(Stopped), Action::Park),
                 },
                 _ => return Err(Refused::Order),
             },
             Event::Kill => match stage {
                 Free | Ended => return Err(Refused::Ended),
                 _ if self.0 & LIVE == 0 => return Err(Refused::Ended),
-                Waiting | Stopped => (self.at(Running).without(VERDICT).with(ENDS), Action::Free),
-                Made | Running | Aside => (self.with(ENDS), Action::Nothing),
+                Waiting | Stopped => (self.at(Running).without(FAULT_REPLY).with(ENDS), Action::Free),
+                Made | Running | SwitchingOut => (self.with(ENDS), Action::Nothing),
             },
             Event::Exit => match stage {
                 Running => (self.with(ENDS), Action::Nothing),
@@ -451,19 +457,19 @@ mod tests {
         let mut all = vec![
             Event::Start,
             Event::Block,
-            Event::SetAside,
-            Event::Evict(Want::Context),
-            Event::Evict(Want::Verdict),
+            Event::SwitchOut,
+            Event::Evict(StopReason::Context),
+            Event::Evict(StopReason::FaultReply),
             Event::Bind,
-            Event::Endow,
-            Event::Summon(None),
-            Event::Summon(Some(true)),
-            Event::Summon(Some(false)),
+            Event::GiveContext,
+            Event::RequestBind(None),
+            Event::RequestBind(Some(true)),
+            Event::RequestBind(Some(false)),
             Event::Fetch,
             Event::Take,
             Event::Lend,
             Event::Return,
-            Event::Verdict,
+            Event::FaultReply,
             Event::Kill,
             Event::Exit,
             Event::Close,
@@ -503,7 +509,10 @@ mod tests {
             let stage = life.stage();
             let waits = matches!(stage, Stage::Waiting | Stage::Stopped);
             assert!(!(waits && life.is_ending()), "one that is to end waits: {life:?}");
-            assert!(life.0 & VERDICT == 0 || stage == Stage::Stopped, "a verdict on one that runs: {life:?}");
+            assert!(
+                life.0 & FAULT_REPLY == 0 || stage == Stage::Stopped,
+                "a reply on one that runs: {life:?}"
+            );
             assert_eq!(life.names(1), life.live_generation() == 1);
             assert!(!life.names(0) && !life.names(2));
             for event in events() {
@@ -523,16 +532,18 @@ mod tests {
         }
     }
 
-    /// K-31: nobody is bound, summoned or endowed who is to end; and a kill lets nobody wait.
+    /// K-31: nobody is bound, asked to bind or given a context who is to end; and a kill lets nobody wait.
     #[test]
     fn k_31_who_ends_gets_nothing_and_waits_for_nothing() {
         for life in reachable().into_iter().filter(|life| life.is_ending() && life.names(1)) {
-            for event in [Event::Bind, Event::Endow, Event::Summon(Some(true)), Event::Summon(None)] {
+            for event in
+                [Event::Bind, Event::GiveContext, Event::RequestBind(Some(true)), Event::RequestBind(None)]
+            {
                 assert_eq!(life.after(event), Err(Refused::Ending), "{event:?} of {life:?}");
             }
             if life.stage() == Stage::Running {
                 assert_eq!(life.after(Event::Block).unwrap().1, Action::Stay);
-                assert_eq!(life.after(Event::Evict(Want::Context)).unwrap().1, Action::Free);
+                assert_eq!(life.after(Event::Evict(StopReason::Context)).unwrap().1, Action::Free);
             }
         }
         for life in reachable().into_iter().filter(|life| life.waits()) {

@@ -475,7 +475,7 @@ impl fmt::Display for Vector {
     }
 }
 
-/// What a CPU entered the kernel for, as `silence::Path` numbers it.
+/// What a CPU entered the kernel for, as `irqoff::Path` numbers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry(pub u32);
 

@@ -15,7 +15,7 @@ pub struct Stake<S> {
     /// The promise that it pays for, by its number on the CPU.
     pub number: u64,
     /// The line of contexts that the promise is of; 0: of none.
-    pub lineage: u64,
+    pub template: u64,
     /// Who pays, and how much.
     pub payment: S,
 }
@@ -110,8 +110,8 @@ impl<S> Stakes<S> {
     }
 
     /// Takes out one of this line whose payment is `right`.
-    pub fn take(&mut self, lineage: u64, right: impl Fn(&S) -> bool) -> Option<Stake<S>> {
-        let is_it = |stake: &Stake<S>| stake.lineage == lineage && right(&stake.payment);
+    pub fn take(&mut self, template: u64, right: impl Fn(&S) -> bool) -> Option<Stake<S>> {
+        let is_it = |stake: &Stake<S>| stake.template == template && right(&stake.payment);
         let at = self.all.iter().position(is_it)?;
         Some(self.all.swap_remove(at))
     }
@@ -121,8 +121,8 @@ impl<S> Stakes<S> {
 mod tests {
     use super::*;
 
-    fn stake(number: u64, lineage: u64) -> Stake<u64> {
-        Stake { number, lineage, payment: number }
+    fn stake(number: u64, template: u64) -> Stake<u64> {
+        Stake { number, template, payment: number }
     }
 
     /// Numbers below the argument.
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn s_13_an_heir_finds_its_stake() {
         let mut stakes = Stakes::with_room(4);
-        for (number, lineage) in [(1, 7), (2, 8), (3, 7)] {
-            assert_eq!(stakes.push(stake(number, lineage)), Ok(()));
+        for (number, template) in [(1, 7), (2, 8), (3, 7)] {
+            assert_eq!(stakes.push(stake(number, template)), Ok(()));
         }
         assert_eq!(stakes.take(9, |_| true), None);
         assert_eq!(stakes.take(7, |payment| *payment == 3), Some(stake(3, 7)));

@@ -84,10 +84,10 @@ impl Undone {
     #[must_use]
     pub const fn step(self, misses: u32, limit: u32) -> Step {
         // An interrupt by which a CPU begins to dispatch would only hide that it did not.
-        let is_silence = matches!(self, Undone::Request | Undone::Lock | Undone::Kernel);
+        let is_irq_off = matches!(self, Undone::Request | Undone::Lock | Undone::Kernel);
         if misses >= limit {
             Step::Alarm
-        } else if misses + 1 == limit && is_silence {
+        } else if misses + 1 == limit && is_irq_off {
             Step::Interrupt
         } else {
             Step::Wait

@@ -37,7 +37,7 @@ pub struct MachineCpu {
     /// Which locks are held here.
     pub held: Held,
     /// How long it has not served interrupts.
-    pub silence: crate::silence::Silence,
+    pub irq_off: crate::irqoff::IrqOffSpan,
     /// Reasons of the next inter-processor interrupt.
     pub ipi: AtomicU32,
     /// For whom, as far as somebody is to pay for the interrupt (S-16).
@@ -84,7 +84,7 @@ impl Asked {
 pub mod attention {
     /// Somebody else may have to run.
     pub const RESCHEDULE: u8 = 1;
-    /// The stretch without interrupts is measured (`silence`), and ends with the return to user mode.
+    /// The stretch without interrupts is measured (`irqoff`), and ends with the return to user mode.
     pub const MEASURED: u8 = 2;
 }
 
@@ -107,7 +107,7 @@ impl MachineCpu {
             in_dispatch: Cell::new(false),
             own_lock: Cell::new(core::ptr::null()),
             held: Held::new(),
-            silence: crate::silence::Silence::new(),
+            irq_off: crate::irqoff::IrqOffSpan::new(),
             ipi: AtomicU32::new(0),
             asked_for: Asked::new(),
             tlb_asked: AtomicU64::new(0),

@@ -1,10 +1,10 @@
 //! Timeout faults: what becomes of a thread whose context is used up and that was made to be stopped then.
 
 use super::{Record, loan, notify, seize};
-use crate::endpoint::FaultRoom;
-use crate::ring::Completion;
 use crate::dispatch;
 use crate::dispatch::percpu;
+use crate::endpoint::FaultRoom;
+use crate::ring::Completion;
 use crate::thread::{self, Thread};
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event};
@@ -49,7 +49,7 @@ pub fn fault_answered(who: &ThreadRef, completion: &Completion) {
 /// Lets a stopped thread go on, with what budget it has.
 fn resume(thread: &'static Thread, who: &ThreadRef) {
     let mut wait = thread.wait.lock();
-    let is_to_wake = thread.is(who) && thread.turn(&mut wait, Event::Verdict) == Ok(Action::Wake);
+    let is_to_wake = thread.is(who) && thread.turn(&mut wait, Event::FaultReply) == Ok(Action::Wake);
     drop(wait);
     if is_to_wake {
         dispatch::wake(who, false);

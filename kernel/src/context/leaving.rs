@@ -3,10 +3,10 @@
 //! A CPU holds what a context used until it is back; as long, the context's stake stays with its session, in a list of the CPU. When the promise
 //! has left nobody is told: the next who adds a stake, is refused one or asks for quotas finds out, in pieces (K-26).
 
-use crate::lock::{Rank, SpinLock};
-use crate::preempt;
 use crate::dispatch;
 use crate::dispatch::percpu::{self, PerCpu};
+use crate::lock::{Rank, SpinLock};
+use crate::preempt;
 use crate::session::{Denied, Session, Stake};
 use crate::time;
 use ::sched::{Context, CpuId, MAX_PROMISES_PER_CPU, Spec};
@@ -26,11 +26,11 @@ impl Leaving {
 }
 
 /// `stake` pays for the promise of this number, which leaves `cpu`.
-pub fn keep(cpu: &PerCpu, number: u64, lineage: u64, stake: Stake) {
+pub fn keep(cpu: &PerCpu, number: u64, template: u64, stake: Stake) {
     if !stake.is_charged() {
         return;
     }
-    let mut stake = stakes::Stake { number, lineage, payment: stake };
+    let mut stake = stakes::Stake { number, template, payment: stake };
     loop {
         sweep(cpu, None);
         // There is room: the list has twice as many places as the CPU has promises, and every newcomer looks at some (`Stakes`).
@@ -82,14 +82,14 @@ pub fn sweep_all() {
 pub struct Payment {
     stake: Stake,
     /// It is the stake of one of its line that has gone: the new one must take that one's place.
-    heirloom: Option<Heirloom>,
+    inherited: Option<Inherited>,
 }
 
 /// A promise that leaves a CPU.
-struct Heirloom {
+struct Inherited {
     cpu: &'static PerCpu,
     number: u64,
-    lineage: u64,
+    template: u64,
     /// Its stake pays for what is held of it; with this, for the whole context that takes its place.
     growth: Option<Growth>,
     denied: Denied,
@@ -97,8 +97,8 @@ struct Heirloom {
 
 impl Payment {
     /// For a context of `spec`: out of the quotas, or, where these are used up, with the stake of one of its line whose place it will take.
-    pub fn take(session: &Arc<Session>, spec: &Spec, lineage: u64) -> Result<Payment, Denied> {
-        let new = |stake| Payment { stake, heirloom: None };
+    pub fn take(session: &Arc<Session>, spec: &Spec, template: u64) -> Result<Payment, Denied> {
+        let new = |stake| Payment { stake, inherited: None };
         if let Ok(stake) = Stake::take(session, spec) {
             return Ok(new(stake));
         }
@@ -107,19 +107,19 @@ impl Payment {
             Ok(stake) => return Ok(new(stake)),
             Err(denied) => denied,
         };
-        if lineage == 0 {
+        if template == 0 {
             return Err(denied);
         }
         for cpu in percpu::all() {
-            let found = cpu.leaving.0.lock().take(lineage, |stake| stake.is_of(session));
+            let found = cpu.leaving.0.lock().take(template, |stake| stake.is_of(session));
             let Some(stakes::Stake { number, payment: stake, .. }) = found else { continue };
             return match stake.grow(spec) {
                 Ok(growth) => {
-                    let heirloom = Some(Heirloom { cpu, number, lineage, growth, denied });
-                    Ok(Payment { stake, heirloom })
+                    let inherited = Some(Inherited { cpu, number, template, growth, denied });
+                    Ok(Payment { stake, inherited })
                 }
                 Err(denied) => {
-                    keep(cpu, number, lineage, stake);
+                    keep(cpu, number, template, stake);
                     Err(denied)
                 }
             };
@@ -129,20 +129,20 @@ impl Payment {
 
     /// Where the context must be promised, if anywhere in particular.
     pub fn home(&self) -> Option<CpuId> {
-        CpuId::new(self.heirloom.as_ref()?.cpu.id)
+        CpuId::new(self.inherited.as_ref()?.cpu.id)
     }
 
     /// The context was promised: its stake. If it did not take the place that it was to pay for with that, the stake goes back to what leaves.
     pub fn settle(self) -> Result<Stake, Denied> {
-        let Payment { mut stake, heirloom } = self;
-        match heirloom {
-            Some(heirloom) if heirloom.is_held() => {
-                let denied = heirloom.denied;
-                heirloom.give_back(stake);
+        let Payment { mut stake, inherited } = self;
+        match inherited {
+            Some(inherited) if inherited.is_held() => {
+                let denied = inherited.denied;
+                inherited.give_back(stake);
                 Err(denied)
             }
-            Some(heirloom) => {
-                stake.settle(heirloom.growth, true);
+            Some(inherited) => {
+                stake.settle(inherited.growth, true);
                 Ok(stake)
             }
             None => Ok(stake),
@@ -151,13 +151,13 @@ impl Payment {
 
     /// Nothing was promised for it.
     pub fn give_back(self) {
-        if let Some(heirloom) = self.heirloom {
-            heirloom.give_back(self.stake);
+        if let Some(inherited) = self.inherited {
+            inherited.give_back(self.stake);
         }
     }
 }
 
-impl Heirloom {
+impl Inherited {
     fn is_held(&self) -> bool {
         self.cpu.dispatch.queue.lock().held(self.number).is_some()
     }
@@ -165,7 +165,7 @@ impl Heirloom {
     /// Its stake pays for what is held of it, as before.
     fn give_back(self, mut stake: Stake) {
         stake.settle(self.growth, false);
-        keep(self.cpu, self.number, self.lineage, stake);
+        keep(self.cpu, self.number, self.template, stake);
     }
 }
 

@@ -6,12 +6,12 @@
 //! from wherever it is and gives it back (`settle_slowly`).
 
 use super::{Ctx, Record, give, leaving, seize};
-use crate::lock::Guard;
-use crate::ring::{self, Waiter};
 use crate::dispatch;
 use crate::dispatch::percpu;
+use crate::lock::Guard;
+use crate::ring::{self, Waiter};
 use crate::session::Stake;
-use crate::thread::{self, Seat, Thread, Wait};
+use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time;
 use crate::tracing;
 use ::sched::{Blocked, Context, CpuId, CpuMask, Runnable};
@@ -176,7 +176,7 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
 
 /// The current thread has made a call, and lent nothing: what was found a host meanwhile comes home.
 #[cold]
-pub fn regret(lender: &'static Thread) {
+pub fn cancel_hosting(lender: &'static Thread) {
     let Some(ctx) = lender.context() else { return };
     let mut record = ctx.record.lock();
     let guest = record.book.guest(lender.reference());
@@ -192,7 +192,7 @@ fn keep(record: &mut Record, guest: Option<Box<Context>>) {
 
 /// The server runs on its loan where that is a guest.
 #[cold]
-fn visit(mut record: Guard<'_, Record>, mut blocked: Blocked<Seat>, guest: Box<Context>) -> bool {
+fn visit(mut record: Guard<'_, Record>, mut blocked: Blocked<SchedRef>, guest: Box<Context>) -> bool {
     if blocked.bind(guest).is_err() {
         unreachable!("its mask was asked when it was taken, and it is in our hands since");
     }
@@ -208,7 +208,7 @@ fn visit(mut record: Guard<'_, Record>, mut blocked: Blocked<Seat>, guest: Box<C
 
 /// Takes a thread that waits, to run on CPU `cpu` on what is handed to it.
 #[inline(always)]
-fn take(thread: &Thread, wait: &mut Wait, cpu: CpuId) -> Option<Blocked<Seat>> {
+fn take(thread: &Thread, wait: &mut Wait, cpu: CpuId) -> Option<Blocked<SchedRef>> {
     if !wait.parked.as_ref().is_some_and(|blocked| blocked.could_run_on(cpu)) {
         return None;
     }
@@ -252,12 +252,12 @@ pub fn borrow(server: &'static Thread, call: &Waiter) {
     // It fetches it before it returns to user mode.
     record.book.put(time);
     // Refused only if it is to end, which finds the box in the record.
-    let _ = server.turn(&mut server.wait.lock(), Event::Summon(None));
+    let _ = server.turn(&mut server.wait.lock(), Event::RequestBind(None));
 }
 
 /// The call `call` of `lender` is about to complete: its loan, if there is one, comes back. The lender itself is handed out if it goes to the
 /// handoff place with the context of the current thread, which is about to wait.
-pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Runnable<Seat>> {
+pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Runnable<SchedRef>> {
     let ctx = lender.context()?;
     if direct && let Some(runnable) = settle_quickly(ctx, lender, call) {
         return Some(runnable);
@@ -267,7 +267,7 @@ pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Ru
 }
 
 #[inline]
-fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> Option<Runnable<Seat>> {
+fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> Option<Runnable<SchedRef>> {
     let me = percpu::this();
     let mut record = ctx.record.lock();
     record.book.may_return(call.thread, ticket(call)).ok()?;

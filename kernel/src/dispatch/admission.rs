@@ -2,12 +2,12 @@
 //! nothing else was meanwhile.
 
 use super::Queue;
-use crate::preempt;
 use crate::dispatch::percpu::{self, PerCpu};
+use crate::preempt;
 use crate::time;
 use crate::tracing::{self, Promise};
 use ::sched::{
-    AdmissionError, Context, CpuId, Heir, Overheads, Proposal, Reason, Refused, Spec, Survey, Verdict,
+    AdmissionError, Context, CpuId, Overheads, Proposal, Reason, Refused, Spec, Successor, Survey, Verdict,
     Witness,
 };
 use alloc::boxed::Box;
@@ -52,7 +52,7 @@ pub fn pause() -> bool {
 /// Surveys `home` and judges. Usually nothing is allocated: every CPU has a place for one survey.
 fn judged(
     home: &PerCpu,
-    heir: Heir,
+    successor: Successor,
     judge: impl FnOnce(&mut Survey) -> Result<Verdict, AdmissionError>,
 ) -> Result<Verdict, AdmissionError> {
     let survey = percpu::this().desk.0.take();
@@ -61,7 +61,7 @@ fn judged(
     if cfg!(feature = "planted-forgets-leaving") {
         queue.forget_leaving();
     }
-    queue.survey(heir, time::now_ns(), &mut survey);
+    queue.survey(successor, time::now_ns(), &mut survey);
     drop(queue);
     let verdict = judge(&mut survey);
     // It may be another CPU by now, with a survey of its own.
@@ -71,12 +71,12 @@ fn judged(
 
 /// Has CPU `home` promise a proposal.
 pub fn admit(home: &PerCpu, proposal: Proposal) -> Result<Box<Context>, Refused> {
-    let is_planted = cfg!(feature = "planted-heir-of-nobody");
-    let heir = if is_planted { Heir::OfNobody } else { Heir::OfLine(proposal.lineage()) };
+    let is_planted = cfg!(feature = "planted-successor-of-nobody");
+    let successor = if is_planted { Successor::OfNobody } else { Successor::OfTemplate(proposal.template()) };
     let spec = *proposal.spec();
     let mut proposal = proposal;
     for _ in 0..TRIES {
-        let verdict = match judged(home, heir, |survey| survey.judge_in_pieces(&spec, &mut pause)) {
+        let verdict = match judged(home, successor, |survey| survey.judge_in_pieces(&spec, &mut pause)) {
             Ok(verdict) => verdict,
             Err(why) => return Err(Refused { why, proposal }),
         };
@@ -103,7 +103,7 @@ pub fn admit(home: &PerCpu, proposal: Proposal) -> Result<Box<Context>, Refused>
 /// May CPU number `cpu` promise `spec` to the context `id` in place of what it has promised to it? No lock is held.
 pub fn judge_change(cpu: usize, id: u64, spec: &Spec) -> Result<Verdict, AdmissionError> {
     let Some(home) = percpu::get(cpu) else { return Err(AdmissionError::Stale) };
-    judged(home, Heir::OfNobody, |survey| survey.judge_change(id, spec, &mut pause))
+    judged(home, Successor::OfNobody, |survey| survey.judge_change(id, spec, &mut pause))
 }
 
 /// Changes what was promised, on its CPU, as it was judged; or the box comes back as it was. Says under which number the CPU holds what was used of
@@ -134,13 +134,13 @@ pub const HOST_PIECES: u32 = 2;
 
 /// CPU number `cpu` takes a guest in, if that is found in so many `pieces`; or the box comes back as it was.
 pub fn host(cpu: usize, time: Box<Context>, pieces: &mut u32) -> Changed {
-    let (heir, spec) = (Heir::OfItself(time.identity().id), *time.spec());
+    let (successor, spec) = (Successor::OfItself(time.identity().id), *time.spec());
     let Some(at) = percpu::get(cpu) else { return Err((AdmissionError::Elsewhere(time.home()), time)) };
     let mut is_left = || {
         *pieces = pieces.saturating_sub(1);
         *pieces > 0
     };
-    match judged(at, heir, |survey| survey.judge_in_pieces(&spec, &mut is_left)) {
+    match judged(at, successor, |survey| survey.judge_in_pieces(&spec, &mut is_left)) {
         Ok(verdict) => {
             promise(cpu, time, Promise::Host, |queue, time, now| queue.host_judged(time, &verdict, now))
         }

@@ -1,12 +1,12 @@
 //! What contexts ask of the dispatcher: to find the box of a thread, wherever that is, and to have threads go on with one.
 
 use super::looks::charge;
-use super::{Queue, apply, enqueue, flush_handoff, follow, leave, pay, replant};
+use super::{Queue, apply, enqueue, flush_handoff, follow, leave, pay, requeue_current};
 use crate::arch::fpu;
 use crate::context;
-use crate::lock::Guard;
 use crate::dispatch::percpu::{self, PerCpu};
-use crate::thread::{self, Seat, Thread, Wait};
+use crate::lock::Guard;
+use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time;
 use crate::tracing::{self, Promise, Why};
 use ::sched::{
@@ -14,7 +14,7 @@ use ::sched::{
 };
 use alloc::boxed::Box;
 use kcore::generation::ThreadRef;
-use kcore::life::{Action, Event, Want};
+use kcore::life::{Action, Event, StopReason};
 use trace::Kind;
 
 /// Takes the context of `thread` out of the queue of CPU number `cpu`, if it is there: running or queued.
@@ -35,14 +35,18 @@ pub fn take_context(cpu: usize, thread: &'static Thread) -> Option<Box<Context>>
     apply(target, me, taken.effect, thread, now);
     if let Some(blocked) = taken.stopped {
         // It was queued, so it stands on no stack. What is promised to it, if anything, is what was just taken.
-        let (wait, action) = evict(thread, blocked, Want::Context);
+        let (wait, action) = evict(thread, blocked, StopReason::Context);
         follow(wait, action);
     }
     Some(taken.context)
 }
 
 /// A thread has no place in a queue any more, and stands on no stack.
-fn evict(thread: &'static Thread, blocked: Blocked<Seat>, want: Want) -> (Guard<'static, Wait>, Action) {
+fn evict(
+    thread: &'static Thread,
+    blocked: Blocked<SchedRef>,
+    want: StopReason,
+) -> (Guard<'static, Wait>, Action) {
     let mut wait = thread.wait.lock();
     wait.parked = Some(blocked);
     let action = thread.must(&mut wait, Event::Evict(want));
@@ -51,16 +55,16 @@ fn evict(thread: &'static Thread, blocked: Blocked<Seat>, want: Want) -> (Guard<
 
 /// A thread was taken off its CPU, and stands on its stack no more: it waits until somebody decides what becomes of it.
 #[cold]
-pub(super) fn stop(thread: &'static Thread, evicted: Evicted<Seat>) {
+pub(super) fn stop(thread: &'static Thread, evicted: Evicted<SchedRef>) {
     let Evicted { thread: blocked, reason } = evicted;
     let want = match reason {
-        EvictionReason::TimeoutFault => Want::Verdict,
-        EvictionReason::ContextLost => Want::Context,
+        EvictionReason::TimeoutFault => StopReason::FaultReply,
+        EvictionReason::ContextLost => StopReason::Context,
     };
     let (wait, action) = evict(thread, blocked, want);
     follow(wait, action);
     match action {
-        Action::Park if want == Want::Verdict => context::faults::fault(thread),
+        Action::Park if want == StopReason::FaultReply => context::faults::fault(thread),
         Action::Deliver => context::deliver(thread),
         _ => {}
     }
@@ -76,7 +80,7 @@ pub fn find_nothing(thread: &'static Thread) {
 }
 
 /// A thread that waits may run without a context from now on.
-pub(super) fn free(parked: &mut Blocked<Seat>) {
+pub(super) fn free(parked: &mut Blocked<SchedRef>) {
     if parked.is_context_only() {
         tracing::depends(percpu::this(), parked.id(), false, time::now_ns());
         parked.set_context_only(false);
@@ -111,7 +115,7 @@ pub fn bind_queued(
     time: Box<Context>,
     context_only: Option<bool>,
 ) -> Result<(), NotBound> {
-    let Some(mut runnable) = pluck(thread, who) else { return Err(NotBound::NotQueued(time)) };
+    let Some(mut runnable) = dequeue(thread, who) else { return Err(NotBound::NotQueued(time)) };
     let (me, now) = (percpu::this(), time::now_ns());
     let bound = runnable.bind(time);
     if bound.is_ok() {
@@ -129,7 +133,7 @@ pub fn bind_queued(
 }
 
 /// Takes a thread out of the queue that it waits in, wherever that is. Nobody, if it is in none, or moves from one to another meanwhile.
-fn pluck(thread: &'static Thread, who: &ThreadRef) -> Option<Runnable<Seat>> {
+fn dequeue(thread: &'static Thread, who: &ThreadRef) -> Option<Runnable<SchedRef>> {
     let cpu = percpu::get(thread.ticket().cpu.index())?;
     let mut queue = cpu.dispatch.queue.lock();
     // The record of its context is locked and names it, and no thread ends without that lock: `models/src/lives.rs` shows that nobody else is here.
@@ -138,9 +142,14 @@ fn pluck(thread: &'static Thread, who: &ThreadRef) -> Option<Runnable<Seat>> {
 }
 
 /// Takes a thread out of the queue of `cpu`, if it is there.
-pub(super) fn take_out(cpu: &PerCpu, queue: &mut Queue, ticket: &Ticket, now: u64) -> Option<Runnable<Seat>> {
+pub(super) fn take_out(
+    cpu: &PerCpu,
+    queue: &mut Queue,
+    ticket: &Ticket,
+    now: u64,
+) -> Option<Runnable<SchedRef>> {
     let runnable = queue.remove(ticket, now)?;
-    tracing::plucked(cpu, ticket.thread, now);
+    tracing::dequeued(cpu, ticket.thread, now);
     Some(runnable)
 }
 
@@ -242,7 +251,7 @@ pub fn bind_current(
         return Err(time);
     }
     let mut time = Some(time);
-    let bound = replant(
+    let bound = requeue_current(
         |_, _, _| {},
         |blocked| match time.take().map(|time| blocked.bind(time)) {
             Some(Err(back)) => {

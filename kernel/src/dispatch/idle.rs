@@ -1,10 +1,10 @@
 //! What a CPU does with nothing to do.
 
 use super::moves::steal;
-use super::{IDLE, end_silence, enqueue_on, leave};
+use super::{IDLE, end_irq_off, enqueue_on, leave};
 use crate::arch::cpu;
 use crate::dispatch::percpu::{self, PerCpu};
-use crate::thread::Seat;
+use crate::thread::SchedRef;
 use crate::time;
 use crate::tracing::{self, Why};
 use ::sched::Runnable;
@@ -35,7 +35,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
                 me.mark_dispatch(true);
                 unmark_idle(me);
                 // As in `run_woken`.
-                end_silence();
+                end_irq_off();
                 leave(me, queue, decision, now);
                 continue;
             }
@@ -54,14 +54,14 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
             time::arm(me, until_ns, time::now_ns());
         }
         crate::process::note_idle(me.id);
-        end_silence();
+        end_irq_off();
         cpu::wait_for_interrupt();
     }
 }
 
 /// Runs the thread that has woken this idle CPU, or queues it if that is not alone.
 #[inline(always)]
-fn run_woken(me: &'static PerCpu, next: Runnable<Seat>) {
+fn run_woken(me: &'static PerCpu, next: Runnable<SchedRef>) {
     let mut queue = me.dispatch.queue.lock();
     // Since the end of the interrupt that woke it, this CPU has worked for nobody else: the time is the thread's.
     let now = queue.at_ns();
@@ -74,8 +74,8 @@ fn run_woken(me: &'static PerCpu, next: Runnable<Seat>) {
             me.counters.queue_depth_max.raise(1);
             me.mark_dispatch(true);
             unmark_idle(me);
-            // It has waited: the way back to user mode is short, or it says how long it is (`silence::begins`).
-            end_silence();
+            // It has waited: the way back to user mode is short, or it says how long it is (`irqoff::begins`).
+            end_irq_off();
             leave(me, queue, decision, now);
         }
         Err(next) => {

@@ -4,7 +4,7 @@ use super::budgets::{free, take_out};
 use super::percpu::{self, PerCpu};
 use super::{enqueue, hand_over};
 use crate::lock::Guard;
-use crate::thread::{self, Seat, Thread, Wait};
+use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time;
 use crate::tracing;
 use ::sched::{Blocked, DEFAULT_WEIGHT, Runnable, Snapshot, Weight};
@@ -40,7 +40,7 @@ pub fn wake_thread(thread: &'static Thread, who: &ThreadRef, direct: bool) {
 
 /// The thread that lay under this lock, if it is to run.
 #[inline(always)]
-fn released(wait: &mut Wait, action: Action) -> Option<Runnable<Seat>> {
+fn released(wait: &mut Wait, action: Action) -> Option<Runnable<SchedRef>> {
     if !matches!(action, Action::Run | Action::Free) {
         return None;
     }
@@ -62,7 +62,7 @@ pub(super) fn follow(mut wait: Guard<'_, Wait>, action: Action) {
 }
 
 /// A new thread may run.
-pub fn start(runnable: Runnable<Seat>) {
+pub fn start(runnable: Runnable<SchedRef>) {
     let thread = runnable.payload().thread();
     crate::recorder::introduce(thread, &thread.body().process);
     thread.must(&mut thread.wait.lock(), Event::Start);
@@ -70,7 +70,7 @@ pub fn start(runnable: Runnable<Seat>) {
 }
 
 /// A thread that was taken from its wait runs, on what it was given.
-pub fn run(runnable: Runnable<Seat>) {
+pub fn run(runnable: Runnable<SchedRef>) {
     enqueue(runnable);
 }
 
@@ -147,7 +147,7 @@ fn hasten_on(cpu: &'static PerCpu, thread: &'static Thread) -> bool {
 /// A thread that is to end is about to be queued on `target`, whose lock is held.
 #[cold]
 #[inline(never)]
-pub(super) fn hasten_arrival(target: &PerCpu, runnable: &mut Runnable<Seat>, now: u64) {
+pub(super) fn hasten_arrival(target: &PerCpu, runnable: &mut Runnable<SchedRef>, now: u64) {
     if !is_slow(&runnable.snapshot()) {
         return;
     }

@@ -1,9 +1,9 @@
 //! Which page tables a CPU has loaded.
 
 use crate::arch::{cpu, segments};
+use crate::dispatch::percpu::{self, PerCpu};
 use crate::mm::paging;
 use crate::process::Process;
-use crate::dispatch::percpu::{self, PerCpu};
 use alloc::sync::Arc;
 
 /// Loads the tables of `process`, or the kernel's, unless they are.

@@ -3,13 +3,13 @@
 use super::{MethodCall, Outcome, Refusal};
 use crate::context::notify::{self, Cell, Watch};
 use crate::context::{CreateError, Ctx, Handle, Record, at, create, end, give, handle, leaving, look, seize};
+use crate::dispatch;
+use crate::dispatch::percpu;
 use crate::endpoint::FaultRoom;
 use crate::object::{Cap, Object, Waitable};
 use crate::ops::Reply;
 use crate::preempt::{self, Pacer};
 use crate::ring::Completion;
-use crate::dispatch;
-use crate::dispatch::percpu;
 use crate::session::{Denied, Stake};
 use crate::thread::{self, Thread};
 use ::sched::{AdmissionError, ContextInfo, CpuMask, Overrun, Reason, Spec, Witness};
@@ -566,11 +566,11 @@ fn change(
     let (time, result) = match Payment::take(&mut record, &spec) {
         Err(denied) => (time, Err(Unchanged::Quota(denied))),
         Ok(payment) => {
-            let lineage = time.lineage();
+            let template = time.template();
             match dispatch::readmit(home, time, spec, verdict, payment.may_leave()) {
                 Ok((time, departed)) => {
                     let old = payment.settle(&mut record);
-                    left = old.zip(departed).map(|(stake, number)| (number, lineage, stake));
+                    left = old.zip(departed).map(|(stake, number)| (number, template, stake));
                     (time, Ok(()))
                 }
                 Err((why, time)) => (time, Err(payment.give_back(&mut record, why))),
@@ -586,8 +586,8 @@ fn change(
     let holder = *record.book.holder();
     let is_to_wake = holder != ThreadRef::NONE && give(&mut record, holder);
     drop(record);
-    if let (Some(home), Some((number, lineage, stake))) = (percpu::get(home), left) {
-        leaving::keep(home, number, lineage, stake);
+    if let (Some(home), Some((number, template, stake))) = (percpu::get(home), left) {
+        leaving::keep(home, number, template, stake);
     }
     if is_to_wake {
         dispatch::wake(&holder, false);

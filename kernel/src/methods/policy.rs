@@ -1,10 +1,10 @@
 //! SchedulingPolicy: what a thread may say about its share (F-05, F-06, F-07).
 
 use super::{MethodCall, Outcome, Refusal};
+use crate::dispatch::percpu;
 use crate::object::Object;
 use crate::policy::Share;
 use crate::ring::Completion;
-use crate::dispatch::percpu;
 use crate::time;
 use crate::tracing;
 use abi::{CLASS_INHERIT, CapId, Exception, TransportError, WEIGHT_INHERIT, WEIGHT_MAX, WEIGHT_MIN, rights};

@@ -177,7 +177,9 @@ impl State {
             || record.locked.is_some()
             || book.has_time() && is_bound && holder == Tid::NOBODY && !self.thread(*book.owner()).ending
             || book.loans().iter().any(|loan| !flies(loan.lender, loan.borrower))
-            || record.promised().is_some_and(|tid| !self.thread(tid).summoned && !self.thread(tid).ending)
+            || record
+                .promised()
+                .is_some_and(|tid| !self.thread(tid).bind_requested && !self.thread(tid).ending)
             || config.flaw != Some(Flaw::Unclaimed) && self.tids().any(differs)
     }
 

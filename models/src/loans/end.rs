@@ -135,6 +135,6 @@ impl State {
         thread.todo.clear();
         thread.claim = None;
         (thread.ready, thread.need, thread.woken) = (false, false, false);
-        (thread.summoned, thread.lent) = (false, false);
+        (thread.bind_requested, thread.lent) = (false, false);
     }
 }

@@ -167,7 +167,7 @@ impl State {
         let Some(time) = self.take_time(caller) else { return };
         self.claim(config, tid, context);
         self.thread_mut(caller).lent = true;
-        self.thread_mut(tid).summoned = true;
+        self.thread_mut(tid).bind_requested = true;
         let book = &mut self.record_mut(context).book;
         book.seized();
         book.lend(caller, CALL, tid);
@@ -188,10 +188,10 @@ impl State {
     /// What was bound is given, unless somebody took it back since, or the thread is to end.
     pub(super) fn give_bound(&mut self, config: &Config, tid: Tid, context: u8) {
         if self.record_mut(context).book.promise(tid).is_ok() && !self.thread(tid).ending {
-            let summoned = self.thread(tid).summoned;
+            let bind_requested = self.thread(tid).bind_requested;
             self.give(config, tid, context);
-            if config.flaw == Some(Flaw::SummonsTooEarly) {
-                self.thread_mut(tid).summoned = summoned;
+            if config.flaw == Some(Flaw::RequestsBindTooEarly) {
+                self.thread_mut(tid).bind_requested = bind_requested;
             }
         }
     }

@@ -109,7 +109,7 @@ pub(super) struct Thread {
     pub(super) claim: Option<Cid>,
     pub(super) woken: bool,
     pub(super) ending: bool,
-    pub(super) summoned: bool,
+    pub(super) bind_requested: bool,
     /// It has lent: it looks at the record before it goes back to user mode.
     pub(super) lent: bool,
     /// Its endpoint has it as a receiver.
@@ -161,7 +161,7 @@ pub enum Op {
     Block,
     /// Whatever a thread does before user mode.
     Leave,
-    /// Own summons, and the end.
+    /// Own requests to bind, and the end.
     Attend,
     /// Record: fetches what is promised.
     Fetch,
@@ -191,8 +191,8 @@ pub enum Op {
     Bind(Tid, Cid),
     /// Record, wait: gives what was bound.
     Give(Tid, Cid),
-    /// Sets the summons.
-    Summon(Tid),
+    /// Sets the request to bind.
+    RequestBind(Tid),
     /// A completion that is nothing to anybody.
     Chance(Tid),
     /// Own call, cancelled.
@@ -455,7 +455,7 @@ impl State {
 
     fn in_user_mode(&self, config: &Config, tid: Tid, actions: &mut Vec<Action>) {
         let thread = self.thread(tid);
-        if thread.summoned || thread.ending {
+        if thread.bind_requested || thread.ending {
             // The interrupt that says so is on its way; whatever else the thread does first, it could have done before.
             actions.push(Action::Interrupt(tid));
             return;
@@ -510,7 +510,7 @@ impl Thread {
             claim: None,
             woken: false,
             ending: false,
-            summoned: false,
+            bind_requested: false,
             lent: false,
             receives: false,
             closed: false,

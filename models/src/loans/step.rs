@@ -55,7 +55,7 @@ impl State {
 
     fn begin(&mut self, config: &Config, at: u8) {
         let actor = self.threads.len() as Actor + at;
-        let early = config.flaw == Some(Flaw::SummonsTooEarly);
+        let early = config.flaw == Some(Flaw::RequestsBindTooEarly);
         match config.errands[usize::from(at)] {
             Errand::Revoke(context) => self.push(actor, Op::Revoke(context)),
             Errand::Kill(tid) => self.push(actor, Op::Doom(tid)),
@@ -64,7 +64,7 @@ impl State {
             Errand::Bind(tid, context) => {
                 self.push(actor, Op::Bind(tid, context));
                 if early {
-                    self.push(actor, Op::Summon(tid));
+                    self.push(actor, Op::RequestBind(tid));
                 }
             }
         }
@@ -138,7 +138,7 @@ impl State {
             Op::Close(server) => self.close(actor, server),
             Op::Bind(tid, context) => self.bind(config, actor, tid, context),
             Op::Give(tid, context) => self.give_bound(config, tid, context),
-            Op::Summon(tid) => self.thread_mut(tid).summoned = true,
+            Op::RequestBind(tid) => self.thread_mut(tid).bind_requested = true,
             Op::Chance(tid) => self.complete(actor, tid),
             Op::Cancel => self.cancel(config, actor),
         }
@@ -166,7 +166,7 @@ impl State {
     /// Under the record's lock: the box, which is promised to a thread, goes to it if it waits, or lies in the record until it is fetched.
     pub(super) fn give(&mut self, config: &Config, tid: Tid, context: Cid) {
         if self.thread(tid).at != At::Parked {
-            self.thread_mut(tid).summoned = true;
+            self.thread_mut(tid).bind_requested = true;
         } else if let Ok(time) = self.record_mut(context).book.fetch(tid) {
             self.place(tid, time);
         }
@@ -295,7 +295,7 @@ impl State {
             thread.todo = vec![Op::Die, Op::Disown, Op::Fail(tid), Op::Withdraw];
         } else if thread.ending {
             thread.todo = vec![Op::Die, Op::Disown, Op::LeaveLoan(tid), Op::Fail(tid), Op::Withdraw];
-        } else if std::mem::take(&mut thread.summoned) {
+        } else if std::mem::take(&mut thread.bind_requested) {
             self.push(tid, Op::Fetch);
         }
     }

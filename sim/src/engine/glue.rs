@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use sched::{
-    AdmissionError, BALANCE_SCAN_CPUS, Context, ContextId, CpuId, CpuMask, Decision, Effect, EvictionReason,
-    FOREVER, Landscape, LatencyClass, Level, MoveOutcome, Proposal, QueueKind, Runnable, SLICE_NS, ThreadId,
-    balance_plan, most_overdue, place,
+    AdmissionError, BALANCE_SCAN_CPUS, Context, ContextId, CpuId, CpuMap, CpuMask, Decision, Effect,
+    EvictionReason, FOREVER, LatencyClass, Level, MoveOutcome, Proposal, QueueKind, Runnable, SLICE_NS,
+    ThreadId, balance_plan, most_overdue, place,
 };
 use trace::Kind;
 
@@ -54,8 +54,8 @@ impl Engine<'_> {
         let mut holds = None;
         if let Some(wish) = &definition.context {
             // Children of even definitions follow each other as the threads of a template do; those of odd ones have nothing to do with each other.
-            let lineage = if parent.is_some() && spec.is_multiple_of(2) { spec as u64 + 1 } else { 0 };
-            match self.admit(definition, &allowed, lineage) {
+            let template = if parent.is_some() && spec.is_multiple_of(2) { spec as u64 + 1 } else { 0 };
+            match self.admit(definition, &allowed, template) {
                 Ok(context) => {
                     let id = context.identity().id;
                     holds = Some(id);
@@ -103,7 +103,7 @@ impl Engine<'_> {
         &mut self,
         definition: &ThreadSpec,
         allowed: &CpuMask,
-        lineage: u64,
+        template: u64,
     ) -> Result<Box<Context>, AdmissionError> {
         let wish = definition.context.as_ref().expect("only called for threads with a context");
         let spec = spec_of(wish, *allowed);
@@ -113,7 +113,7 @@ impl Engine<'_> {
         homes
             .sort_by_key(|cpu| (definition.home != Some(*cpu as u32), self.cpus[*cpu].core.reserved(), *cpu));
         let mut refusal = None;
-        let mut proposal = Proposal::new(identity, spec).of_line(lineage);
+        let mut proposal = Proposal::new(identity, spec).of_template(template);
         for cpu in homes {
             match self.cpus[cpu].core.admit(proposal, self.now) {
                 Ok(context) => {
@@ -150,12 +150,8 @@ impl Engine<'_> {
         // A thread of the boot is made wherever its turn comes, so that placement does not always begin at CPU 0.
         let turn = || (wait == Wait::Start).then(|| self.cpus[index as usize % self.cpus.len()].id);
         let waker_id = waker.map(|cpu| self.cpus[cpu].id).or(last).or_else(turn);
-        let land = Landscape {
-            topology: &self.topology,
-            online: self.online,
-            idle: self.idle,
-            pending: self.pending,
-        };
+        let land =
+            CpuMap { topology: &self.topology, online: self.online, idle: self.idle, pending: self.pending };
         let load = |cpu: CpuId| self.loads[cpu.index()];
         let target = place(&land, &runnable.allowed(), last.or(home), waker_id, load)
             .expect("a thread is allowed on at least one CPU")

@@ -324,7 +324,7 @@ impl Replayer {
                     Some(leaving) => leaving.evicted = Some(lost),
                     // It was queued, and its context was taken.
                     None if lost && self.blocked.contains_key(&thread) => {}
-                    None => self.pluck(at, thread, now)?,
+                    None => self.dequeue(at, thread, now)?,
                 }
             }
             Kind::Block { thread }
@@ -591,12 +591,12 @@ impl Replayer {
     }
 
     /// The thread is taken out of its queue.
-    fn pluck(&mut self, at: usize, thread: u32, now: u64) -> Result<(), Fault> {
+    fn dequeue(&mut self, at: usize, thread: u32, now: u64) -> Result<(), Fault> {
         let queue = &mut self.cores[at].queue;
-        let plucked = ticket_of(queue, thread).and_then(|ticket| queue.remove(&ticket, now));
-        let plucked =
-            plucked.ok_or(Fault::Refused { what: "taken out of a queue, and is not there", thread })?;
-        self.blocked.insert(thread, plucked.park());
+        let dequeued = ticket_of(queue, thread).and_then(|ticket| queue.remove(&ticket, now));
+        let dequeued =
+            dequeued.ok_or(Fault::Refused { what: "taken out of a queue, and is not there", thread })?;
+        self.blocked.insert(thread, dequeued.park());
         Ok(())
     }
 

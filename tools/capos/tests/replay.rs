@@ -215,16 +215,16 @@ impl Kernel {
     }
 
     /// A thread is taken out of its queue.
-    fn pluck(&mut self, cpu: usize) {
+    fn dequeue(&mut self, cpu: usize) {
         let mut tickets = Vec::new();
         self.cpus[cpu].for_each_queued(|ticket, _, ()| tickets.push(ticket));
         if tickets.is_empty() {
             return;
         }
         let ticket = tickets[self.random(tickets.len() as u64) as usize];
-        let plucked = self.cpus[cpu].remove(&ticket, self.now).unwrap();
+        let dequeued = self.cpus[cpu].remove(&ticket, self.now).unwrap();
         self.record(cpu, Kind::Evict { thread: ticket.thread.0 as u32, lost: false });
-        self.blocked.push(plucked.park());
+        self.blocked.push(dequeued.park());
     }
 
     /// Writes down what became of the thread that left, and who runs.
@@ -382,7 +382,7 @@ impl Kernel {
         if self.context_steps > 0 && self.random(16) < self.context_steps {
             return match self.random(8) {
                 0 => self.admit(cpu),
-                1 if self.random(2) == 0 => self.pluck(cpu),
+                1 if self.random(2) == 0 => self.dequeue(cpu),
                 1 => self.take_context(cpu),
                 _ => self.with_idle(cpu),
             };

@@ -96,8 +96,8 @@ impl Replayer {
             }
             Kind::Admit { context } => {
                 let identity = ContextId { id: context.into(), generation: 0 };
-                let (spec, lineage) = contexts.spec(context)?;
-                let proposal = Proposal::new(identity, spec).of_line(lineage.into());
+                let (spec, template) = contexts.spec(context)?;
+                let proposal = Proposal::new(identity, spec).of_template(template.into());
                 let admitted = queue.admit(proposal, now);
                 contexts.keep(admitted.map_err(|no| refused(context, why(no.why)))?);
             }

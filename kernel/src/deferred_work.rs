@@ -6,12 +6,12 @@
 //! rest in a list of the thread that runs. That one does it before its operation is answered, and before it waits or ends: in its own time, at
 //! its own weight, in pieces between which interrupts are served and others run. The lists run through what is in them: nothing is allocated.
 
+use crate::dispatch::percpu;
 use crate::endpoint::Endpoint;
+use crate::irqoff::{self, Path};
 use crate::mm::frames::{self, Frame};
 use crate::preempt::{self, Pacer};
 use crate::process::Process;
-use crate::dispatch::percpu;
-use crate::silence::{self, Path};
 use crate::thread::{self, Thread};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 /// What one thread has to do. Touched by the thread itself only.
-pub struct Chores {
+pub struct DeferredWork {
     /// Endpoints to be closed.
     closing: Cell<Option<Arc<Endpoint>>>,
     /// Memory to be freed.
@@ -57,10 +57,10 @@ impl Remains {
     }
 }
 
-impl Chores {
+impl DeferredWork {
     /// Nothing.
-    pub const fn new() -> Chores {
-        Chores { closing: Cell::new(None), remains: Cell::new(None), any: Cell::new(false) }
+    pub const fn new() -> DeferredWork {
+        DeferredWork { closing: Cell::new(None), remains: Cell::new(None), any: Cell::new(false) }
     }
 
     fn take_endpoint(&self) -> Option<Arc<Endpoint>> {
@@ -86,8 +86,8 @@ impl Chores {
 pub fn close(endpoint: &Arc<Endpoint>, link: &mut Option<Arc<Endpoint>>) {
     // While the machine boots nobody waits anywhere.
     if let Some(thread) = thread::current_or_none() {
-        *link = thread.chores.closing.replace(Some(endpoint.clone()));
-        thread.chores.any.set(true);
+        *link = thread.deferred.closing.replace(Some(endpoint.clone()));
+        thread.deferred.any.set(true);
     }
 }
 
@@ -95,9 +95,9 @@ pub fn close(endpoint: &Arc<Endpoint>, link: &mut Option<Arc<Endpoint>>) {
 pub fn free(mut remains: Box<Remains>) {
     match thread::current_or_none() {
         Some(thread) => {
-            remains.next = thread.chores.remains.take();
-            thread.chores.remains.set(Some(remains));
-            thread.chores.any.set(true);
+            remains.next = thread.deferred.remains.take();
+            thread.deferred.remains.set(Some(remains));
+            thread.deferred.any.set(true);
         }
         None => remains.free(),
     }
@@ -106,7 +106,7 @@ pub fn free(mut remains: Box<Remains>) {
 /// Does what the current thread has to do. It holds no lock.
 #[inline]
 pub fn tend(thread: &'static Thread) {
-    if thread.chores.any() {
+    if thread.deferred.any() {
         tend_to_all(thread);
     }
 }
@@ -114,16 +114,16 @@ pub fn tend(thread: &'static Thread) {
 #[cold]
 #[inline(never)]
 fn tend_to_all(thread: &'static Thread) {
-    silence::begins(percpu::this(), Path::Chore);
+    irqoff::begins(percpu::this(), Path::DeferredWork);
     loop {
-        if let Some(endpoint) = thread.chores.take_endpoint() {
+        if let Some(endpoint) = thread.deferred.take_endpoint() {
             endpoint.tell_all();
-        } else if let Some(remains) = thread.chores.take_remains() {
+        } else if let Some(remains) = thread.deferred.take_remains() {
             remains.free();
         } else {
-            return thread.chores.any.set(false);
+            return thread.deferred.any.set(false);
         }
         preempt::point();
-        silence::note(percpu::this(), Path::Chore);
+        irqoff::note(percpu::this(), Path::DeferredWork);
     }
 }

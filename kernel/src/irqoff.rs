@@ -27,17 +27,17 @@ pub fn share_clock(cpus: usize) {
 }
 
 /// The stretch that a CPU is in. Written by that CPU alone; the watchdog of others reads it.
-pub struct Silence {
+pub struct IrqOffSpan {
     /// TSC when it began; 0 if it is not measured.
     since: AtomicU64,
     /// What the CPU does in it: the last that was noted.
     path: AtomicU32,
 }
 
-impl Silence {
+impl IrqOffSpan {
     /// None.
-    pub const fn new() -> Silence {
-        Silence { since: AtomicU64::new(0), path: AtomicU32::new(0) }
+    pub const fn new() -> IrqOffSpan {
+        IrqOffSpan { since: AtomicU64::new(0), path: AtomicU32::new(0) }
     }
 
     /// Whether the CPU is in a stretch that is measured, and so in the kernel.
@@ -52,7 +52,7 @@ impl Silence {
     }
 
     /// Where the number of what it does is, for who reads the memory of a machine that hangs.
-    pub const PATH_OFFSET: usize = core::mem::offset_of!(Silence, path);
+    pub const PATH_OFFSET: usize = core::mem::offset_of!(IrqOffSpan, path);
 
     /// Another beginning: says which one it was before.
     #[inline(always)]
@@ -76,8 +76,8 @@ pub enum Path {
     End,
     /// A fault of a program.
     Fault,
-    /// What a dropped capability left (`chores`).
-    Chore,
+    /// What a dropped capability left (`deferred_work`).
+    DeferredWork,
 }
 
 impl Path {
@@ -88,7 +88,7 @@ impl Path {
             Path::Queue => 3_000_000,
             Path::End => 4_000_000,
             Path::Fault => 5_000_000,
-            Path::Chore => 6_000_000,
+            Path::DeferredWork => 6_000_000,
         }
     }
 }
@@ -96,19 +96,19 @@ impl Path {
 /// What the CPU does now.
 #[inline(always)]
 pub fn note(me: &MachineCpu, path: Path) {
-    me.silence.path.store(path.number(), Ordering::Relaxed);
+    me.irq_off.path.store(path.number(), Ordering::Relaxed);
 }
 
 /// The machine has booted: what came before does not count.
 pub fn forget(me: &MachineCpu) {
-    me.silence.change(0);
+    me.irq_off.change(0);
 }
 
 /// From here on the stretch is measured, if it was not already: says whether it was not.
 #[inline(always)]
 pub fn begins(me: &MachineCpu, path: Path) -> bool {
     note(me, path);
-    let is_new = !me.silence.is_measured();
+    let is_new = !me.irq_off.is_measured();
     resumes(me, cpu::rdtsc);
     is_new
 }
@@ -124,7 +124,7 @@ pub fn begins_at(me: &MachineCpu, path: Path, tsc: u64) {
 #[inline(always)]
 pub fn served(me: &MachineCpu) {
     let now = cpu::rdtsc();
-    let since = me.silence.change(now);
+    let since = me.irq_off.change(now);
     if since == 0 {
         me.ask_for(attention::MEASURED);
     } else {
@@ -135,8 +135,8 @@ pub fn served(me: &MachineCpu) {
 /// A long path goes on, perhaps after others ran and a stretch ended with them.
 #[inline(always)]
 fn resumes(me: &MachineCpu, tsc: impl FnOnce() -> u64) {
-    if !me.silence.is_measured() {
-        me.silence.change(tsc());
+    if !me.irq_off.is_measured() {
+        me.irq_off.change(tsc());
         me.ask_for(attention::MEASURED);
     }
 }
@@ -144,7 +144,7 @@ fn resumes(me: &MachineCpu, tsc: impl FnOnce() -> u64) {
 /// Interrupts are about to be open, or what is left until then is short.
 #[inline(always)]
 pub fn ends(me: &MachineCpu) {
-    let since = me.silence.change(0);
+    let since = me.irq_off.change(0);
     if since != 0 {
         count(me, cpu::rdtsc().wrapping_sub(since));
     }
@@ -163,7 +163,7 @@ fn count_long(me: &MachineCpu, ticks: u64) {
     let ticks = ticks / SHARED_BY.load(Ordering::Relaxed);
     if ticks > me.counters.interrupts_off_max.get() {
         me.counters.interrupts_off_max.raise(ticks);
-        me.counters.interrupts_off_path.set(me.silence.path().into());
+        me.counters.interrupts_off_path.set(me.irq_off.path().into());
     }
     if ticks > LONG_TICKS {
         me.counters.interrupts_off_over_20k.bump();
