@@ -2,6 +2,7 @@
 
 use crate::arch::boot::Loader;
 use crate::arch::phys;
+use crate::planted::{self, Bug};
 use abi::BOOT_LINE_BYTES_MAX;
 use kcore::bootline;
 use sched::Policy;
@@ -90,6 +91,8 @@ pub struct Options {
     pub watchdog: Option<u32>,
     /// `hang=...`, `panic=late` or `triplefault`: fail on purpose while everything runs.
     pub plant: Option<Plant>,
+    /// `planted=name`, of a kernel that has bugs on purpose: which of them acts.
+    pub bug: Option<Bug>,
 }
 
 impl Options {
@@ -141,6 +144,7 @@ impl Options {
             }
             "watchdog" => self.watchdog = Some(value.parse().ok().filter(|looks| *looks <= 1000)?),
             "hang" => self.plant = Some(Plant::named(value)?),
+            "planted" if cfg!(feature = "planted") => self.bug = Some(planted::named(value)?),
             "turns" => self.turns_us = Some(value.parse().ok().filter(|us| (1..=1000).contains(us))?),
             "trace" => self.trace = Some(Room::parse(value)?),
             _ => return None,

@@ -20,6 +20,7 @@ use crate::endpoint::FaultRoom;
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::heap;
 use crate::name::fresh_id;
+use crate::planted::{self, Bug};
 use crate::preempt::{self, Pacer};
 use crate::process::Process;
 use crate::ring::{self, Completion};
@@ -68,8 +69,8 @@ impl Rules for Law {
     #[inline(always)]
     fn has(&self, flaw: Flaw) -> bool {
         match flaw {
-            Flaw::OldGenerationObeyed => cfg!(feature = "planted-stale-context"),
-            Flaw::WayIgnored => cfg!(feature = "planted-exception-keeps-loan"),
+            Flaw::OldGenerationObeyed => planted::is(Bug::StaleContext),
+            Flaw::WayIgnored => planted::is(Bug::ExceptionKeepsLoan),
             _ => false,
         }
     }
@@ -694,7 +695,7 @@ pub fn thread_ends(thread: &'static Thread) {
         }
     }
     debug_assert!(thread.lent.load(Ordering::Relaxed) == 0, "I-C4: a thread ends that has lent");
-    if cfg!(feature = "planted-binds-the-ending") {
+    if planted::is(Bug::BindsTheEnding) {
         (0..50_000).for_each(|_| cpu::pause());
     }
 }

@@ -32,6 +32,7 @@ use crate::arch::{features, fpu, segments, smp, switch};
 use crate::context::notify::{self, News};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::stacks::OffStackToken;
+use crate::planted::{self, Bug};
 use crate::recorder;
 use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time::{self, Bill, Payer};
@@ -278,7 +279,7 @@ fn enqueue(runnable: Runnable<SchedRef>) {
 fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnable<SchedRef>) {
     let now = time::now_ns();
     let mut queue = target.dispatch.queue.lock();
-    if cfg!(feature = "planted-alloc-under-lock") {
+    if planted::is(Bug::AllocUnderLock) {
         // The bug: K-30 and K-18 forbid it.
         drop(core::hint::black_box(alloc::boxed::Box::new(now)));
     }
@@ -458,7 +459,7 @@ fn block_rarely(
             let lends = me.dispatch.lends.replace(false);
             let why = if lends { Why::Lend(next.id()) } else { Why::Handoff(next.id()) };
             // `hand_over` has seen that it may run here.
-            let moves = lends && !cfg!(feature = "planted-wrong-context");
+            let moves = lends && !planted::is(Bug::WrongContext);
             let switched = if moves { queue.block_lending(next, now) } else { queue.block_for(next, now) };
             let switched = switched.unwrap_or_else(|_| unreachable!("handed to the wrong CPU"));
             tracing::decided(me, Some(thread), why, &switched.1, now);
@@ -495,7 +496,7 @@ pub fn end() -> ! {
     me.mark_dispatch(true);
     let mut queue = me.dispatch.queue.lock();
     pay(me, &mut queue, thread, now);
-    if cfg!(feature = "planted-ends-in-queue") {
+    if planted::is(Bug::EndsInQueue) {
         let _ = queue.yield_now(now);
     }
     wait.parked = queue.block(now);
@@ -654,8 +655,8 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     let mut queue = me.dispatch.queue.lock();
     pay(me, &mut queue, thread, now);
     let decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
-    #[cfg(feature = "planted-second-choice")]
-    let decision = planted_second_choice(&mut queue, decision, now);
+    let decision =
+        if planted::is(Bug::SecondChoice) { second_choice(&mut queue, decision, now) } else { decision };
     tracing::decided(me, Some(thread), if voluntarily { Why::Yield } else { Why::Look }, &decision, now);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
@@ -685,8 +686,8 @@ pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
     }
     let decision = queue.dispatch(now);
     events::settle(&mut queue, bill, now);
-    #[cfg(feature = "planted-second-choice")]
-    let decision = planted_second_choice(&mut queue, decision, now);
+    let decision =
+        if planted::is(Bug::SecondChoice) { second_choice(&mut queue, decision, now) } else { decision };
     tracing::decided(me, Some(thread), Why::Look, &decision, now);
     leave_rarely(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
@@ -694,10 +695,9 @@ pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
     true
 }
 
-/// The bug of `planted-second-choice`: the first time that there is a choice, whatever the clock says, the core is asked once more, until it names another; the
+/// The bug `second-choice`: the first time that there is a choice, whatever the clock says, the core is asked once more, until it names another; the
 /// trace knows of the first answer alone. Once is enough for who checks it, and always or by turns may never let one of two threads run.
-#[cfg(feature = "planted-second-choice")]
-fn planted_second_choice(queue: &mut Queue, decision: Decision<SchedRef>, now: u64) -> Decision<SchedRef> {
+fn second_choice(queue: &mut Queue, decision: Decision<SchedRef>, now: u64) -> Decision<SchedRef> {
     static ACTED: AtomicBool = AtomicBool::new(false);
     let is_choice = decision.run.is_some() && decision.evicted.is_none() && queue.waiting() > 0;
     if !is_choice || ACTED.load(Ordering::Relaxed) {

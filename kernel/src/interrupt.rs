@@ -7,6 +7,7 @@ use crate::arch::{apic, cpu, pit, smp, tlb};
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::irqoff::{self, Path};
 use crate::mm::stacks;
+use crate::planted::{self, Bug};
 use crate::preempt;
 use crate::process::{self, Reason};
 use crate::thread::Thread;
@@ -116,7 +117,7 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
     if !others_ran {
         dispatch::interrupt_ends(me, bill);
-    } else if bill.is_due() && !cfg!(feature = "planted-no-way-back") {
+    } else if bill.is_due() && !planted::is(Bug::NoWayBack) {
         dispatch::goes_back(me, bill);
     }
 }

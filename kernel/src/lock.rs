@@ -6,6 +6,7 @@
 //! Who waits longest is next (K-26): a CPU that takes and opens a lock again and again, as long work in pieces does, cannot keep the others out.
 
 use crate::arch::{cpu, percpu};
+use crate::planted::{self, Bug};
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -109,7 +110,7 @@ impl<T> SpinLock<T> {
         other: &'a SpinLock<T>,
         cpus: (usize, usize),
     ) -> (Guard<'a, T>, Guard<'a, T>) {
-        let is_first = (cpus.0 < cpus.1) != cfg!(feature = "planted-cpu-order");
+        let is_first = (cpus.0 < cpus.1) != planted::is(Bug::CpuOrder);
         let ((first, one), (second, two)) =
             if is_first { ((self, cpus.0), (other, cpus.1)) } else { ((other, cpus.1), (self, cpus.0)) };
         let held = first.lock();

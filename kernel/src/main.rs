@@ -28,6 +28,7 @@ mod ops;
 mod panic;
 mod park;
 mod patience;
+mod planted;
 mod policy;
 mod power;
 mod preempt;
@@ -67,6 +68,9 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     println!("capOS {} boots ({loader:?})", env!("CARGO_PKG_VERSION"));
     #[cfg(feature = "planted-path")]
     println!("built in {}", env!("CARGO_MANIFEST_DIR"));
+    if let Some(bug) = boot.options.bug {
+        planted::plant(bug);
+    }
     dispatch::set_policy(boot.options.policy);
     if boot.options.overload {
         dispatch::take_overload();

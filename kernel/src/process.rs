@@ -15,6 +15,7 @@ use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
 use crate::mm::{frames, heap};
 pub use crate::name::Name;
 use crate::object::{Cap, ThreadExit, Waitable};
+use crate::planted::{self, Bug};
 use crate::policy::Share;
 use crate::preempt::{self, Pacer};
 use crate::ring::{self, Completion, Waiter};
@@ -802,7 +803,7 @@ pub fn exit_current(code: i64) -> ! {
 fn withdraw_all(thread: &Thread) {
     while let Some((waiter, on)) = ring::any_pending(thread) {
         let in_object = !matches!(on, Waitable::Sleep | Waitable::Park(_) | Waitable::Read);
-        if cfg!(feature = "planted-no-generation-check") && in_object {
+        if planted::is(Bug::NoGenerationCheck) && in_object {
             // A kernel that relied on the check alone would leave its waiters behind.
             ring::forget(thread, &waiter);
         } else if crate::object::withdraw(&waiter, &on) {

@@ -9,6 +9,7 @@ use crate::dispatch;
 use crate::dispatch::percpu;
 use crate::irqoff::{self, Path};
 use crate::object::Waitable;
+use crate::planted::{self, Bug};
 use crate::preempt::Pacer;
 use crate::process::Process;
 use crate::thread::{self, OPS, TIMEOUT, Thread};
@@ -265,7 +266,7 @@ pub fn complete_here(waiter: &Waiter, completion: &Completion, direct: bool) -> 
 /// The thread that a completion was posted to. The same, as was just checked; without that check whoever is there now is woken.
 #[inline(always)]
 fn wake(thread: &'static Thread, waiter: &Waiter, direct: bool) {
-    if cfg!(feature = "planted-no-generation-check") {
+    if planted::is(Bug::NoGenerationCheck) {
         dispatch::wake_thread(thread, &thread.reference(), direct);
     } else {
         dispatch::wake_thread(thread, &waiter.thread, direct);
@@ -276,8 +277,7 @@ fn wake(thread: &'static Thread, waiter: &Waiter, direct: bool) {
 #[cold]
 #[inline(never)]
 fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
-    #[cfg(feature = "planted-exception-keeps-loan")]
-    if completion.status > 0 {
+    if planted::is(Bug::ExceptionKeepsLoan) && completion.status > 0 {
         loan::forget(thread);
     }
     let mut handed = loan::settle(thread, waiter, direct);
@@ -361,7 +361,7 @@ pub fn while_pending<R>(thread: &Thread, waiter: &Waiter, then: impl FnOnce() ->
 fn post(thread: &'static Thread, waiter: &Waiter, completion: &Completion) -> Posted {
     let mut ring = thread.ring.lock();
     // K-05: the record may serve another thread by now.
-    if !thread.is(&waiter.thread) && !cfg!(feature = "planted-no-generation-check") || ring.page.is_null() {
+    if !thread.is(&waiter.thread) && !planted::is(Bug::NoGenerationCheck) || ring.page.is_null() {
         STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
         return Posted::Stale;
     }
@@ -561,7 +561,7 @@ fn complete_nops(
 /// May one more entry be taken?
 #[inline(always)]
 fn verify(thread: &Thread, lease: &SqLease) -> Result<Verified, StaleSqConsumer> {
-    if cfg!(feature = "planted-stale-consumer") {
+    if planted::is(Bug::StaleConsumer) {
         // The bug: a ring that nobody else has is asked.
         let other = SqOwner::new();
         return other.acquire_syscall(0).map_err(|_| StaleSqConsumer).and_then(|its| other.verify(&its));

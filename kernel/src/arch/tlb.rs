@@ -8,6 +8,7 @@
 
 use super::percpu::{self, MachineCpu};
 use super::{cpu, smp};
+use crate::planted::{self, Bug};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use kcore::debt::Debt;
 use sched::{CpuId, CpuMask, MAX_CPUS};
@@ -72,7 +73,7 @@ fn answer(me: &MachineCpu) {
 pub fn shootdown(resident: &AtomicMask, payer: Option<&'static Debt>) {
     // Table writes come before the look at who is resident; a CPU that enters later reads the new tables.
     fence(Ordering::SeqCst);
-    if !resident.any_but(percpu::this().id) || cfg!(feature = "planted-tlb-no-ipi") {
+    if !resident.any_but(percpu::this().id) || planted::is(Bug::TlbNoIpi) {
         return;
     }
     flush_others(|cpu| resident.contains(cpu), payer);

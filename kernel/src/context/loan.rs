@@ -341,11 +341,11 @@ pub fn end_from(ctx: &'static Ctx, record: &mut Record, at: usize, woken: &mut W
     }
 }
 
-/// The bug of `planted-exception-keeps-loan`: the loan is over, and the box stays where it is.
-#[cfg(feature = "planted-exception-keeps-loan")]
+/// The bug `exception-keeps-loan`: the loan is over, and the box stays where it is.
 pub fn forget(lender: &'static Thread) {
     if let Some(ctx) = lender.context() {
-        end_from(ctx, &mut ctx.record.lock(), 0, &mut Woken::NONE);
+        let mut woken = Woken::NONE;
+        end_from(ctx, &mut ctx.record.lock(), 0, &mut woken);
     }
 }
 

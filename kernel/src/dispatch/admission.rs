@@ -3,6 +3,7 @@
 
 use super::Queue;
 use crate::dispatch::percpu::{self, PerCpu};
+use crate::planted::{self, Bug};
 use crate::preempt;
 use crate::time;
 use crate::tracing::{self, Promise};
@@ -58,7 +59,7 @@ fn judged(
     let survey = percpu::this().desk.0.take();
     let Some(mut survey) = survey.or_else(Survey::try_new) else { return Err(AdmissionError::Stale) };
     let mut queue = home.dispatch.queue.lock();
-    if cfg!(feature = "planted-forgets-leaving") {
+    if planted::is(Bug::ForgetsLeaving) {
         queue.forget_leaving();
     }
     queue.survey(successor, time::now_ns(), &mut survey);
@@ -71,7 +72,7 @@ fn judged(
 
 /// Has CPU `home` promise a proposal.
 pub fn admit(home: &PerCpu, proposal: Proposal) -> Result<Box<Context>, Refused> {
-    let is_planted = cfg!(feature = "planted-successor-of-nobody");
+    let is_planted = planted::is(Bug::SuccessorOfNobody);
     let successor = if is_planted { Successor::OfNobody } else { Successor::OfTemplate(proposal.template()) };
     let spec = *proposal.spec();
     let mut proposal = proposal;

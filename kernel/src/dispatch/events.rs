@@ -7,6 +7,7 @@ use crate::arch::cpu;
 use crate::clock;
 use crate::context::notify;
 use crate::dispatch::percpu::{self, PerCpu};
+use crate::planted::{self, Bug};
 use crate::thread::{self, Thread};
 use crate::time::{self, Bill};
 use crate::tracing;
@@ -46,7 +47,7 @@ pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     if now >= me.dispatch.balance_ns.get() {
         let id = CpuId::new(me.id).expect("a CPU number");
         me.dispatch.balance_ns.set(sched::next_balance_ns(id, now));
-        if !cfg!(feature = "planted-no-balance") {
+        if !planted::is(Bug::NoBalance) {
             balance(me, now);
         }
     }
@@ -69,7 +70,7 @@ pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
         assert_time(&queue);
         drop(queue);
         if let Some(refilled) = refilled.and_then(thread_of)
-            && !cfg!(feature = "planted-refill-unpaid")
+            && !planted::is(Bug::RefillUnpaid)
         {
             bill.falls_to(refilled);
         }
@@ -112,7 +113,7 @@ pub fn measure_ways() -> (u64, u64) {
         in_ns = in_ns.min(began_ns.saturating_sub(clock::ns_at(before)));
         out_ns = out_ns.min(clock::ns_at(after).saturating_sub(ended_ns));
     }
-    if !cfg!(feature = "planted-ways-unpaid") {
+    if !planted::is(Bug::WaysUnpaid) {
         WAY_IN_NS.store(in_ns, Ordering::Relaxed);
         WAY_OUT_NS.store(out_ns, Ordering::Relaxed);
     }
@@ -191,7 +192,7 @@ pub(super) fn settle(queue: &mut Queue, bill: &mut Bill, now: u64) {
 /// the next one was chosen on.
 #[cold]
 pub(super) fn work_for<R>(me: &PerCpu, thread: &'static Thread, work: impl FnOnce() -> R) -> R {
-    if cfg!(feature = "planted-news-unpaid") {
+    if planted::is(Bug::NewsUnpaid) {
         return work();
     }
     let begins_ns = {

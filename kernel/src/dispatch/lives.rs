@@ -4,6 +4,7 @@ use super::budgets::{free, take_out};
 use super::percpu::{self, PerCpu};
 use super::{enqueue, hand_over};
 use crate::lock::Guard;
+use crate::planted::{self, Bug};
 use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time;
 use crate::tracing;
@@ -44,7 +45,7 @@ fn released(wait: &mut Wait, action: Action) -> Option<Runnable<SchedRef>> {
     if !matches!(action, Action::Run | Action::Free) {
         return None;
     }
-    if cfg!(feature = "planted-stops-the-ending") && !wait.parked.as_ref()?.is_runnable() {
+    if planted::is(Bug::StopsTheEnding) && !wait.parked.as_ref()?.is_runnable() {
         return None;
     }
     let mut blocked = wait.parked.take()?;

@@ -8,6 +8,7 @@ use crate::dispatch::percpu;
 use crate::endpoint::FaultRoom;
 use crate::object::{Cap, Object, Waitable};
 use crate::ops::Reply;
+use crate::planted::{self, Bug};
 use crate::preempt::{self, Pacer};
 use crate::ring::Completion;
 use crate::session::{Denied, Stake};
@@ -271,7 +272,7 @@ pub fn refused(c: &MethodCall<'_>, error: CreateError) -> Outcome {
 
 /// Does the capability that was called reach the band of `spec` (S-17)?
 fn may_use_band(c: &MethodCall<'_>, spec: &Spec) -> bool {
-    rights::allow_band(c.rights, spec.criticality) || cfg!(feature = "planted-any-band")
+    rights::allow_band(c.rights, spec.criticality) || planted::is(Bug::AnyBand)
 }
 
 /// Words of a witness beside the result that it comes with.
@@ -363,7 +364,7 @@ fn claim(handle: &Handle, held: u64, who: &'static Thread, reference: &ThreadRef
     let Some(home) = ::sched::CpuId::new(record.cpu) else { return R::NoCommonCpu };
     let mut wait = who.wait.lock();
     // One that ends looks for its context a last time: it would not find this one.
-    let may_bind = who.turn(&mut wait, Event::Bind).is_ok() || cfg!(feature = "planted-binds-the-ending");
+    let may_bind = who.turn(&mut wait, Event::Bind).is_ok() || planted::is(Bug::BindsTheEnding);
     if !who.is(reference) || !may_bind {
         return R::DeadThread;
     }

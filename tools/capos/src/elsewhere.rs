@@ -6,15 +6,13 @@ use std::path::{Path, PathBuf};
 use object::{Object, ObjectSection};
 
 use crate::Problem;
-use crate::guest::{self, BENCH_PROFILE, Cargo, PROFILE};
+use crate::guest::{self, BENCH_PROFILE, Cargo, PLANTED_PATH, PROFILE};
 use crate::place::{Project, cannot, make_folder};
 use crate::proof::say;
 use crate::suite::Tally;
 
 /// The program that is built beside the kernel; the others are made of the same parts.
 const PROGRAM: &str = "hello";
-/// A kernel with its path in it: the comparison must find it.
-const PLANTED: &str = "planted-path";
 /// What is not the project's source.
 const LEFT_OUT: [&str; 2] = ["target", ".git"];
 /// How deep its folders may be.
@@ -27,7 +25,7 @@ const DEPTH_MAX: u32 = 32;
 pub fn test(project: &Project) -> Result<Tally, Problem> {
     let copy = Copy::make(project)?;
     let mut tally = Tally::default();
-    for (profile, feature) in [(PROFILE, None), (PROFILE, Some(PLANTED)), (BENCH_PROFILE, None)] {
+    for (profile, feature) in [(PROFILE, None), (PROFILE, Some(PLANTED_PATH)), (BENCH_PROFILE, None)] {
         let target = project.target.join(if feature.is_some() { "guest-planted" } else { "guest" });
         let here = build(&Cargo { project, home: None, target: &target, profile }, feature)?;
         let (there, target) = (&copy.project, copy.project.target.join("guest"));

@@ -16,8 +16,12 @@ const FLAG_END: &str = "\x1f";
 pub(crate) const PROFILE: &str = "guest";
 pub(crate) const BENCH_PROFILE: &str = "guest-bench";
 
-/// What the names of planted bugs begin with, as features of the kernel.
+/// What the names of kernels with a planted bug begin with.
 pub const PLANTED_PREFIX: &str = "planted-";
+/// The feature of the one kernel that has these bugs, and the boot option that chooses which of them acts.
+const PLANTED: &str = "planted";
+/// The bug that is in a kernel as it is built, its path, and so needs a feature of its own: the comparison of two builds must find it.
+pub(crate) const PLANTED_PATH: &str = "planted-path";
 /// The feature of a kernel that measures itself.
 pub const MEASURE: &str = "measure";
 /// A name that only such a kernel has in it.
@@ -60,6 +64,27 @@ impl Variant {
         self.feature.as_ref().map(|name| format!("-{name}")).unwrap_or_default()
     }
 
+    /// The bug of the kernel that has them all, if this is one of those.
+    fn bug(&self) -> Option<&str> {
+        let name = self.feature.as_deref().filter(|name| *name != PLANTED_PATH)?;
+        name.strip_prefix(PLANTED_PREFIX)
+    }
+
+    /// The feature that the kernel is built with.
+    fn built_with(&self) -> Option<&str> {
+        if self.bug().is_some() { Some(PLANTED) } else { self.feature.as_deref() }
+    }
+
+    /// The boot line of this variant: `options`, and the bug that acts.
+    #[must_use]
+    pub fn boot_line(&self, options: &str) -> String {
+        match self.bug() {
+            Some(bug) if options.is_empty() => format!("{PLANTED}={bug}"),
+            Some(bug) => format!("{options} {PLANTED}={bug}"),
+            None => options.to_owned(),
+        }
+    }
+
     /// The same without a feature: programs have none.
     fn clean(&self) -> Variant {
         Variant { feature: None, ..self.clone() }
@@ -80,7 +105,8 @@ impl Variant {
     #[must_use]
     pub fn kernel(&self, project: &Project) -> PathBuf {
         let folder = self.target(project).join(self.kernel_profile());
-        folder.join(format!("kernel{}", self.feature_suffix()))
+        let suffix = self.built_with().map(|name| format!("-{name}")).unwrap_or_default();
+        folder.join(format!("kernel{suffix}"))
     }
 }
 
@@ -197,7 +223,7 @@ pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
         command.args(["-p", "kernel"]);
         finish(command, "the kernel does not build")?;
     }
-    let Some(name) = &variant.feature else { return Ok(()) };
+    let Some(name) = variant.built_with() else { return Ok(()) };
     let target = variant.target(project);
     let mut command = Cargo::new(project, &target, profiles.0).command("build");
     command.args(["-p", "kernel", "--features"]).arg(format!("kernel/{name}"));
@@ -319,7 +345,7 @@ mod tests {
         let plain = Variant::default();
         assert_eq!(plain.kernel(&project), PathBuf::from("/p/target/guest/guest/kernel"));
         let odd = Variant { bench: true, release: false, feature: Some("planted-x".to_owned()) };
-        let kernel = "/p/target/guest-planted/guest-bench/kernel-planted-x";
+        let kernel = "/p/target/guest-planted/guest-bench/kernel-planted";
         assert_eq!(odd.kernel(&project), PathBuf::from(kernel));
         assert_eq!(odd.program(&project, "init"), PathBuf::from("/p/target/guest/guest-bench/init"));
         assert_eq!((plain.suffix().as_str(), odd.suffix().as_str()), ("", "-bench-planted-x"));

@@ -209,7 +209,7 @@ struct MachineOptions {
 impl MachineOptions {
     fn machine(&self, project: &Project, cpus: u32, capture: Option<&Capture>) -> Result<Machine, Problem> {
         let mem_mib = self.mem.unwrap_or(MEM_MIB);
-        let (cpu, mut append) = (self.cpu.clone(), self.append.clone());
+        let (cpu, mut append) = (self.cpu.clone(), self.build.variant().boot_line(&self.append));
         let debug = capture.map(Capture::dump);
         if debug.is_some() {
             append = capture::with_trace(&append);

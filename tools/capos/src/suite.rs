@@ -315,7 +315,7 @@ impl Case {
             cpus: self.cpus,
             mem_mib: row.mem_mib,
             icount: row.icount,
-            append: row.options.clone(),
+            append: row.variant.boot_line(&row.options),
             debug: self.dump(project)?,
             extra: row.shape.map(smp).unwrap_or_default(),
             ..Machine::default()
