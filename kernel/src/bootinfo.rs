@@ -85,6 +85,8 @@ pub struct Options {
     pub overload: bool,
     /// `turns=n`: no CPU of an emulator that lets one run after the other runs for longer than n us at a time.
     pub turns_us: Option<u64>,
+    /// `latecpu`: the first of the other CPUs is given up before it can come.
+    pub late_cpu: bool,
     /// `panic`: fail on purpose, for the test of the report.
     pub panic: bool,
     /// `watchdog=n`: looks of the watchdog before it speaks; 0 switches it off.
@@ -120,12 +122,13 @@ impl Options {
                 "allocfail" => options.alloc_fail = true,
                 "endlease" => options.end_lease = true,
                 "overload" => options.overload = true,
+                "latecpu" => options.late_cpu = true,
                 "panic=late" => options.plant = Some(Plant::Panic),
                 "triplefault" => options.plant = Some(Plant::TripleFault),
                 _ if options.assign(word).is_some() => {}
                 _ => crate::println!(
                     "boot: option `{word}` is not known and left out; known are\n\
-                     boot: pit nocalib panic panic=late triplefault allocfail endlease overload maxcpus=n policy=wfq|eevdf turns=n watchdog=n hang=irqs-off|lock|no-dispatch trace=n trace=first:n (1 to {})",
+                     boot: pit nocalib panic panic=late triplefault allocfail endlease overload latecpu maxcpus=n policy=wfq|eevdf turns=n watchdog=n hang=irqs-off|lock|no-dispatch trace=n trace=first:n (1 to {})",
                     trace::dump::EVENTS_MAX
                 ),
             }

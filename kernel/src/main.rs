@@ -164,7 +164,7 @@ fn start_machine(boot: &bootinfo::BootInfo) {
         take_turns(us, &mut ids);
     }
     ids.truncate(limit);
-    let started = if with_apic { start_others(&ids) } else { 0 };
+    let started = if with_apic { start_others(&ids, boot.options.late_cpu) } else { 0 };
     let count = percpu::count();
     if boot.options.turns_us.is_some() {
         irqoff::share_clock(count);
@@ -181,15 +181,15 @@ fn start_machine(boot: &bootinfo::BootInfo) {
 }
 
 /// Starts the other CPUs; at boot (K-30). Says how many came.
-fn start_others(apic_ids: &[u32]) -> usize {
+fn start_others(apic_ids: &[u32], is_first_late: bool) -> usize {
     let make = |apic_id: u32| {
         let stack = Stack::allocate()?;
         let stack_top = stack.top();
         // The stack that it begins on is that of its idle loop.
         Some(NewCpu { record: percpu::make(percpu::count(), apic_id, stack), stack_top })
     };
-    let start =
-        Start { root: paging::kernel_root(), make, give_up: recorder::remove_cpu, run: dispatch::idle_loop };
+    let (root, give_up, run) = (paging::kernel_root(), recorder::remove_cpu, dispatch::idle_loop);
+    let start = Start { root, make, give_up, run, is_first_late };
     smp::start_others(apic_ids, alloc::boxed::Box::leak(alloc::boxed::Box::new(start)))
 }
 

@@ -122,7 +122,7 @@ boot_long:
     ud2
 
     # ---- the other CPUs: copied to 0x8000, started there in real mode ----
-    .global ap_trampoline, ap_trampoline_end, ap_cr3, ap_stack, ap_entry
+    .global ap_trampoline, ap_trampoline_end, ap_cr3, ap_stack, ap_entry, ap_expected
     .align 16
 ap_trampoline:
     .code16
@@ -160,12 +160,39 @@ ap64:
     xor eax, eax
     mov fs, ax
     mov gs, ax
+    # Stack and record are those of the CPU that is expected. One that comes when nobody waits for it any more must touch neither, so it
+    # looks up its own number, and only who takes the expected one goes on.
+    cpuid
+    cmp eax, 11
+    jb ap_short_number
+    mov eax, 11
+    xor ecx, ecx
+    cpuid
+    test ebx, ebx
+    jz ap_short_number
+    mov eax, edx
+    jmp ap_claim
+ap_short_number:
+    mov eax, 1
+    cpuid
+    shr ebx, 24
+    mov eax, ebx
+ap_claim:
+    inc eax
+    xor ecx, ecx
+    lock cmpxchg dword ptr [low_ap_expected], ecx
+    jne ap_stays_out
     mov rsp, [low_ap_stack]
     xor ebp, ebp
     mov rax, [low_ap_entry]
     call rax
     ud2
+ap_stays_out:
+    cli
+    hlt
+    jmp ap_stays_out
     .align 8
+ap_expected: .quad 0
 ap_cr3: .quad 0
 ap_stack: .quad 0
 ap_entry: .quad 0
@@ -181,6 +208,7 @@ ap_gdt_pointer:
 ap_trampoline_end:
     # where these are after the copy
     .set low_ap_cr3, ap_cr3 - ap_trampoline + 0x8000
+    .set low_ap_expected, ap_expected - ap_trampoline + 0x8000
     .set low_ap_entry, ap_entry - ap_trampoline + 0x8000
     .set low_ap_gdt_pointer, ap_gdt_pointer - ap_trampoline + 0x8000
     .set low_ap_stack, ap_stack - ap_trampoline + 0x8000

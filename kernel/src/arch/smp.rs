@@ -3,7 +3,7 @@
 use super::percpu::{self, MachineCpu};
 use super::{apic, cpu, entry, features, phys, segments};
 use crate::clock;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use kcore::debt::Debt;
 
 /// Look at your run queue.
@@ -21,8 +21,12 @@ pub const IPI_WATCH: u32 = 32;
 
 /// Where the start-up code of other CPUs is put: below 1 MiB, where nothing else is.
 const TRAMPOLINE: u64 = 0x8000;
-/// How long a CPU may take to say that it is there.
-const PATIENCE_NS: u64 = 200_000_000;
+/// How long a CPU may take to say that it is there: as long as Linux gives it. An emulated one waits for a CPU of a host that may be busy.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// How long the test waits for the CPU that must not come.
+const LATE_NS: u64 = 50_000_000;
+/// How often a CPU is told to start; the second time for one that has missed the first.
+const STARTUPS: u64 = 2;
 
 unsafe extern "C" {
     static ap_trampoline: u8;
@@ -30,8 +34,12 @@ unsafe extern "C" {
     static ap_cr3: u8;
     static ap_stack: u8;
     static ap_entry: u8;
+    static ap_expected: u8;
     static boot_pml4: u8;
 }
+
+/// The number that no CPU has: APIC numbers are expected one higher than they are.
+const NOBODY: u32 = 0;
 
 static AP_TSC: AtomicU64 = AtomicU64::new(0);
 static STARTING: AtomicPtr<MachineCpu> = AtomicPtr::new(core::ptr::null_mut());
@@ -74,6 +82,8 @@ pub struct Start {
     pub give_up: fn(usize),
     /// What it does from then on, on the stack that it began on.
     pub run: extern "C" fn(u64) -> !,
+    /// The first one is given up before it can come, for the test that it then stays out.
+    pub is_first_late: bool,
 }
 
 /// What the CPU that starts does. Written before it is started.
@@ -99,27 +109,48 @@ pub fn start_others(apic_ids: &[u32], start: &'static Start) -> usize {
         put(&raw const ap_cr3 as u64 - trampoline, root);
         put(&raw const ap_entry as u64 - trampoline, start_ap as *const () as u64);
     }
-    let mut started = 0;
+    // SAFETY: a word of the trampoline that is aligned, and that CPUs change by atomic instructions alone.
+    let expected = unsafe {
+        let offset = &raw const ap_expected as u64 - &raw const ap_trampoline as u64;
+        AtomicU32::from_ptr(phys::pointer::<u32>(TRAMPOLINE + offset))
+    };
+    let (mut started, mut late) = (0, None);
     for apic_id in apic_ids.iter().filter(|id| **id != mine).take(sched::MAX_CPUS - 1) {
         let Some(NewCpu { record, stack_top }) = (start.make)(*apic_id) else { break };
         // SAFETY: as above.
         unsafe { put(&raw const ap_stack as u64 - &raw const ap_trampoline as u64, stack_top) };
         clock::before_start();
         STARTING.store(core::ptr::from_ref(record).cast_mut(), Ordering::Release);
+        expected.store(apic_id + 1, Ordering::SeqCst);
         apic::send_init(*apic_id);
         clock::spin(200_000, || false);
-        for _ in 0..2 {
+        let is_online = || record.online.load(Ordering::Acquire);
+        let is_late = start.is_first_late && started == 0 && late.is_none();
+        if let Some(late) = late.take_if(|_| !is_late) {
+            // The one that was given up comes now, when another is expected.
+            apic::send_startup(late, (TRAMPOLINE >> 12) as u8);
+            clock::spin(LATE_NS, is_online);
+            assert!(!is_online(), "K-01: a CPU that was given up has the stack and the record of another");
+        }
+        if is_late {
+            expected.store(NOBODY, Ordering::SeqCst);
+            late = Some(*apic_id);
+        }
+        for _ in 0..if is_late { 0 } else { STARTUPS } {
             apic::send_startup(*apic_id, (TRAMPOLINE >> 12) as u8);
-            if clock::spin(PATIENCE_NS / 2, || record.online.load(Ordering::Acquire)) {
+            if clock::spin(PATIENCE_NS / STARTUPS, is_online) {
                 break;
             }
         }
-        if !record.online.load(Ordering::Acquire) {
+        // One that has taken its number is on its way, with the stack and the record, and nothing can stop it any more.
+        if !is_online() && (is_late || expected.swap(NOBODY, Ordering::SeqCst) != NOBODY) {
             crate::println!("smp: CPU with APIC number {apic_id} does not answer; left out");
             percpu::remove_last();
             (start.give_up)(record.id);
             continue;
         }
+        let has_come = clock::spin(PATIENCE_NS, is_online);
+        assert!(has_come, "K-01: the CPU with APIC number {apic_id} has begun to start, and does not come");
         clock::check_behind(AP_TSC.load(Ordering::Acquire));
         started += 1;
     }
@@ -134,7 +165,8 @@ unsafe fn put(offset: u64, value: u64) {
 }
 
 extern "C" fn start_ap() -> ! {
-    // SAFETY: the record that was made for this CPU, the only one that is starting; both were stored before it was started.
+    // SAFETY: the record that was made for this CPU: it has taken the number that goes with it. Both were stored before it was started, and stay
+    // until it is online.
     let (me, start) = unsafe { (&*STARTING.load(Ordering::Acquire), &*START.load(Ordering::Acquire)) };
     // SAFETY: the kernel's own tables; once on this CPU, with its own record.
     unsafe {

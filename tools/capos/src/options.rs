@@ -5,7 +5,7 @@ use trace::dump::EVENTS_MAX;
 use crate::Problem;
 
 /// What the kernel says that it knows, in `kernel/src/bootinfo.rs`.
-pub const KNOWN: &str = "pit nocalib panic panic=late triplefault allocfail endlease overload maxcpus=n policy=wfq|eevdf turns=n \
+pub const KNOWN: &str = "pit nocalib panic panic=late triplefault allocfail endlease overload latecpu maxcpus=n policy=wfq|eevdf turns=n \
     watchdog=n hang=irqs-off|lock|no-dispatch trace=n trace=first:n";
 
 /// Checks that the kernel reads them to the end. QEMU writes longer ones over what it tells the kernel itself.
@@ -49,7 +49,7 @@ fn is_known(word: &str) -> bool {
     match word.split_once('=') {
         None => matches!(
             word,
-            "pit" | "nocalib" | "panic" | "triplefault" | "allocfail" | "endlease" | "overload"
+            "pit" | "nocalib" | "panic" | "triplefault" | "allocfail" | "endlease" | "overload" | "latecpu"
         ),
         Some(("maxcpus", number)) => number.parse::<usize>().is_ok(),
         Some(("policy", name)) => matches!(name, "wfq" | "eevdf"),
