@@ -159,13 +159,16 @@ struct Build {
     /// With a kernel that measures its own work
     #[arg(long, conflicts_with = "planted")]
     measure: bool,
+    /// The kernel with full debug information: gdb knows its types
+    #[arg(long, conflicts_with_all = ["bench", "release"])]
+    types: bool,
 }
 
 impl Build {
     fn variant(&self) -> Variant {
         let planted = self.planted.as_ref().map(|name| format!("{}{name}", guest::PLANTED_PREFIX));
         let feature = planted.or_else(|| self.measure.then(|| guest::MEASURE.to_owned()));
-        Variant { bench: self.bench, release: self.release, feature }
+        Variant { bench: self.bench, release: self.release, types: self.types, feature }
     }
 }
 
