@@ -552,12 +552,22 @@ def show_backtrace(words):
         print(f"  {depth:2} {address:#x} {function(address)}")
 
 
+def show_log(_words):
+    log = static("recorder")["log"]
+    written, room = number(log["written"]), log["bytes"].type.sizeof
+    memory = gdb.selected_inferior().read_memory(int(log["bytes"].address), room).tobytes()
+    end = written % room
+    text = memory[:end] if written <= room else memory[end:] + memory[:end]
+    print(text.decode("utf-8", "replace").replace("\r", "").rstrip("\n"))
+
+
 COMMANDS = {
     "threads": (show_threads, "every thread: process, state, CPU, context, and the function that it waits in"),
     "contexts": (show_contexts, "every scheduling context: budget, who it is bound to, who has the time, along which calls it is lent"),
     "cpus": (show_cpus, "every CPU: who runs, how many wait in each queue, timer, what others ask of it, locks"),
     "cpu": (show_cpu, "capos cpu N: one CPU, and who waits in its queues, in order"),
     "bt": (show_backtrace, "capos bt TID: where a thread that does not run is in the kernel"),
+    "log": (show_log, "the last output of the machine"),
 }
 
 

@@ -104,7 +104,9 @@ fn scene() -> Outcome {
     time::sleep(100 * MS)?;
     println!(
         "scene: ready main={} parked={parked} asleep={asleep} caller={caller} first={} second={} throttled={throttled}",
-        thread::id(), first.tid, second.tid
+        thread::id(),
+        first.tid,
+        second.tid
     );
     println!("scene: lent={id} spare={spare_id} small={small_id} pinned={pinned:?} roaming={roaming:?}");
     println!("scene: stands");

@@ -327,8 +327,7 @@ mod tests {
         let project = Project { root: "/p".into(), target: "/p/target".into() };
         let plain = Variant::default();
         assert_eq!(plain.kernel(&project), PathBuf::from("/p/target/guest/guest/kernel"));
-        let odd =
-            Variant { bench: true, feature: Some("planted-x".to_owned()), ..Variant::default() };
+        let odd = Variant { bench: true, feature: Some("planted-x".to_owned()), ..Variant::default() };
         let kernel = "/p/target/guest-planted/guest-bench/kernel-planted-x";
         assert_eq!(odd.kernel(&project), PathBuf::from(kernel));
         assert_eq!(odd.program(&project, "init"), PathBuf::from("/p/target/guest/guest-bench/init"));
