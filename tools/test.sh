@@ -20,6 +20,7 @@ groups=(
   "kernel:    cargo run --quiet --locked -p capos -- suite"
   "paths:     cargo run --quiet --locked -p capos -- path-test"
   "terminal:  cargo run --quiet --locked -p capos -- terminal-test"
+  "gdb:       cargo run --quiet --locked -p capos -- gdb-test"
   "iso:       cargo run --quiet --locked -p capos -- iso-test"
   "golden:    cargo run --release --quiet --locked -p sim -- golden --check"
   "sim-fuzz:  cargo run --release --quiet --locked -p sim -- fuzz --seeds $seeds"

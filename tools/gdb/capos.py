@@ -207,6 +207,13 @@ class Thread:
         parked = some(locked(self.record["wait"])["parked"])
         return None if parked is None else pointer(parked).dereference()
 
+    def operations(self):
+        """What the operations that it has under way wait for."""
+        ring = locked(self.record["ring"])
+        low, high = ring["pending"].type.range()
+        under_way = [some(ring["pending"][index]) for index in range(low, high + 1) if int(ring["busy"]) >> index & 1]
+        return [variant(one["on"])[0].lower() for one in under_way if one is not None]
+
     def frames(self):
         """Where it was left, from the inside: return addresses by frame pointers."""
         rsp = number(self.record["rsp"])
@@ -384,6 +391,7 @@ def warn_of_locks(all_cpus):
 
 
 def show_threads(_words):
+    heads = ["tid", "gen", "pid", "process", "state", "cpu", "context", "operations", "in"]
     warn_of_locks(cpus())
     known, rows, free = places(), [], 0
 
@@ -398,15 +406,16 @@ def show_threads(_words):
             state += ", " + ", ".join(one.marks)
         context = context_id(one.context) + (" (borrowed)" if one.borrows and one.context else "")
         is_away = state.startswith("running")
-        return [tid, one.generation, one.pid, one.process(), state, one.cpu, context, "-" if is_away else one.place()]
+        operations = ", ".join(one.operations()) or "-"
+        return [tid, one.generation, one.pid, one.process(), state, one.cpu, context, operations, "-" if is_away else one.place()]
 
     for tid in range(thread_count()):
         made = safely(lambda: row(tid), tid)
         if made is None:
             free += 1
         else:
-            rows.append(made + [""] * (8 - len(made)))
-    table(["tid", "gen", "pid", "process", "state", "cpu", "context", "in"], rows)
+            rows.append(made + [""] * (len(heads) - len(made)))
+    table(heads, rows)
     print(f"{len(rows)} threads, {free} free records")
 
 
@@ -562,7 +571,7 @@ def show_log(_words):
 
 
 COMMANDS = {
-    "threads": (show_threads, "every thread: process, state, CPU, context, and the function that it waits in"),
+    "threads": (show_threads, "every thread: process, state, CPU, context, what its operations wait for, and in which function it is"),
     "contexts": (show_contexts, "every scheduling context: budget, who it is bound to, who has the time, along which calls it is lent"),
     "cpus": (show_cpus, "every CPU: who runs, how many wait in each queue, timer, what others ask of it, locks"),
     "cpu": (show_cpu, "capos cpu N: one CPU, and who waits in its queues, in order"),

@@ -363,7 +363,10 @@ fn main() -> ExitCode {
         }
         Action::LinuxTest => linux::smoke(&project).map(|()| ExitCode::SUCCESS),
         Action::Debug(line) => debug(&project, line),
-        Action::GdbTest { no_build } => capos::debug::test(&project, !no_build).map(|tally| tell(&tally)),
+        Action::GdbTest { no_build } => {
+            let tally = capos::debug::test(&project, !no_build)?;
+            Ok(tally.map_or(ExitCode::SUCCESS, |tally| tell(&tally)))
+        }
         Action::Suite { names } => suite::run(&project, names).map(|tally| tell(&tally)),
         Action::TerminalTest { scripts, no_build, draw } => {
             test_terminal(&project, scripts, !no_build, *draw).map(|tally| tell(&tally))

@@ -104,11 +104,11 @@ impl Scene {
 
     fn judge_threads(&self, answer: &str) -> Result<(), Problem> {
         let rows = rows(part(answer, "capos threads")?);
-        let expect = |tid: u32, state: &str, context: &str| {
+        let expect = |tid: u32, state: &str, context: &str, operations: &str| {
             let row = row(&rows, tid).ok_or_else(|| wrong(format!("no thread {tid}"), answer))?;
-            let found = (row[3].as_str(), row[4].as_str(), row[6].as_str());
-            let is_somewhere = row[7].starts_with("kernel");
-            if found == ("scene", state, context) && row[1] == "1" && is_somewhere {
+            let found = [3, 4, 6, 7].map(|at| row[at].as_str());
+            let is_somewhere = row[8].starts_with("kernel");
+            if found == ["scene", state, context, operations] && row[1] == "1" && is_somewhere {
                 Ok(())
             } else {
                 Err(wrong(
@@ -119,13 +119,13 @@ impl Scene {
         };
         let (lent, small) = (self.lent.to_string(), self.small.to_string());
         let borrowed = format!("{lent} (borrowed)");
-        for tid in [self.main, self.parked, self.asleep] {
-            expect(tid, "waiting", "-")?;
-        }
-        expect(self.caller, "waiting, lent", &lent)?;
-        expect(self.first, "waiting, lent", &borrowed)?;
-        expect(self.second, "waiting", &borrowed)?;
-        expect(self.throttled, "throttled on CPU 1", &small)?;
+        expect(self.main, "waiting", "-", "sleep")?;
+        expect(self.asleep, "waiting", "-", "sleep")?;
+        expect(self.parked, "waiting", "-", "park")?;
+        expect(self.caller, "waiting, lent", &lent, "call")?;
+        expect(self.first, "waiting, lent", &borrowed, "call")?;
+        expect(self.second, "waiting", &borrowed, "park")?;
+        expect(self.throttled, "throttled on CPU 1", &small, "-")?;
         let state = |tid: u32| row(&rows, tid).map_or("absent", |row| row[4].as_str());
         let waits = |tid: &&u32| state(**tid) == "queued on CPU 1 (restricted)";
         let runs = |tid: &&u32| state(**tid) == "running on CPU 1";
@@ -134,6 +134,10 @@ impl Scene {
             (self.pinned.iter().filter(waits).count(), self.pinned.iter().filter(runs).count());
         if waiting + running != self.pinned.len() || running > 1 || !self.roaming.iter().all(is_roaming) {
             return Err(wrong("who wants a CPU should run or be queued", answer));
+        }
+        let init = row(&rows, 0).map(|row| [2, 3, 4, 7].map(|at| row[at].as_str()));
+        if init != Some(["1", "init", "waiting", "exit"]) {
+            return Err(wrong("init should wait for its child's end", answer));
         }
         // Those that are named, and init.
         let all = 8 + self.pinned.len() + self.roaming.len();
