@@ -178,8 +178,9 @@ pub fn test(project: &Project, build: bool) -> Result<Option<Tally>, Problem> {
     let (kernel, image) = package::prepare(project, &variant, &project.manifest("gdb"), build)?;
     let log = project.output("logs", "gdb-test.log")?;
     let medium = Medium::Kernel { kernel: kernel.clone(), image };
-    let looks: [(&str, &dyn Fn() -> Result<(), Problem>); 2] = [
+    let looks: [(&str, &dyn Fn() -> Result<(), Problem>); 3] = [
         ("gdb at the first function", &|| at_start(project, &kernel, &medium, &log)),
+        ("gdb on a hang", &|| on_hang(project, &kernel, &medium, &log)),
         ("gdb on the scene", &|| on_scene(project, &kernel, &medium, &log)),
     ];
     for (name, look) in looks {
@@ -210,6 +211,23 @@ fn at_start(project: &Project, kernel: &Path, medium: &Medium, log: &Path) -> Re
     scene::judge_start(&ask(&words, &scene::START)?)
 }
 
+/// A CPU that hangs with its queue locked is seen to.
+fn on_hang(project: &Project, kernel: &Path, medium: &Medium, log: &Path) -> Result<(), Problem> {
+    let hangs = Machine { append: "hang=lock watchdog=0".to_owned(), ..machine(Stub::Running) };
+    let mut guest = Guest::start(&hangs, medium, log)?;
+    let words = arguments(project, kernel, &socket_of(&mut guest)?, Stub::Running);
+    let deadline = Instant::now() + SCENE_LIMIT;
+    loop {
+        // It hangs 20 ms after its boot, and says nothing of it.
+        let pause = Instant::now() + Duration::from_millis(300);
+        while let Event::Said(_) = guest.next(Some(pause)) {}
+        let verdict = scene::judge_hang(&ask(&words, &scene::HANG)?);
+        if verdict.is_ok() || Instant::now() > deadline {
+            return verdict;
+        }
+    }
+}
+
 /// The scene is as it says; and what is damaged ends with a line.
 fn on_scene(project: &Project, kernel: &Path, medium: &Medium, log: &Path) -> Result<(), Problem> {
     let mut guest = Guest::start(&machine(Stub::Running), medium, log)?;
@@ -234,6 +252,9 @@ fn on_scene(project: &Project, kernel: &Path, medium: &Medium, log: &Path) -> Re
             break;
         }
         answer = ask(&words, &commands)?;
+    }
+    if answer.contains(LOCKED) {
+        return Err(Problem(format!("a queue is locked at each of {LOOKS} looks; gdb said:\n{answer}")));
     }
     scene.judge(&answer)?;
     scene::judge_damage(&ask(&words, &scene::DAMAGE)?)

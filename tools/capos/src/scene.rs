@@ -10,6 +10,9 @@ pub(crate) const MARK: &str = "== ";
 /// Commands at the kernel's first function.
 pub(crate) const START: [&str; 4] = ["capos threads", "capos contexts", "capos cpus", "capos cpu 0"];
 
+/// Commands on a machine that hangs.
+pub(crate) const HANG: [&str; 2] = ["capos cpus", "capos cpu 1"];
+
 /// Commands that damage the machine, and look.
 pub(crate) const DAMAGE: [&str; 8] = [
     "set language rust",
@@ -214,6 +217,14 @@ pub(crate) fn judge_start(answer: &str) -> Result<(), Problem> {
     has(answer, "capos contexts", &["0 contexts, 0 free records"])?;
     has(answer, "capos cpus", &["there is no CPU yet"])?;
     has(answer, "capos cpu 0", &["no CPU 0"])
+}
+
+/// The last CPU holds the lock of its queue for ever.
+pub(crate) fn judge_hang(answer: &str) -> Result<(), Problem> {
+    no_failure(answer)?;
+    let locked = "CPU 1 has its queue locked";
+    has(answer, "capos cpus", &[locked])?;
+    has(answer, "capos cpu 1", &[locked, "locks: Cpu\n"])
 }
 
 /// What cannot be read ends with a line that says so, and not with a traceback.
