@@ -59,6 +59,10 @@ class Trouble(Exception):
     """What a person is told instead of a traceback."""
 
 
+# What comes of damaged memory, and of a field that has another name or type now.
+UNREADABLE = (gdb.error, KeyError, IndexError, AttributeError, TypeError, ValueError)
+
+
 # ---- values of Rust ---------------------------------------------------------------------------------------------------------
 
 
@@ -376,12 +380,12 @@ def table(heads, rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 
 
-def safely(make, columns):
+def safely(make, number):
     """A row, or what keeps it from being read."""
     try:
         return make()
-    except gdb.error as error:
-        return [columns, f"unreadable: {error}"]
+    except (Trouble, *UNREADABLE) as error:
+        return [number, f"unreadable: {error}"]
 
 
 def warn_of_locks(all_cpus):
@@ -611,8 +615,7 @@ class Command(gdb.Command):
             self.show(argument.split())
         except Trouble as trouble:
             print(f"capos {self.name}: {trouble}")
-        except (gdb.error, KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
-            # Damaged memory, or a field that has another name or type now.
+        except UNREADABLE as error:
             print(f"capos {self.name}: cannot be read: {error}")
         finally:
             gdb.execute(f"set language {language}", to_string=True)

@@ -4,6 +4,7 @@
 //! the machine can, so there is no port that other users of the host could find.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use signal_hook::consts::SIGINT;
 
 use crate::guest::Variant;
 use crate::package;
-use crate::place::Project;
+use crate::place::{Project, cannot};
 use crate::proof::say;
 use crate::qemu::{Event, Guest, Machine, Medium, Stub};
 use crate::suite::Tally;
@@ -25,7 +26,7 @@ use crate::{Problem, scene};
 const GDB_VARIABLE: &str = "CAPOS_GDB";
 /// How long QEMU may take to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
-/// How long the scene may take to stand. It takes 3 s.
+/// How long the scene may take to stand, and gdb to answer. Each takes 3 s.
 const SCENE_LIMIT: Duration = Duration::from_secs(120);
 /// How often a look that came in the middle of a change is taken again.
 const LOOKS: usize = 8;
@@ -150,17 +151,51 @@ pub fn session(
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What gdb says to `commands` about a machine; the machine goes on afterwards.
-fn ask(words: &[OsString], commands: &[&str]) -> Result<String, Problem> {
-    let mut command = Command::new(find()?);
-    command.args(["-nx", "-batch"]).args(words).stdin(Stdio::null());
-    for text in commands {
-        command.arg("-ex").arg(format!("echo {}{text}\\n", scene::MARK)).arg("-ex").arg(text);
+/// What the tests look at.
+struct Bench<'a> {
+    project: &'a Project,
+    medium: Medium,
+    kernel: PathBuf,
+    log: PathBuf,
+}
+
+/// One of them.
+type Look = fn(&Bench<'_>) -> Result<(), Problem>;
+
+impl Bench<'_> {
+    /// Starts a machine with these boot options, and says how gdb finds it.
+    fn start(&self, stub: Stub, append: &str) -> Result<(Guest, Vec<OsString>), Problem> {
+        let append = append.to_owned();
+        let machine =
+            Machine { cpus: 2, icount: Some(SHIFT), append, stub: Some(stub), ..Machine::default() };
+        let mut guest = Guest::start(&machine, &self.medium, &self.log)?;
+        let socket = socket_of(&mut guest)?;
+        Ok((guest, arguments(self.project, &self.kernel, &socket, stub)))
     }
-    let output = command.output().map_err(|error| Problem(format!("cannot start gdb: {error}")))?;
-    let (said, complaints) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    Ok(format!("{said}{complaints}"))
+
+    /// What gdb says to `commands` about a machine; the machine goes on afterwards.
+    fn ask(&self, words: &[OsString], commands: &[&str]) -> Result<String, Problem> {
+        let path = self.log.with_extension("gdb.log");
+        let file = File::create(&path).map_err(|error| cannot("write the log", &path, &error))?;
+        let copy = file.try_clone().map_err(|error| cannot("write the log", &path, &error))?;
+        let mut command = Command::new(find()?);
+        command.args(["-nx", "-batch"]).args(words).stdin(Stdio::null()).stdout(file).stderr(copy);
+        for text in commands {
+            command.arg("-ex").arg(format!("echo {}{text}\\n", scene::MARK)).arg("-ex").arg(text);
+        }
+        let mut child = command.spawn().map_err(|error| Problem(format!("cannot start gdb: {error}")))?;
+        let deadline = Instant::now() + SCENE_LIMIT;
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Problem(format!("gdb does not end; what it said: {}", path.display())));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let answer = std::fs::read(&path).map_err(|error| cannot("read", &path, &error))?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
 }
 
 /// The test of the commands (K-27): a machine whose threads, contexts and queues are known is stopped, and gdb must say the same of them.
@@ -177,15 +212,12 @@ pub fn test(project: &Project, build: bool) -> Result<Option<Tally>, Problem> {
     let variant = Variant { types: true, ..Variant::default() };
     let (kernel, image) = package::prepare(project, &variant, &project.manifest("gdb"), build)?;
     let log = project.output("logs", "gdb-test.log")?;
-    let medium = Medium::Kernel { kernel: kernel.clone(), image };
-    let looks: [(&str, &dyn Fn() -> Result<(), Problem>); 3] = [
-        ("gdb at the first function", &|| at_start(project, &kernel, &medium, &log)),
-        ("gdb on a hang", &|| on_hang(project, &kernel, &medium, &log)),
-        ("gdb on the scene", &|| on_scene(project, &kernel, &medium, &log)),
-    ];
+    let bench = Bench { project, medium: Medium::Kernel { kernel: kernel.clone(), image }, kernel, log };
+    let looks: [(&str, Look); 3] =
+        [("gdb at the first function", at_start), ("gdb on a hang", on_hang), ("gdb on the scene", on_scene)];
     for (name, look) in looks {
         let start = Instant::now();
-        match look() {
+        match look(&bench) {
             Ok(()) => {
                 say(&format!("ok     {name}: {:.1} s", start.elapsed().as_secs_f64()));
                 tally.passed += 1;
@@ -199,39 +231,30 @@ pub fn test(project: &Project, build: bool) -> Result<Option<Tally>, Problem> {
     Ok(Some(tally))
 }
 
-fn machine(stub: Stub) -> Machine {
-    Machine { cpus: 2, icount: Some(SHIFT), stub: Some(stub), ..Machine::default() }
-}
-
 /// Before there is anything to list, the commands say so.
-fn at_start(project: &Project, kernel: &Path, medium: &Medium, log: &Path) -> Result<(), Problem> {
-    let mut guest = Guest::start(&machine(Stub::Stopped), medium, log)?;
-    let socket = socket_of(&mut guest)?;
-    let words = arguments(project, kernel, &socket, Stub::Stopped);
-    scene::judge_start(&ask(&words, &scene::START)?)
+fn at_start(bench: &Bench<'_>) -> Result<(), Problem> {
+    let (_guest, words) = bench.start(Stub::Stopped, "")?;
+    scene::judge_start(&bench.ask(&words, &scene::START)?)
 }
 
 /// A CPU that hangs with its queue locked is seen to.
-fn on_hang(project: &Project, kernel: &Path, medium: &Medium, log: &Path) -> Result<(), Problem> {
-    let hangs = Machine { append: "hang=lock watchdog=0".to_owned(), ..machine(Stub::Running) };
-    let mut guest = Guest::start(&hangs, medium, log)?;
-    let words = arguments(project, kernel, &socket_of(&mut guest)?, Stub::Running);
+fn on_hang(bench: &Bench<'_>) -> Result<(), Problem> {
+    let (mut guest, words) = bench.start(Stub::Running, "hang=lock watchdog=0")?;
     let deadline = Instant::now() + SCENE_LIMIT;
     loop {
         // It hangs 20 ms after its boot, and says nothing of it.
         let pause = Instant::now() + Duration::from_millis(300);
         while let Event::Said(_) = guest.next(Some(pause)) {}
-        let verdict = scene::judge_hang(&ask(&words, &scene::HANG)?);
-        if verdict.is_ok() || Instant::now() > deadline {
-            return verdict;
+        let answer = bench.ask(&words, &scene::HANG)?;
+        if answer.contains(LOCKED) || Instant::now() > deadline {
+            return scene::judge_hang(&answer);
         }
     }
 }
 
 /// The scene is as it says; and what is damaged ends with a line.
-fn on_scene(project: &Project, kernel: &Path, medium: &Medium, log: &Path) -> Result<(), Problem> {
-    let mut guest = Guest::start(&machine(Stub::Running), medium, log)?;
-    let socket = socket_of(&mut guest)?;
+fn on_scene(bench: &Bench<'_>) -> Result<(), Problem> {
+    let (mut guest, words) = bench.start(Stub::Running, "")?;
     let mut said = String::new();
     let deadline = Instant::now() + SCENE_LIMIT;
     while !said.contains(scene::STANDS) {
@@ -242,20 +265,19 @@ fn on_scene(project: &Project, kernel: &Path, medium: &Medium, log: &Path) -> Re
         }
     }
     let scene = scene::Scene::parse(&said)?;
-    let words = arguments(project, kernel, &socket, Stub::Running);
     let commands = scene.commands();
     let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-    let mut answer = ask(&words, &commands)?;
+    let mut answer = bench.ask(&words, &commands)?;
     // The machine stops where it is, which may be in the middle of a switch: the commands say so, and a person would look again.
     for _ in 1..LOOKS {
         if !answer.contains(LOCKED) {
             break;
         }
-        answer = ask(&words, &commands)?;
+        answer = bench.ask(&words, &commands)?;
     }
     if answer.contains(LOCKED) {
         return Err(Problem(format!("a queue is locked at each of {LOOKS} looks; gdb said:\n{answer}")));
     }
     scene.judge(&answer)?;
-    scene::judge_damage(&ask(&words, &scene::DAMAGE)?)
+    scene::judge_damage(&bench.ask(&words, &scene::DAMAGE)?)
 }
