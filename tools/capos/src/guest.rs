@@ -15,7 +15,7 @@ const FLAG_END: &str = "\x1f";
 /// The cargo profile with assertions, and the one that is optimised as far as it goes, without them.
 pub(crate) const PROFILE: &str = "guest";
 pub(crate) const BENCH_PROFILE: &str = "guest-bench";
-/// The profile of a kernel whose types gdb knows. Its code is that of [`PROFILE`].
+/// The profile of a kernel whose types gdb knows, with the options of [`PROFILE`]. The compiler decides a few things differently.
 pub(crate) const DEBUG_PROFILE: &str = "guest-debug";
 
 /// What the names of planted bugs begin with, as features of the kernel.
