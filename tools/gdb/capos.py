@@ -1,7 +1,7 @@
 """gdb commands for the kernel of capOS (K-27): threads, scheduling contexts, CPUs and their run queues.
 
 `make debug` starts a machine and a gdb that has read this file. The commands read the kernel's memory and change nothing. They need a
-kernel with types: `cargo run -p capos -- build --types` builds it, with the same code as the kernel of the tests.
+kernel with types: `cargo run -p capos -- build --types` builds it.
 
 What is looked up by name is in the tables below. A name that has moved ends a command with one line that says which; `make gdb-test`
 compares what the commands print with what a program knows of itself.
@@ -112,6 +112,9 @@ def number(value):
 def variant(value):
     """The name of an enum's variant, and what is in it."""
     field = value.type.fields()[-1]
+    if field.name is None:
+        # All that gdb has found is the discriminant.
+        raise Trouble(f"a value of `{value.type}` that it does not have: damaged memory, or another kernel's symbols")
     return field.name, value[field]
 
 
@@ -128,15 +131,20 @@ def word(value):
 
 def pointer(value):
     """The pointer in a Box, an Arc or a Vec, however deep."""
+    found = pointer_in(peel(value))
+    if found is None:
+        raise Trouble(f"no pointer in a `{value.type}`: mend tools/gdb/capos.py")
+    return found
+
+
+def pointer_in(value):
     value = peel(value)
     if value.type.code == gdb.TYPE_CODE_PTR:
         return value
-    if value.type.code == gdb.TYPE_CODE_STRUCT:
-        for field in value.type.fields():
-            found = pointer(value[field]) if field.type.sizeof else None
-            if found is not None:
-                return found
-    return None
+    if value.type.code != gdb.TYPE_CODE_STRUCT:
+        return None
+    inside = (pointer_in(value[field]) for field in value.type.fields() if field.type.sizeof)
+    return next((found for found in inside if found is not None), None)
 
 
 def at(address, what):

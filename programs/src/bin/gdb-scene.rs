@@ -10,7 +10,7 @@ extern crate alloc;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use programs::contexts::{Lend, new_context};
 use programs::kit::{self, MS};
@@ -109,8 +109,18 @@ fn scene() -> Outcome {
         second.tid
     );
     println!("scene: lent={id} spare={spare_id} small={small_id} pinned={pinned:?} roaming={roaming:?}");
-    println!("scene: stands");
+    let main = thread::id();
+    // Says so when everybody is in place, the first thread too.
+    static IS_SET: AtomicBool = AtomicBool::new(false);
+    start(move || {
+        kit::wait_until("the scene is set", || Ok(IS_SET.load(Ordering::Acquire)))?;
+        kit::wait_blocked(main)?;
+        println!("scene: stands");
+        park()
+    })?;
+    // Two operations under way, of which neither ends; from here on the first thread waits for nothing else.
+    IS_SET.store(true, Ordering::Release);
+    let news = spare.wait_notification_start()?;
     time::sleep(u64::MAX / 4)?;
-    drop(spare);
-    Ok(())
+    Ok(news.wait()?)
 }

@@ -122,7 +122,7 @@ impl Scene {
         };
         let (lent, small) = (self.lent.to_string(), self.small.to_string());
         let borrowed = format!("{lent} (borrowed)");
-        expect(self.main, "waiting", "-", "sleep")?;
+        expect(self.main, "waiting", "-", "watch, sleep")?;
         expect(self.asleep, "waiting", "-", "sleep")?;
         expect(self.parked, "waiting", "-", "park")?;
         expect(self.caller, "waiting, lent", &lent, "call")?;
@@ -142,8 +142,8 @@ impl Scene {
         if init != Some(["1", "init", "waiting", "exit"]) {
             return Err(wrong("init should wait for its child's end", answer));
         }
-        // Those that are named, and init.
-        let all = 8 + self.pinned.len() + self.roaming.len();
+        // Those that are named, init, and the one that says that the scene stands.
+        let all = 9 + self.pinned.len() + self.roaming.len();
         has(answer, "capos threads", &[&format!("{all} threads, 0 free records")])
     }
 
