@@ -15,13 +15,14 @@ SEED ?=
 GROUPS ?=
 TARGET ?=
 ARGS ?=
+MANIFEST ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
 
 # A misspelt variable would silently mean its default.
 # Instructions that are counted are 1 ns each, and 2^n ns where a person waits.
 run: SHIFT = 4
-KNOWN = SEEDS REPS SECONDS CPUS ICOUNT MEM TRACE POLICY SCENARIO SEED GROUPS TARGET ARGS PREFIX DESTDIR
+KNOWN = SEEDS REPS SECONDS CPUS ICOUNT MEM TRACE POLICY SCENARIO SEED GROUPS TARGET ARGS MANIFEST PREFIX DESTDIR
 $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(if $(filter $(name),$(KNOWN)),,\
   $(error no variable `$(name)' here; there are: $(KNOWN)))))
 
@@ -48,8 +49,8 @@ TURNS = $(if $(filter-out 0,$(ICOUNT)),--append turns=5)
 SHORT_TURNS = $(if $(filter-out 0,$(ICOUNT)),--append turns=1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test setup setup-rust setup-test setup-wasm setup-bench setup-peers setup-fuzz setup-qemu setup-iso setup-linux \
-  clean check janus guests run-tenants install asan replay iso iso-test terminal-test picture kernel-test path-test linux-test bench-kernel bench-linux \
+.PHONY: help run tour test setup setup-rust setup-test setup-wasm setup-bench setup-peers setup-fuzz setup-qemu setup-iso setup-linux setup-gdb \
+  clean check debug gdb-test janus guests run-tenants install asan replay iso iso-test terminal-test picture kernel-test path-test linux-test bench-kernel bench-linux \
   run-smoke run-spawn run-measure run-thread-lifecycle run-timer-smoke run-timer-flood run-timer-storm run-interrupt-storm run-deadline-misses run-budget-theft run-ipc run-park run-ring-flood run-stale-consumer \
   run-tlb-stress run-fuzz run-fuzz-long run-siege run-kill-storm run-oom run-alloc-fail run-session-quota run-spawn-cycles run-stale-completion \
   run-faults run-clock run-latency run-latency-crowd run-policy run-dispatch \
@@ -83,6 +84,7 @@ help: ## this list
 	  'SEED=n' 'the failing seed that sim-replay plays again, or the one that orders the attacks of run-siege' \
 	  'GROUPS="a b"' 'the groups that test runs (default: all)' \
 	  'TARGET=name' 'the fuzz target (default: all)' \
+	  'MANIFEST=name' 'what debug boots: manifests/NAME.toml (default: tour)' \
 	  'PREFIX=dir' 'where install puts things (default: $(PREFIX))' \
 	  'DESTDIR=dir' 'a root in front of PREFIX, for packagers' \
 	  'ARGS=...' 'further arguments, as they are'
@@ -123,13 +125,16 @@ setup-rust:
 	@tools/setup.sh rust
 
 setup-test:
-	@tools/setup.sh rust python c wasm iso linux qemu10
+	@tools/setup.sh rust python c wasm iso linux qemu10 gdb
 
 setup-wasm:
 	@tools/setup.sh rust wasm
 
 setup-qemu:
 	@tools/setup.sh rust qemu
+
+setup-gdb:
+	@tools/setup.sh rust qemu gdb
 
 setup-iso:
 	@tools/setup.sh rust iso
@@ -327,6 +332,9 @@ replay: setup-rust ## check a trace that the kernel wrote: the scheduling core d
 terminal-test: setup-qemu ## drive the shell over the serial line, key by key
 	@$(CAPOS) terminal-test $(ARGS)
 
+gdb-test: setup-gdb ## stop a machine whose threads, contexts and queues are known, and compare what the commands of gdb say
+	@$(CAPOS) gdb-test $(ARGS)
+
 picture: setup-qemu ## draw the terminal pictures of the README anew, from a real run, into docs/plots
 	@$(CAPOS) terminal-test --draw tools/capos/scripts/picture.txt
 
@@ -409,6 +417,9 @@ bench-linux: setup-linux ## the same rows on capOS and on Linux in the same emul
 	@$(CAPOS) linux --reps $(REPS) $(ARGS)
 
 ##@ Development
+
+debug: setup-gdb ## boot a kernel with types and look into it with gdb: `capos help` there lists threads, contexts, queues (MANIFEST, CPUS, ICOUNT, MEM, ARGS)
+	@$(CAPOS) debug $(if $(MANIFEST),--manifest '$(MANIFEST)') $(MACHINE) $(ARGS)
 
 fmt: setup-rust ## format the sources
 	cargo fmt --all

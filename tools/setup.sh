@@ -165,6 +165,12 @@ step_qemu() {
   has objcopy || install_package binutils "programs go into the boot image without their debug information"
 }
 
+# `make debug` looks into the machine with it. Nothing else needs it: where it is not to be had that is said, and its test is skipped.
+step_gdb() {
+  if gdb -nx -batch -ex 'python print(1)' >/dev/null 2>&1; then return; fi
+  (install_package gdb "make debug looks into the machine with it") || say "going on without gdb: its test is skipped"
+}
+
 # A newer QEMU for some rows of the suite, from Debian's backports, unpacked and not installed. It is worth having, and nothing needs it: where it is
 # not to be had that is said, and the suite skips its rows.
 step_qemu10() {
@@ -274,10 +280,10 @@ step_go() {
   fi
 }
 
-[ $# -gt 0 ] || fail "name the steps: rust, python, c, wasm, valgrind, qemu, qemu10, iso, linux, fuzz, peers"
+[ $# -gt 0 ] || fail "name the steps: rust, python, c, wasm, valgrind, qemu, qemu10, gdb, iso, linux, fuzz, peers"
 for step in "$@"; do
   case $step in
-    rust | python | c | wasm | valgrind | qemu | qemu10 | iso | linux | fuzz | peers) "step_$step" ;;
-    *) fail "no step '$step'; there are rust, python, c, wasm, valgrind, qemu, qemu10, iso, linux, fuzz and peers" ;;
+    rust | python | c | wasm | valgrind | qemu | qemu10 | gdb | iso | linux | fuzz | peers) "step_$step" ;;
+    *) fail "no step '$step'; there are rust, python, c, wasm, valgrind, qemu, qemu10, gdb, iso, linux, fuzz and peers" ;;
   esac
 done

@@ -19,6 +19,7 @@ groups=(
   "no-std:    tools/no-std/check.sh"
   "kernel:    cargo run --quiet --locked -p capos -- suite"
   "paths:     cargo run --quiet --locked -p capos -- path-test"
+  "gdb:       cargo run --quiet --locked -p capos -- gdb-test"
   "terminal:  cargo run --quiet --locked -p capos -- terminal-test"
   "iso:       cargo run --quiet --locked -p capos -- iso-test"
   "golden:    cargo run --release --quiet --locked -p sim -- golden --check"

@@ -15,6 +15,8 @@ const FLAG_END: &str = "\x1f";
 /// The cargo profile with assertions, and the one that is optimised as far as it goes, without them.
 pub(crate) const PROFILE: &str = "guest";
 pub(crate) const BENCH_PROFILE: &str = "guest-bench";
+/// The profile of a kernel whose types gdb knows, with the options of [`PROFILE`]. The compiler decides a few things differently.
+pub(crate) const DEBUG_PROFILE: &str = "guest-debug";
 
 /// What the names of kernels with a planted bug begin with.
 pub const PLANTED_PREFIX: &str = "planted-";
@@ -34,6 +36,8 @@ pub struct Variant {
     pub bench: bool,
     /// The kernel so, and the programs, which judge it, with their assertions.
     pub release: bool,
+    /// The kernel with full debug information, for gdb.
+    pub types: bool,
     /// A feature of the kernel: [`MEASURE`], or a planted bug for tests that must catch it.
     pub feature: Option<String>,
 }
@@ -41,7 +45,11 @@ pub struct Variant {
 impl Variant {
     /// The cargo profile of the kernel.
     fn kernel_profile(&self) -> &'static str {
-        if self.bench || self.release { BENCH_PROFILE } else { PROFILE }
+        match self {
+            Variant { bench: true, .. } | Variant { release: true, .. } => BENCH_PROFILE,
+            Variant { types: true, .. } => DEBUG_PROFILE,
+            _ => PROFILE,
+        }
     }
 
     /// The cargo profile of the programs.
@@ -55,6 +63,7 @@ impl Variant {
         let profile = match self {
             Variant { bench: true, .. } => "-bench",
             Variant { release: true, .. } => "-release",
+            Variant { types: true, .. } => "-debug",
             _ => "",
         };
         format!("{profile}{}", self.feature_suffix())
@@ -344,7 +353,7 @@ mod tests {
         let project = Project { root: "/p".into(), target: "/p/target".into() };
         let plain = Variant::default();
         assert_eq!(plain.kernel(&project), PathBuf::from("/p/target/guest/guest/kernel"));
-        let odd = Variant { bench: true, release: false, feature: Some("planted-x".to_owned()) };
+        let odd = Variant { bench: true, feature: Some("planted-x".to_owned()), ..Variant::default() };
         let kernel = "/p/target/guest-planted/guest-bench/kernel-planted";
         assert_eq!(odd.kernel(&project), PathBuf::from(kernel));
         assert_eq!(odd.program(&project, "init"), PathBuf::from("/p/target/guest/guest-bench/init"));
@@ -353,5 +362,9 @@ mod tests {
         assert_eq!(release.kernel(&project), PathBuf::from("/p/target/guest/guest-bench/kernel"));
         assert_eq!(release.program(&project, "init"), PathBuf::from("/p/target/guest/guest/init"));
         assert_eq!(release.suffix(), "-release", "its image has the symbols of its own kernel");
+        let debug = Variant { types: true, ..Variant::default() };
+        assert_eq!(debug.kernel(&project), PathBuf::from("/p/target/guest/guest-debug/kernel"));
+        assert_eq!(debug.program(&project, "init"), PathBuf::from("/p/target/guest/guest/init"));
+        assert_eq!(debug.suffix(), "-debug");
     }
 }

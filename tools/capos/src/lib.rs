@@ -4,10 +4,12 @@
 //! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed; of one that hangs or has
 //! reset itself [`record`] says by [`monitor`] what it did last;
 //! [`twin`] compares shares of CPUs with the simulator's. A trace that it wrote is kept and exported by [`capture`] and checked by [`replay`].
+//! [`debug`] has gdb look into a machine.
 
 pub mod bench;
 pub mod capture;
 pub mod cpio;
+pub mod debug;
 pub mod elsewhere;
 pub mod guest;
 pub mod iso;
@@ -23,6 +25,7 @@ pub mod proof;
 pub mod qemu;
 pub mod record;
 pub mod replay;
+mod scene;
 pub mod screen;
 pub mod script;
 pub mod suite;

@@ -9,7 +9,7 @@ use capos::capture::{self, Capture};
 use capos::guest::{self, Variant};
 use capos::place::Project;
 use capos::proof::{Report, Run, Show, say};
-use capos::qemu::{Guest, Machine, Medium, Outcome};
+use capos::qemu::{Guest, Machine, Medium, Outcome, Stub};
 use capos::script::{self, Played, Script};
 use capos::suite::{self, Tally};
 use capos::terminal::{Farewell, converse};
@@ -58,6 +58,14 @@ enum Action {
     },
     /// Build, make the image, boot it, and show what it says
     Run(Boot),
+    /// Build a kernel with types, boot it, and start gdb with the commands of tools/gdb/capos.py beside it
+    Debug(Debug),
+    /// Stop a machine whose threads, contexts and queues are known, and compare what the commands of tools/gdb/capos.py say
+    GdbTest {
+        /// Take what was built before as it is
+        #[arg(long)]
+        no_build: bool,
+    },
     /// Make all runs of tools/capos/suite.txt: ends with `N passed, M failed`
     Suite {
         /// Only those of these proofs
@@ -159,13 +167,16 @@ struct Build {
     /// With a kernel that measures its own work
     #[arg(long, conflicts_with = "planted")]
     measure: bool,
+    /// The kernel with full debug information: gdb knows its types
+    #[arg(long, conflicts_with_all = ["bench", "release"])]
+    types: bool,
 }
 
 impl Build {
     fn variant(&self) -> Variant {
         let planted = self.planted.as_ref().map(|name| format!("{}{name}", guest::PLANTED_PREFIX));
         let feature = planted.or_else(|| self.measure.then(|| guest::MEASURE.to_owned()));
-        Variant { bench: self.bench, release: self.release, feature }
+        Variant { bench: self.bench, release: self.release, types: self.types, feature }
     }
 }
 
@@ -256,6 +267,27 @@ struct Boot {
 }
 
 #[derive(Args)]
+struct Debug {
+    /// The manifest: a name (manifests/NAME.toml) or a path
+    #[arg(long, default_value = "tour")]
+    manifest: String,
+    /// CPUs
+    #[arg(long, default_value_t = CPUS, value_parser = parse_cpus, allow_hyphen_values = true)]
+    cpus: u32,
+    /// Let the machine run until gdb stops it, instead of standing at the kernel's first function
+    #[arg(long)]
+    running: bool,
+    /// With --running: gdb comes after so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "running", default_value_t = 0)]
+    after: u64,
+    /// A command for gdb, which ends after it; again for more
+    #[arg(long = "do", value_name = "COMMAND")]
+    commands: Vec<String>,
+    #[command(flatten)]
+    options: MachineOptions,
+}
+
+#[derive(Args)]
 struct ProofBoot {
     /// CPUs; several numbers with commas make several runs (default: 4, or what tools/capos/suite.txt says if it counts instructions)
     #[arg(long, value_delimiter = ',', value_parser = parse_cpus, allow_hyphen_values = true)]
@@ -330,6 +362,11 @@ fn main() -> ExitCode {
             linux::run(&project, &options).map(|()| ExitCode::SUCCESS)
         }
         Action::LinuxTest => linux::smoke(&project).map(|()| ExitCode::SUCCESS),
+        Action::Debug(line) => debug(&project, line),
+        Action::GdbTest { no_build } => {
+            let tally = capos::debug::test(&project, !no_build)?;
+            Ok(tally.map_or(ExitCode::SUCCESS, |tally| tell(&tally)))
+        }
         Action::Suite { names } => suite::run(&project, names).map(|tally| tell(&tally)),
         Action::TerminalTest { scripts, no_build, draw } => {
             test_terminal(&project, scripts, !no_build, *draw).map(|tally| tell(&tally))
@@ -532,6 +569,27 @@ fn run(project: &Project, boot: &Boot) -> Result<ExitCode, Problem> {
     let Some(why) = report.failure(limit) else { return Ok(ExitCode::SUCCESS) };
     say(&format!("capos: {why}; {}", report.advice(&log)));
     Ok(status_of(&report))
+}
+
+/// A machine with gdb beside it.
+fn debug(project: &Project, line: &Debug) -> Result<ExitCode, Problem> {
+    options::check(&line.options.append)?;
+    let mut options = line.options.clone();
+    if options.build.bench || options.build.release {
+        return Err(Problem::new(
+            "gdb does not know the types of an optimised kernel; leave --bench and --release out",
+        ));
+    }
+    options.build.types = true;
+    capos::debug::find()?;
+    let capture = options.capture()?;
+    let manifest = project.manifest(&line.manifest);
+    let medium = prepare(project, &options, &manifest)?;
+    let log = log_of(project, &options, &name_of(&manifest))?;
+    let mut machine = options.machine(project, line.cpus, capture.as_ref())?;
+    machine.stub = Some(if line.running { Stub::Running } else { Stub::Stopped });
+    let code = capos::debug::session(project, &machine, &medium, &log, line.after, &line.commands)?;
+    save(capture.as_ref()).map(|()| code)
 }
 
 /// The guest's own status where it gave one.

@@ -31,6 +31,11 @@ fn short(folder: PathBuf) -> PathBuf {
     if folder.as_os_str().len() <= FOLDER_BYTES_MAX { folder } else { "/tmp".into() }
 }
 
+/// A path as QEMU's properties have it: a comma would begin the next one.
+fn escaped(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
 /// A monitor that QEMU connects to, now or soon.
 pub struct Monitor {
     folder: PathBuf,
@@ -69,9 +74,19 @@ impl Monitor {
     /// QEMU's arguments.
     #[must_use]
     pub fn arguments(&self) -> [String; 2] {
-        // A comma would begin the next property.
-        let path = self.folder.join("qmp").to_string_lossy().replace(',', ",,");
-        ["-qmp".to_owned(), format!("unix:{path}")]
+        ["-qmp".to_owned(), format!("unix:{}", escaped(&self.folder.join("qmp")))]
+    }
+
+    /// QEMU's arguments for a machine that gdb may look into.
+    #[must_use]
+    pub fn stub_arguments(&self) -> [String; 2] {
+        ["-gdb".to_owned(), format!("unix:{},server=on,wait=off", escaped(&self.stub_socket()))]
+    }
+
+    /// Where QEMU listens for gdb then.
+    #[must_use]
+    pub fn stub_socket(&self) -> PathBuf {
+        self.folder.join("gdb")
     }
 
     /// Where QEMU may leave files.

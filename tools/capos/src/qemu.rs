@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -47,17 +48,28 @@ pub struct Machine {
     pub append: String,
     /// Where its debug console writes: the kernel's trace.
     pub debug: Option<PathBuf>,
+    /// gdb can look into it ([`Guest::stub_socket`]).
+    pub stub: Option<Stub>,
     /// Further arguments of QEMU, as they are.
     pub extra: Vec<String>,
     /// The program that is the machine.
     pub qemu: PathBuf,
 }
 
+/// How a machine begins that gdb can look into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stub {
+    /// It stands before its first instruction, until gdb lets it go on.
+    Stopped,
+    /// It runs, until gdb stops it.
+    Running,
+}
+
 impl Default for Machine {
     fn default() -> Machine {
         let qemu = std::env::var_os(QEMU_VARIABLE).unwrap_or_else(|| "qemu-system-x86_64".into()).into();
         let (cpu, append, extra) = ("max".to_owned(), String::new(), Vec::new());
-        Machine { cpus: 4, mem_mib: 256, icount: None, cpu, append, debug: None, extra, qemu }
+        Machine { cpus: 4, mem_mib: 256, icount: None, cpu, append, debug: None, stub: None, extra, qemu }
     }
 }
 
@@ -173,6 +185,9 @@ impl Machine {
             // A comma would begin the next property.
             let path = path.to_string_lossy().replace(',', ",,");
             words.extend(["-debugcon".into(), format!("file:{path}").into()]);
+        }
+        if self.stub == Some(Stub::Stopped) {
+            words.push("-S".into());
         }
         words.extend(self.extra.iter().map(OsString::from));
         words
@@ -311,7 +326,14 @@ impl Guest {
         let monitor = Monitor::listen(move |reason| drop(stands.send(Message::Stands(reason))))?;
         let mut words = machine.arguments(medium);
         words.extend(monitor.arguments().map(OsString::from));
+        if machine.stub.is_some() {
+            words.extend(monitor.stub_arguments().map(OsString::from));
+        }
         let start = |mut command: Command| {
+            if machine.stub.is_some() {
+                // Ctrl-C on our terminal is for gdb, which asks QEMU to stop the machine.
+                command.process_group(0);
+            }
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
         // Whatever ends us ends the machine too.
@@ -345,6 +367,12 @@ impl Guest {
     #[must_use]
     pub fn keys(&self) -> Keys {
         self.keys.clone()
+    }
+
+    /// Where QEMU listens for gdb, now or soon, if the machine has a [`Machine::stub`].
+    #[must_use]
+    pub fn stub_socket(&self) -> PathBuf {
+        self.monitor.stub_socket()
     }
 
     /// How long it has waited for a CPU of the host so far.
