@@ -107,17 +107,16 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let mut bill = handle(me, frame.vector as usize, tsc, begins, |vector| Mark::Interrupt { vector });
     console::service();
     let others_ran = me.is_attention_asked() && sched::attend_interrupted(me, &mut bill);
+    // If others ran, it ended where they were chosen, and went on where this thread was chosen again, if there is who pays for that.
+    let goes_on = !others_ran || bill.is_due() && !cfg!(feature = "planted-no-way-back");
     let thread = thread::current();
     if thread.life().has_errands() || thread.body().process.is_ending() {
-        return after_marks(thread, (!others_ran).then_some(bill));
+        return after_marks(thread, goes_on.then_some(bill));
     }
     sched::end_silence();
-    // It may be on another CPU by now.
-    let me = percpu::this();
-    if !others_ran {
-        sched::interrupt_ends(me, bill);
-    } else if bill.is_due() && !cfg!(feature = "planted-no-way-back") {
-        sched::goes_back(me, bill);
+    if goes_on {
+        // It may be on another CPU by now.
+        sched::interrupt_ends(percpu::this(), bill);
     }
 }
 
