@@ -124,7 +124,9 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
 #[cold]
 #[inline(never)]
 fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
-    if let Some(bill) = bill {
+    if let Some(mut bill) = bill {
+        // The errand may be what another CPU has asked for: a kick is who asked's.
+        bill.falls_to_asked();
         sched::found_interrupt_ends(percpu::this(), bill);
     }
     if thread.life().has_errands() {

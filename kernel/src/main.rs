@@ -164,6 +164,7 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     let count = percpu::count();
     if boot.options.turns_us.is_some() {
         silence::share_clock(count);
+        sched::share_ways(count);
     }
     sched::set_topology(topology(&platform.nodes));
     park::init();

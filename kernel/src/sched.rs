@@ -6,6 +6,7 @@
 mod admission;
 mod budgets;
 mod events;
+mod finish;
 mod idle;
 mod lives;
 mod looks;
@@ -20,8 +21,9 @@ pub use budgets::{
 };
 pub use events::{
     found_interrupt_ends, interrupt_begins, interrupt_ends, interrupt_is_found, look, look_as_asked,
-    look_for_woken, measure_ways,
+    look_for_woken, measure_ways, share_ways,
 };
+pub use finish::finish_switch;
 pub use idle::idle_loop;
 pub use lives::{doom, exit, hasten, run, start, wake, wake_thread};
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
@@ -31,17 +33,16 @@ use crate::arch::tlb::AtomicMask;
 use crate::arch::{features, fpu, segments, smp, switch};
 use crate::context::notify::{self, News};
 use crate::lock::{Guard, Rank, SpinLock};
-use crate::mm::stacks::OffStackToken;
 use crate::recorder;
 use crate::thread::{self, Seat, Thread, Wait};
 use crate::time::{self, Bill, Payer};
 use crate::tracing::{self, Why};
-use budgets::stop;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use finish::{finish, finish_switch_and};
 use kcore::life::{Action, Event};
 use kcore::timerq::TimerQueue;
-use lives::{follow, requeue};
+use lives::follow;
 use percpu::{PerCpu, attention};
 use sched::{
     Blocked, CpuId, CpuMask, Decision, Effect, Evicted, Landscape, Noted, PolicyKind, Replaced, Runnable,
@@ -862,79 +863,6 @@ fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<Seat>) {
     }
     if noted.has(Noted::LATE) {
         me.counters.deadlines_missed.bump();
-    }
-}
-
-/// The first thing on a stack that was switched to: opens what the switch held, and frees who ended.
-pub fn finish_switch() {
-    finish_switch_and(AS_IT_WAS);
-}
-
-/// As [`finish_switch`]; `resumed` comes before that.
-#[inline(always)]
-fn finish_switch_and(resumed: Option<impl FnOnce(&mut Queue)>) {
-    let me = percpu::this();
-    // SAFETY: `leave` forgot the guard, on this CPU, just before the switch.
-    finish(me, unsafe { me.sched.queue.regain() }, resumed);
-}
-
-#[inline(always)]
-fn finish(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl FnOnce(&mut Queue)>) {
-    if me.sched.is_work_left.get() {
-        return finish_work(me, queue, resumed);
-    }
-    if let Some(resumed) = resumed {
-        resumed(&mut queue);
-    }
-    open(me, queue);
-}
-
-/// Opens what a switch held.
-#[inline(always)]
-fn open(me: &PerCpu, queue: Guard<'_, Queue>) {
-    drop(queue);
-    if let Some(left) = me.sched.leaving.take() {
-        // SAFETY: `block` or `end` forgot the guard.
-        unsafe { left.wait.unlock_forgotten() };
-    }
-    me.mark_dispatch(false);
-}
-
-/// Does what else is to be done for the thread that was left, and tells the observers of its context.
-#[cold]
-#[inline(never)]
-fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl FnOnce(&mut Queue)>) {
-    me.sched.is_work_left.set(false);
-    let (after, evicted, news) = (me.sched.after.take(), me.sched.evicted.take(), me.sched.news.take());
-    let told = evicted.as_ref().map(|(left, _)| *left).or(news.as_ref().and_then(News::thread));
-    // The way back of who was interrupted begins after it.
-    let left = after.as_ref().filter(|_| resumed.is_some()).map(After::thread);
-    let bill = told.or(left).and_then(|thread| events::work_begins(me, &mut queue, thread));
-    open(me, queue);
-    match after {
-        None => {}
-        Some(After::Requeue(left)) => requeue(left),
-        Some(After::Reap(left)) => {
-            // SAFETY: this runs after the switch away from the stack of `left`.
-            let token = unsafe { OffStackToken::after_switch() };
-            crate::process::reap(left, token);
-        }
-    }
-    if let Some((left, evicted)) = evicted {
-        stop(left, evicted);
-    }
-    if let Some(news) = news.filter(|_| told.is_some()) {
-        notify::post(&news);
-    }
-    if bill.is_none() && resumed.is_none() {
-        return;
-    }
-    let mut queue = me.sched.queue.lock();
-    if let Some(bill) = bill {
-        events::work_ends(me, &mut queue, bill);
-    }
-    if let Some(resumed) = resumed {
-        resumed(&mut queue);
     }
 }
 

@@ -90,7 +90,7 @@ pub fn new_context(spec: &Spec) -> Outcome<SchedulingContext> {
 
 /// As [`new_context`]; while it is refused, it waits for what others used before they went to be back (S-13).
 pub fn new_context_soon(spec: &Spec) -> Outcome<SchedulingContext> {
-    for _ in 0..200 {
+    for _ in 0..50 {
         if let Ok(made) = new_context(spec) {
             return Ok(made);
         }

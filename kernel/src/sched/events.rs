@@ -119,6 +119,14 @@ pub fn measure_ways() -> (u64, u64) {
     (in_ns, out_ns)
 }
 
+/// So many CPUs take turns (`turns=n`), and the clock of each goes on while the others do: the ways take as many times what they took at boot, when one
+/// was there alone.
+pub fn share_ways(cpus: usize) {
+    for way in [&WAY_IN_NS, &WAY_OUT_NS] {
+        way.store(way.load(Ordering::Relaxed) * cpus as u64, Ordering::Relaxed);
+    }
+}
+
 /// An interrupt came when the counter read `tsc`. Says when that was, and who pays for it.
 ///
 /// One that comes for others has begun with the way into it. One that ends a turn has not: if who runs were charged with neither way, what is left of
