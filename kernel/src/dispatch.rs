@@ -6,6 +6,7 @@
 mod admission;
 mod budgets;
 mod events;
+mod finish;
 mod idle;
 mod lives;
 mod looks;
@@ -19,9 +20,10 @@ pub use budgets::{
     obey, send_home, take_context, yield_to,
 };
 pub use events::{
-    found_interrupt_ends, goes_back, interrupt_begins, interrupt_ends, interrupt_is_found, look,
-    look_as_asked, look_for_woken, measure_ways,
+    found_interrupt_ends, interrupt_begins, interrupt_ends, interrupt_is_found, look, look_as_asked,
+    look_for_woken, measure_ways, share_ways,
 };
+pub use finish::finish_switch;
 pub use idle::idle_loop;
 pub use lives::{doom, exit, hasten, run, start, wake, wake_thread};
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
@@ -31,18 +33,17 @@ use crate::arch::tlb::AtomicMask;
 use crate::arch::{features, fpu, segments, smp, switch};
 use crate::context::notify::{self, News};
 use crate::lock::{Guard, Rank, SpinLock};
-use crate::mm::stacks::OffStackToken;
 use crate::planted::{self, Bug};
 use crate::recorder;
 use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time::{self, Bill, Payer};
 use crate::tracing::{self, Why};
-use budgets::stop;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use finish::{finish, finish_switch_and};
 use kcore::life::{Action, Event};
 use kcore::timerq::TimerQueue;
-use lives::{follow, requeue};
+use lives::follow;
 use percpu::{PerCpu, attention};
 use sched::{
     Blocked, CpuId, CpuMap, CpuMask, Decision, Effect, Evicted, Noted, PolicyKind, Replaced, Runnable,
@@ -98,6 +99,16 @@ enum After {
     /// It ended.
     Reap(&'static Thread),
 }
+
+impl After {
+    fn thread(&self) -> &'static Thread {
+        let (After::Requeue(left) | After::Reap(left)) = self;
+        left
+    }
+}
+
+/// Of a context that was not interrupted, nothing comes before the rest when it is chosen again.
+const AS_IT_WAS: Option<fn(&mut Queue)> = None;
 
 /// CPUs with nothing to run.
 static IDLE: AtomicMask = AtomicMask::new();
@@ -664,35 +675,45 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
 
 /// The current thread, which was interrupted, goes back to the queue if others are to run; did they? Then the interrupt ended, and the time is
 /// theirs, where they were chosen. One that another CPU asked for, and that has served nobody else, is theirs for whom it asked.
+///
+/// If it served somebody, it goes on where this thread is chosen again ([`events::goes_on`]), and whoever asked ends it.
 #[cold]
 #[inline(never)]
 pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
-    flush_handoff(me);
-    if !me.dispatch.resched.get() {
-        me.attended();
-        return false;
+    let (mut me, mut others_ran) = (me, false);
+    // What is done for the thread that was left, after the switch, may bring up more, as in `reschedule_now`.
+    while me.is_attention_asked() {
+        flush_handoff(me);
+        if !me.dispatch.resched.get() {
+            me.attended();
+            break;
+        }
+        let thread = thread::current();
+        thread.mxcsr.set(fpu::mxcsr());
+        let now = time::now_ns();
+        me.mark_dispatch(true);
+        let mut queue = me.dispatch.queue.lock();
+        if queue.is_in_interrupt() {
+            tracing::resumes(me, &queue, now);
+            queue.interrupt_end(now);
+        }
+        pay(me, &mut queue, thread, now);
+        if !others_ran && !bill.falls_to_asked() && queue.is_promised() {
+            // It ends the budget, or a piece of it, of who runs.
+            bill.falls_to(thread);
+        }
+        let decision = queue.dispatch(now);
+        events::settle(&mut queue, bill, now);
+        let decision =
+            if planted::is(Bug::SecondChoice) { second_choice(&mut queue, decision, now) } else { decision };
+        tracing::decided(me, Some(thread), Why::Look, &decision, now);
+        leave_until(me, queue, decision, now, Some(|queue: &mut Queue| events::goes_on(queue, bill)));
+        fpu::reset(thread.mxcsr.get());
+        // It may be on another CPU by now.
+        me = percpu::this();
+        others_ran = true;
     }
-    let thread = thread::current();
-    thread.mxcsr.set(fpu::mxcsr());
-    let now = time::now_ns();
-    me.mark_dispatch(true);
-    let mut queue = me.dispatch.queue.lock();
-    tracing::resumes(me, &queue, now);
-    queue.interrupt_end(now);
-    pay(me, &mut queue, thread, now);
-    if !bill.falls_to_asked() && queue.is_promised() {
-        // It ends the budget, or a piece of it, of who runs.
-        bill.falls_to(thread);
-    }
-    let decision = queue.dispatch(now);
-    events::settle(&mut queue, bill, now);
-    let decision =
-        if planted::is(Bug::SecondChoice) { second_choice(&mut queue, decision, now) } else { decision };
-    tracing::decided(me, Some(thread), Why::Look, &decision, now);
-    leave_rarely(me, queue, decision, now);
-    fpu::reset(thread.mxcsr.get());
-    reschedule();
-    true
+    others_ran
 }
 
 /// The bug `second-choice`: the first time that there is a choice, whatever the clock says, the core is asked once more, until it names another; the
@@ -726,7 +747,20 @@ fn leave_rarely(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision
 
 /// Switches to whom `decision` names. Returns when this context is chosen again.
 #[inline(always)]
-fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<SchedRef>, now: u64) {
+fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<SchedRef>, now: u64) {
+    leave_until(me, queue, decision, now, AS_IT_WAS);
+}
+
+/// As [`leave`]; `resumed` is the first that is done when this context is chosen again, under the lock under which it was: nobody has charged for anything
+/// since then.
+#[inline(always)]
+fn leave_until(
+    me: &'static PerCpu,
+    queue: Guard<'_, Queue>,
+    mut decision: Decision<SchedRef>,
+    now: u64,
+    resumed: Option<impl FnOnce(&mut Queue)>,
+) {
     let previous = me.current.get();
     if decision.noted != Noted::NOTHING || decision.evicted.is_some() {
         note_context(me, &queue, &mut decision);
@@ -740,20 +774,12 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Sc
     me.attended();
     me.dispatch.resched.set(false);
     if core::ptr::eq(previous, next_pointer) {
-        if let Some(left) = me.dispatch.leaving.take() {
-            // SAFETY: `block` forgot the guard.
-            unsafe { left.wait.unlock_forgotten() };
-        }
-        drop(queue);
-        me.mark_dispatch(false);
-        if me.dispatch.is_work_left.get() {
-            finish_work(me);
-        }
-        return;
+        return finish(me, queue, resumed);
     }
     // SAFETY: records are never unmapped.
     if let (Some(next), Some(previous)) = (next, unsafe { previous.as_ref() }) {
-        return switch_to(me, queue, previous, next, now);
+        switch_stacks(me, queue, previous, next, now);
+        return finish_switch_and(resumed);
     }
     core::mem::forget(queue);
     me.counters.switches.bump();
@@ -776,12 +802,25 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Sc
     };
     // SAFETY: `to` was saved when that context was left or made, and it is chosen by this CPU alone: the entity is a single value.
     unsafe { switch::switch_stack(save, to) };
-    finish_switch();
+    finish_switch_and(resumed);
 }
 
 /// From one thread to another.
 #[inline(always)]
 fn switch_to(
+    me: &'static PerCpu,
+    queue: Guard<'_, Queue>,
+    previous: &'static Thread,
+    next: &'static Thread,
+    now: u64,
+) {
+    switch_stacks(me, queue, previous, next, now);
+    finish_switch();
+}
+
+/// The first part of [`switch_to`]: the lock is still held when it returns.
+#[inline(always)]
+fn switch_stacks(
     me: &'static PerCpu,
     queue: Guard<'_, Queue>,
     previous: &'static Thread,
@@ -795,7 +834,6 @@ fn switch_to(
     load_thread_state(me, next);
     // SAFETY: saved when that thread was left, or made for it; it is chosen by this CPU alone: the entity is a single value.
     unsafe { switch::switch_stack(previous.rsp.as_ptr(), next.rsp.get()) };
-    finish_switch();
 }
 
 /// What the CPU must know of a thread that is about to run.
@@ -826,50 +864,6 @@ fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<SchedRef>) {
     if noted.has(Noted::LATE) {
         me.counters.deadlines_missed.bump();
     }
-}
-
-/// The first thing on a stack that was switched to: opens what the switch held, and frees who ended.
-pub fn finish_switch() {
-    let me = percpu::this();
-    // SAFETY: `leave` forgot the guard, on this CPU, just before the switch.
-    unsafe { me.dispatch.queue.unlock_forgotten() };
-    if let Some(left) = me.dispatch.leaving.take() {
-        // SAFETY: `block` or `end` forgot the guard.
-        unsafe { left.wait.unlock_forgotten() };
-    }
-    me.mark_dispatch(false);
-    if me.dispatch.is_work_left.get() {
-        finish_work(me);
-    }
-}
-
-/// Does what else is to be done for the thread that was left, and tells the observers of its context.
-#[cold]
-fn finish_work(me: &PerCpu) {
-    me.dispatch.is_work_left.set(false);
-    let (after, evicted, news) =
-        (me.dispatch.after.take(), me.dispatch.evicted.take(), me.dispatch.news.take());
-    match after {
-        None => {}
-        Some(After::Requeue(left)) => requeue(left),
-        Some(After::Reap(left)) => {
-            // SAFETY: this runs after the switch away from the stack of `left`.
-            let token = unsafe { OffStackToken::after_switch() };
-            crate::process::reap(left, token);
-        }
-    }
-    let Some(thread) = evicted.as_ref().map(|(left, _)| *left).or(news.as_ref().and_then(News::thread))
-    else {
-        return;
-    };
-    events::work_for(me, thread, || {
-        if let Some((left, evicted)) = evicted {
-            stop(left, evicted);
-        }
-        if let Some(news) = news {
-            notify::post(&news);
-        }
-    });
 }
 
 /// Makes the idle context of a CPU and enters it. The boot stack is left for ever.

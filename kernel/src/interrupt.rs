@@ -108,17 +108,16 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let mut bill = handle(me, frame.vector as usize, tsc, begins, |vector| Mark::Interrupt { vector });
     console::service();
     let others_ran = me.is_attention_asked() && dispatch::reschedule_interrupted(me, &mut bill);
+    // If others ran, it ended where they were chosen, and went on where this thread was chosen again, if there is who pays for that.
+    let goes_on = !others_ran || bill.is_due() && !planted::is(Bug::NoWayBack);
     let thread = thread::current();
     if thread.life().has_errands() || thread.body().process.is_ending() {
-        return after_marks(thread, (!others_ran).then_some(bill));
+        return after_marks(thread, goes_on.then_some(bill));
     }
     dispatch::end_irq_off();
-    // It may be on another CPU by now.
-    let me = percpu::this();
-    if !others_ran {
-        dispatch::interrupt_ends(me, bill);
-    } else if bill.is_due() && !planted::is(Bug::NoWayBack) {
-        dispatch::goes_back(me, bill);
+    if goes_on {
+        // It may be on another CPU by now.
+        dispatch::interrupt_ends(percpu::this(), bill);
     }
 }
 
@@ -126,7 +125,9 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
 #[cold]
 #[inline(never)]
 fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
-    if let Some(bill) = bill {
+    if let Some(mut bill) = bill {
+        // The errand may be what another CPU has asked for: a kick is who asked's.
+        bill.falls_to_asked();
         dispatch::found_interrupt_ends(percpu::this(), bill);
     }
     if thread.life().has_errands() {

@@ -174,10 +174,19 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Opens a lock whose guard was forgotten: locks that are held over a switch of stacks.
+    /// The guard of a lock whose guard was forgotten: locks that are held over a switch of stacks.
     ///
     /// # Safety
     /// This CPU holds the lock and no guard exists.
+    #[inline(always)]
+    pub unsafe fn regain(&self) -> Guard<'_, T> {
+        Guard { lock: self }
+    }
+
+    /// Opens a lock whose guard was forgotten.
+    ///
+    /// # Safety
+    /// As for [`SpinLock::regain`].
     pub unsafe fn unlock_forgotten(&self) {
         drop(Guard { lock: self });
     }

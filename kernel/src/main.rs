@@ -168,6 +168,7 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     let count = percpu::count();
     if boot.options.turns_us.is_some() {
         irqoff::share_clock(count);
+        dispatch::share_ways(count);
     }
     dispatch::set_topology(topology(&platform.nodes));
     park::init();

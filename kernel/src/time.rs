@@ -177,9 +177,9 @@ impl Bill {
         self.is_due()
     }
 
-    /// It has ended, and goes on at `now` for whom it served last.
-    pub fn goes_on(&mut self, now: u64) {
-        (self.since_ns, self.owned_ns, self.others_ns) = (now, 0, 0);
+    /// It has ended, and goes on for whom it served last, from where `part` begins.
+    pub fn goes_on(&mut self, part: &Bill) {
+        (self.since_ns, self.owned_ns, self.others_ns) = (part.since_ns, 0, 0);
     }
 
     /// The interrupt serves `payer` from here on; if that is the first one, from its beginning on.

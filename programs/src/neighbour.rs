@@ -12,14 +12,24 @@ use rt::{Fallback, NotificationKind, SchedulingContext, Spec, ThreadControl, cap
 use crate::contexts::{copy, new_context_soon};
 use crate::kit::{self, MS};
 use crate::proof::{Failure, Outcome};
-use crate::workload;
+use crate::{mark, ticks, workload};
 
 /// Turns of the neighbour's work, of some ten microseconds each, after which it looks at what it was charged.
-const TURNS: u64 = 50;
+const TURNS: u64 = 20;
+
+/// Looks at the clock after which it does, where it looks ([`watch_side_by_side`]).
+const LOOKS: u64 = 20_000;
+/// Between two looks are a few instructions; if the clock went on by more, others had their turns.
+const LOOK_TICKS: u64 = 1_000;
 
 /// What the threads of one case share.
 #[derive(Default)]
 pub struct Shared {
+    /// The neighbour looks at the clock instead of counting turns.
+    looks: bool,
+    own_ns: AtomicU64,
+    rounds_ns: AtomicU64,
+    interruptions: AtomicU64,
     ready: AtomicU32,
     go: AtomicBool,
     over: AtomicBool,
@@ -61,6 +71,52 @@ impl Shared {
         Ok(())
     }
 
+    /// As [`Shared::toil`], where CPUs take turns. How much it does in a second depends on them: a CPU that asks for an interrupt has its turn, so the
+    /// interrupt comes at the beginning of the next of the neighbour's, and the others' turns before it are the neighbour's, however little it had of the
+    /// round itself. So it looks what the time is that it had: all that passes from look to look while it stays in user mode, turns of others included. Of
+    /// the round before an interrupt it cannot see the end; that round is as long as the others are, on average.
+    fn look(&self, own: &SchedulingContext) -> Outcome {
+        self.wait()?;
+        let (mut own_ns, mut rounds_ns, mut rounds, mut interruptions) = (0, 0, 0, 0);
+        let mut first = None;
+        while !self.is_over() {
+            // It may have lost its CPU in a system call, from which it comes back with its mark.
+            mark::set();
+            let mut last = ticks::now();
+            for _ in 0..LOOKS {
+                let now = ticks::now();
+                let passed = now - last;
+                last = now;
+                if !mark::is_kept() {
+                    // The interrupt may have come after the look at the clock.
+                    mark::set();
+                    last = ticks::now();
+                    interruptions += 1;
+                } else {
+                    own_ns += passed;
+                    if passed > LOOK_TICKS {
+                        rounds_ns += passed;
+                        rounds += 1;
+                    }
+                }
+            }
+            let charged_ns = own.consumed()?.ok()?.total_ns;
+            if !self.is_watched.load(Ordering::Acquire) {
+                continue;
+            }
+            let (charged_first, own_first, interruptions_first) =
+                *first.get_or_insert((charged_ns, own_ns, interruptions));
+            if charged_ns > charged_first {
+                self.charged_ns.store(charged_ns - charged_first, Ordering::Relaxed);
+                self.own_ns.store(own_ns - own_first, Ordering::Relaxed);
+                let count = interruptions - interruptions_first;
+                self.rounds_ns.store(count * rounds_ns / rounds.max(1), Ordering::Relaxed);
+                self.interruptions.store(count, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
     /// Work that the thread counts itself, and beside it what it is charged for.
     fn toil(&self, own: &SchedulingContext) -> Outcome {
         self.wait()?;
@@ -98,6 +154,8 @@ pub struct Seen {
     pub blows: u64,
     /// Deadlines that the neighbour missed.
     pub late: u64,
+    /// What it had of what it was charged for, where it looked at the clock.
+    pub own_ns: u64,
 }
 
 impl Seen {
@@ -151,10 +209,31 @@ pub fn watch(
     wait: u32,
     storm: impl FnOnce(&Arc<Shared>) -> Outcome<Vec<Thread>>,
 ) -> Outcome<Seen> {
-    let shared = Arc::new(Shared::default());
+    watch_one(Shared::default(), name, window_ns, wait, storm)
+}
+
+/// As [`watch`], of CPUs that take turns: the neighbour looks how much it had of what it was charged for ([`Seen::own_ns`]).
+pub fn watch_side_by_side(
+    name: &str,
+    window_ns: u64,
+    wait: u32,
+    storm: impl FnOnce(&Arc<Shared>) -> Outcome<Vec<Thread>>,
+) -> Outcome<Seen> {
+    watch_one(Shared { looks: true, ..Shared::default() }, name, window_ns, wait, storm)
+}
+
+fn watch_one(
+    shared: Shared,
+    name: &str,
+    window_ns: u64,
+    wait: u32,
+    storm: impl FnOnce(&Arc<Shared>) -> Outcome<Vec<Thread>>,
+) -> Outcome<Seen> {
+    let shared = Arc::new(shared);
     let half = Spec::new(50 * MS, 100 * MS).cpus([0]);
     let toil = |shared: &Shared, own: Option<SchedulingContext>| {
-        own.as_ref().map_or_else(|| Err(Failure::new("no context")), |own| shared.toil(own))
+        let own = own.ok_or_else(|| Failure::new("no context"))?;
+        if shared.looks { shared.look(&own) } else { shared.toil(&own) }
     };
     let neighbour = Thread::start(&shared, Some(&half), toil)?;
     let threads = storm(&shared)?;
@@ -180,12 +259,26 @@ pub fn watch(
         consumed_ns: after.1 - before.1,
         blows: after.2 - before.2,
         late,
+        own_ns: shared.own_ns.load(Ordering::Relaxed) + shared.rounds_ns.load(Ordering::Relaxed),
     };
+    if shared.looks {
+        println!(
+            "    {name}: had {} us of {} us, {} of them before {} interrupts",
+            seen.own_ns / 1_000,
+            seen.charged_ns / 1_000,
+            shared.rounds_ns.load(Ordering::Relaxed) / 1_000,
+            shared.interruptions.load(Ordering::Relaxed),
+        );
+    } else {
+        println!(
+            "    {name}: {} turns in {} us, {} a second",
+            seen.work,
+            seen.charged_ns / 1_000,
+            seen.work_a_second()
+        );
+    }
     println!(
-        "    {name}: {} turns in {} us, {} a second; {} blows, storms {} us, interrupts {} us, of which nobody's {} us",
-        seen.work,
-        seen.charged_ns / 1_000,
-        seen.work_a_second(),
+        "    {name}: {} blows, storms {} us, interrupts {} us, of which nobody's {} us",
         seen.blows,
         seen.consumed_ns / 1_000,
         (after.0.1 - before.0.1) / 1_000,

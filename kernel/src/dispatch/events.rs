@@ -120,6 +120,14 @@ pub fn measure_ways() -> (u64, u64) {
     (in_ns, out_ns)
 }
 
+/// So many CPUs take turns (`turns=n`), and the clock of each goes on while the others do: the ways take as many times what they took at boot, when one
+/// was there alone.
+pub fn share_ways(cpus: usize) {
+    for way in [&WAY_IN_NS, &WAY_OUT_NS] {
+        way.store(way.load(Ordering::Relaxed) * cpus as u64, Ordering::Relaxed);
+    }
+}
+
 /// An interrupt came when the counter read `tsc`. Says when that was, and who pays for it.
 ///
 /// One that comes for others has begun with the way into it. One that ends a turn has not: if who runs were charged with neither way, what is left of
@@ -189,36 +197,41 @@ pub(super) fn settle(queue: &mut Queue, bill: &mut Bill, now: u64) {
 }
 
 /// What is done for `thread`, which was left, on the stack of who runs next: it is the time of neither, but of the one that it is done for. From where
-/// the next one was chosen on.
+/// the next one was chosen on, under the lock under which it was.
 #[cold]
-pub(super) fn work_for<R>(me: &PerCpu, thread: &'static Thread, work: impl FnOnce() -> R) -> R {
+pub(super) fn work_begins(me: &PerCpu, queue: &mut Queue, thread: &'static Thread) -> Option<Bill> {
     if planted::is(Bug::NewsUnpaid) {
-        return work();
+        return None;
     }
-    let begins_ns = {
-        let mut queue = me.dispatch.queue.lock();
-        let chosen_ns = queue.at_ns();
-        tracing::note(me, Kind::System, chosen_ns);
-        queue.interrupt_begin(chosen_ns);
-        chosen_ns
-    };
-    let mut bill = Bill::new(begins_ns);
+    let mut bill = begins_when_chosen(me, queue);
     bill.falls_to(thread);
-    let done = work();
-    found_interrupt_ends(me, bill);
-    done
+    Some(bill)
+}
+
+/// It is done.
+#[cold]
+pub(super) fn work_ends(me: &PerCpu, queue: &mut Queue, mut bill: Bill) {
+    let now = time::now_ns();
+    time_goes_on(me, queue, &mut bill, now);
 }
 
 /// The current thread was interrupted for somebody, others ran meanwhile, and now it is on its way back to what it did. That way, from where it was
 /// chosen on, is part of that interrupt, and paid for by whom that served.
+///
+/// Under the lock under which it was chosen. Afterwards would be too late: another CPU that does something to this queue charges the running thread with the
+/// time up to then, and what is charged is not given back.
 #[cold]
-#[inline(never)]
-pub fn goes_back(me: &PerCpu, mut bill: Bill) {
-    let mut queue = me.dispatch.queue.lock();
+pub(super) fn goes_on(queue: &mut Queue, bill: &mut Bill) {
+    if bill.is_due() && !planted::is(Bug::NoWayBack) {
+        let since = begins_when_chosen(percpu::this(), queue);
+        bill.goes_on(&since);
+    }
+}
+
+/// Time is nobody's but the kernel's since somebody was chosen to run, which is the last that was charged for.
+fn begins_when_chosen(me: &PerCpu, queue: &mut Queue) -> Bill {
     let chosen_ns = queue.at_ns();
     tracing::note(me, Kind::System, chosen_ns);
     queue.interrupt_begin(chosen_ns);
-    bill.goes_on(chosen_ns);
-    let now = time::now_ns() + WAY_OUT_NS.load(Ordering::Relaxed);
-    time_goes_on(me, &mut queue, &mut bill, now);
+    Bill::new(chosen_ns)
 }

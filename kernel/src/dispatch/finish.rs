@@ -1,0 +1,83 @@
+//! The end of a switch, on the stack that was switched to: what it held is opened, and the rest is done for the thread that was left.
+
+use super::budgets::stop;
+use super::lives::requeue;
+use super::percpu::{self, PerCpu};
+use super::{AS_IT_WAS, After, Queue, events};
+use crate::context::notify::{self, News};
+use crate::lock::Guard;
+use crate::mm::stacks::OffStackToken;
+
+/// The first thing on a stack that was switched to: opens what the switch held, and frees who ended.
+pub fn finish_switch() {
+    finish_switch_and(AS_IT_WAS);
+}
+
+/// As [`finish_switch`]; `resumed` comes before that.
+#[inline(always)]
+pub(super) fn finish_switch_and(resumed: Option<impl FnOnce(&mut Queue)>) {
+    let me = percpu::this();
+    // SAFETY: `leave` forgot the guard, on this CPU, just before the switch.
+    finish(me, unsafe { me.dispatch.queue.regain() }, resumed);
+}
+
+#[inline(always)]
+pub(super) fn finish(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl FnOnce(&mut Queue)>) {
+    if me.dispatch.is_work_left.get() {
+        return finish_work(me, queue, resumed);
+    }
+    if let Some(resumed) = resumed {
+        resumed(&mut queue);
+    }
+    open(me, queue);
+}
+
+/// Opens what a switch held.
+#[inline(always)]
+fn open(me: &PerCpu, queue: Guard<'_, Queue>) {
+    drop(queue);
+    if let Some(left) = me.dispatch.leaving.take() {
+        // SAFETY: `block` or `end` forgot the guard.
+        unsafe { left.wait.unlock_forgotten() };
+    }
+    me.mark_dispatch(false);
+}
+
+/// Does what else is to be done for the thread that was left, and tells the observers of its context.
+#[cold]
+#[inline(never)]
+fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl FnOnce(&mut Queue)>) {
+    me.dispatch.is_work_left.set(false);
+    let (after, evicted, news) =
+        (me.dispatch.after.take(), me.dispatch.evicted.take(), me.dispatch.news.take());
+    let told = evicted.as_ref().map(|(left, _)| *left).or(news.as_ref().and_then(News::thread));
+    // The way back of who was interrupted begins after it.
+    let left = after.as_ref().filter(|_| resumed.is_some()).map(After::thread);
+    let bill = told.or(left).and_then(|thread| events::work_begins(me, &mut queue, thread));
+    open(me, queue);
+    match after {
+        None => {}
+        Some(After::Requeue(left)) => requeue(left),
+        Some(After::Reap(left)) => {
+            // SAFETY: this runs after the switch away from the stack of `left`.
+            let token = unsafe { OffStackToken::after_switch() };
+            crate::process::reap(left, token);
+        }
+    }
+    if let Some((left, evicted)) = evicted {
+        stop(left, evicted);
+    }
+    if let Some(news) = news.filter(|_| told.is_some()) {
+        notify::post(&news);
+    }
+    if bill.is_none() && resumed.is_none() {
+        return;
+    }
+    let mut queue = me.dispatch.queue.lock();
+    if let Some(bill) = bill {
+        events::work_ends(me, &mut queue, bill);
+    }
+    if let Some(resumed) = resumed {
+        resumed(&mut queue);
+    }
+}
