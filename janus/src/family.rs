@@ -39,6 +39,12 @@ pub(crate) enum Cause {
     Memory,
     /// It ran over the last of its stack inside a library, or inside the runtime: what is half done there is everybody's.
     InsideLibrary,
+    /// The same inside `print!` and its like, which hold the lock of an output.
+    Printing,
+    /// It allocated beyond its reserve there.
+    PrintingMemory,
+    /// It was given up while it held the lock of an output, in whatever way: see `output.rs`.
+    Output,
     /// There is no stack to bury it on.
     NoStack,
 }
@@ -115,20 +121,42 @@ impl Write for Text {
     }
 }
 
-/// Ends the process (invariant 1). It takes no lock and no memory: the task may hold what it would wait for. Also called
-/// in a signal handler.
+/// Says this on standard error. It takes no lock and no memory: a task that was given up may hold what it would wait for.
+pub(crate) fn say(what: fmt::Arguments<'_>) {
+    let mut text = Text { bytes: [0; 1024], length: 0 };
+    let _ = text.write_fmt(what);
+    // SAFETY: the text is ours; 2 is standard error, and if it is closed nobody reads it.
+    unsafe { libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length) };
+}
+
+/// Who a task is, in words.
+pub(crate) struct Described(pub(crate) TaskRef);
+
+impl fmt::Display for Described {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Described(task) = self;
+        let id = task.id.load(Ordering::Relaxed);
+        write!(f, "task #{id}")?;
+        if let Some(name) = task.name(id) {
+            write!(f, " \"{name}\"")?;
+        }
+        match Task::location(&task.spawned_at) {
+            Some(at) => write!(f, ", spawned at {at},"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Ends the process (invariant 1), as `say` says. Also called in a signal handler.
 #[cold]
 pub(crate) fn abort(task: TaskRef, cause: Cause) -> ! {
-    let mut text = Text { bytes: [0; 1024], length: 0 };
-    let id = task.id.load(Ordering::Relaxed);
-    let _ = write!(text, "janus: abort: task #{id}");
-    if let Some(name) = task.name(id) {
-        let _ = write!(text, " \"{name}\"");
-    }
-    if let Some(at) = Task::location(&task.spawned_at) {
-        let _ = write!(text, ", spawned at {at},");
-    }
-    let _ = text.write_str(match cause {
+    abort_described(&Described(task), cause)
+}
+
+/// The same for a task that may be gone.
+#[cold]
+pub(crate) fn abort_described(task: &(impl fmt::Display + ?Sized), cause: Cause) -> ! {
+    let why = match cause {
         Cause::Stack => {
             " overflowed its stack while it borrowed from its parents, up to the one that called Runtime::run.\n\
              janus: What it was changing must not be seen. Give it more stack (Spawn::stack), call Cx::check or \
@@ -144,11 +172,25 @@ pub(crate) fn abort(task: TaskRef, cause: Cause) -> ! {
             " overflowed its stack, and the reserve behind it, inside a library.\n\
              janus: What the library was changing is everybody's. Give the task more stack (Spawn::stack).\n"
         }
+        Cause::Printing => {
+            " overflowed its stack, and the reserve behind it, while it printed.\n\
+             janus: The output would stay locked, and whoever prints next would wait for ever. Give the task more stack \
+             (Spawn::stack), or format first and print then.\n"
+        }
+        Cause::PrintingMemory => {
+            " allocated beyond its memory budget and its reserve while it printed.\n\
+             janus: The output would stay locked, and whoever prints next would wait for ever. Format first and print \
+             then, ask Cx::can_allocate, or raise Config::memory_reserve.\n"
+        }
+        Cause::Output => {
+            " was given up (it overflowed its stack, or allocated beyond its reserve) with standard output or standard \
+             error locked.\n\
+             janus: Whoever prints next would wait for ever. Keep no lock of an output while you recurse or allocate \
+             without a check.\n"
+        }
         Cause::NoStack => " was given up, and there is no memory for a stack to wait for its children on.\n",
-    });
-    // SAFETY: the text is ours; 2 is standard error, and if it is closed nobody reads it.
-    unsafe {
-        libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length);
-        libc::abort()
-    }
+    };
+    say(format_args!("janus: abort: {task}{why}"));
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
 }

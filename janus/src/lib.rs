@@ -357,6 +357,7 @@ mod names;
 pub mod net;
 mod nursery;
 mod observe;
+mod output;
 mod overflow;
 mod overflow_hooks;
 mod panics;

@@ -376,12 +376,13 @@ impl Shared {
                 // The worker is another thread's from now on: this one may not touch its task, even to allocate.
                 Worker::unbind_thread();
                 worker.stained.set(false);
+                let culprit = worker.stained_by.take();
                 if self.start_thread(index).is_ok() {
                     if !stained {
                         return;
                     }
                     drop(signals);
-                    leave_thread(left);
+                    leave_thread(left, culprit.as_deref());
                 }
                 // No other thread is to be had: better this one than none.
                 worker.bind_thread();
@@ -392,9 +393,13 @@ impl Shared {
 
 /// Ends the calling thread, on which a task was abandoned between any two instructions: what it was changing of its
 /// thread-locals nobody may see, so no destructor of them runs, and their memory stays. The kernel ends what I/O the
-/// thread has under way; whoever waits for it asks anew (see `carry_out`).
-fn leave_thread(left: &AtomicBool) -> ! {
+/// thread has under way; whoever waits for it asks anew (see `carry_out`). Before it goes it looks whether the task holds an
+/// output; the runtime does not wait for that.
+fn leave_thread(left: &AtomicBool, culprit: Option<&str>) -> ! {
     left.store(true, Ordering::Release);
+    if let Some(culprit) = culprit {
+        crate::output::examine(culprit);
+    }
     // SAFETY: ends this thread and nothing else; its stack and its thread-locals stay mapped, as its handle is never joined.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     unreachable!("the thread has ended");

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 pub(crate) struct ThreadCpu(AtomicI32);
 
 impl ThreadCpu {
+    /// No thread yet.
+    pub(crate) const NONE: ThreadCpu = ThreadCpu(AtomicI32::new(0));
+
     /// It is the calling thread.
     pub(crate) fn bind(&self) {
         // SAFETY: takes nothing, and cannot fail.
