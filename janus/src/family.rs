@@ -24,6 +24,7 @@
 //!    children have left, and leaves its own. So the root's parent goes on when all of them stand still.
 //! 4. Stacks, tasks and their runtime's memory stay as long as the process does: other threads may refer to them.
 
+use crate::alloc::Quiet;
 use crate::nursery::Nursery;
 use crate::runtime::Shared;
 use crate::task::{Task, TaskRef, flag};
@@ -31,6 +32,7 @@ use crate::waiter::wake_task;
 use crate::worker::Worker;
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 /// Why a task cannot go on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub(crate) enum Cause {
     PrintingMemory,
     /// It was given up while it held the lock of an output, in whatever way: see `output.rs`.
     Output,
+    /// One of its family waits for a lock, outside of the runtime, and will not stand still.
+    Locked,
     /// There is no stack to bury it on.
     NoStack,
 }
@@ -91,7 +95,47 @@ pub(crate) fn give_up(culprit: TaskRef, cause: Cause, here: &Worker) {
     }
 }
 
+/// A nursery whose opener was given up, and waits for the children that do not stand still yet.
+pub(crate) struct Burial {
+    /// Where it is: it stays there for ever.
+    nursery: usize,
+    since_ns: u64,
+}
+
+/// Until a nursery of a buried task is empty: the watchdog knows who is waited for.
+pub(crate) struct Waits<'a>(&'a Shared, usize);
+
+impl<'a> Waits<'a> {
+    pub(crate) fn new(shared: &'a Shared, nursery: &Nursery) -> Waits<'a> {
+        let _quiet = Quiet::new();
+        let nursery = std::ptr::from_ref(nursery).addr();
+        shared.burials().push(Burial { nursery, since_ns: shared.now_ns() });
+        Waits(shared, nursery)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.burials().retain(|burial| burial.nursery != self.1);
+    }
+}
+
 impl Shared {
+    fn burials(&self) -> MutexGuard<'_, Vec<Burial>> {
+        self.burials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since when has somebody waited for this task, which runs, to stand still?
+    pub(crate) fn awaited_since(&self, task: TaskRef) -> Option<u64> {
+        let burials = self.burials();
+        if burials.is_empty() {
+            return None;
+        }
+        // Compared, and not followed: what it points to may be gone.
+        let nursery = task.nursery.get().addr();
+        burials.iter().find(|burial| burial.nursery == nursery).map(|burial| burial.since_ns)
+    }
+
     /// A task was abandoned on its stack. It gets another one, on which it waits for its own children (invariant 3).
     pub(crate) fn bury(&self, task: TaskRef, here: &Worker) {
         self.stay_for_ever();
@@ -187,6 +231,12 @@ pub(crate) fn abort_described(task: &(impl fmt::Display + ?Sized), cause: Cause)
              error locked.\n\
              janus: Whoever prints next would wait for ever. Keep no lock of an output while you recurse or allocate \
              without a check.\n"
+        }
+        Cause::Locked => {
+            " has waited for a lock of another library (std's Mutex, say) ever since its family was given up, and that \
+             cannot end.\n\
+             janus: A task that was given up keeps its locks. Share locks of janus::sync with tasks that may be given up, \
+             or let what runs under the lock call Cx::check or Cx::ensure_stack.\n"
         }
         Cause::NoStack => " was given up, and there is no memory for a stack to wait for its children on.\n",
     };

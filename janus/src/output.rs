@@ -19,7 +19,7 @@
 use crate::family::{self, Cause};
 use crate::thread_cpu::ThreadCpu;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Between two looks.
@@ -97,7 +97,7 @@ pub(crate) fn examine(culprit: &str) {
 }
 
 /// The same where that thread goes on with other tasks: says so if an output stays locked.
-pub(crate) fn suspect(culprit: String) {
+pub(crate) fn suspect(culprit: Arc<str>) {
     let suspects = move || {
         if ask().is_some_and(|number| !is_answered(number, PAUSE * LOOKS as u32)) {
             family::say(format_args!(

@@ -53,6 +53,10 @@ pub struct Shared {
     stop: AtomicBool,
     /// A task was given up here: see `stay_for_ever`.
     kept: AtomicBool,
+    /// Whom given-up tasks wait for: see `family.rs`.
+    pub(crate) burials: Mutex<Vec<crate::family::Burial>>,
+    /// Who was given up last, in words.
+    pub(crate) last_given_up: Mutex<Option<Arc<str>>>,
     /// Who is about to wake a task of this runtime from outside: it stays until they have.
     pub(crate) guests: AtomicUsize,
     /// Deterministic mode: steps so far, and the hash of their order.
@@ -101,6 +105,8 @@ impl Shared {
             virtual_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             kept: AtomicBool::new(false),
+            burials: Mutex::new(Vec::new()),
+            last_given_up: Mutex::new(None),
             guests: AtomicUsize::new(0),
             order: [const { AtomicU64::new(0) }; 2],
             foreign_ids: AtomicU64::new(0),

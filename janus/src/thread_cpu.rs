@@ -35,4 +35,11 @@ impl ThreadCpu {
         std::fs::read_to_string(path)
             .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')))
     }
+
+    /// Is it in the system call by which locks, conditions and joins of threads are waited for?
+    pub(crate) fn waits_for_lock(&self) -> bool {
+        let path = format!("/proc/self/task/{}/syscall", self.0.load(Ordering::Relaxed));
+        std::fs::read_to_string(path)
+            .is_ok_and(|call| call.split(' ').next() == Some(&libc::SYS_futex.to_string()))
+    }
 }

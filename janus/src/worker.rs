@@ -39,8 +39,8 @@ use crate::waiter::Waiter;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
 use std::ptr::{self, NonNull};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 
 mod fiber;
@@ -139,7 +139,7 @@ pub(crate) struct Worker {
     /// it as panicking for ever.
     pub(crate) stained: Cell<bool>,
     /// Who it was, if it did not end in order: it may hold locks of this thread.
-    pub(crate) stained_by: Cell<Option<String>>,
+    pub(crate) stained_by: Cell<Option<Arc<str>>>,
 }
 
 // SAFETY: invariant 1; the rest is atomic or locked.
@@ -709,11 +709,16 @@ impl Worker {
         if cause.is_some() || std::thread::panicking() {
             self.stained.set(true);
         }
+        let who: Arc<str> = family::Described(task).to_string().into();
+        if cause.is_some() {
+            let mut last = self.shared().last_given_up.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some(who.clone());
+        }
         // Where tasks stay with their threads, any of them may hold an output over a wait.
         if !self.shared().config.migrates() {
-            crate::output::suspect(family::Described(task).to_string());
+            crate::output::suspect(who);
         } else if cause.is_some() {
-            self.stained_by.set(Some(family::Described(task).to_string()));
+            self.stained_by.set(Some(who));
         }
         if let Some(cause) = cause
             && !family::is_doomed(task)

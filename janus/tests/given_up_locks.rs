@@ -11,6 +11,8 @@ use std::fmt;
 use std::hint::black_box;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, RwLock};
 use std::time::Duration;
 
 #[global_allocator]
@@ -199,5 +201,129 @@ fn j_19_printing_within_the_reserve_is_an_error_of_the_task() {
         assert!(matches!(end, Err(TaskError::BudgetExceeded(Resource::Memory))), "{end:?}");
         let printed = std::thread::spawn(|| writeln!(std::io::stdout(), "others print").is_ok());
         assert!(printed.join().unwrap());
+    });
+}
+
+/// Locks of `std` under which a child overflows, while its sibling waits for them.
+struct Locks {
+    mutex: Mutex<u32>,
+    either: RwLock<u32>,
+    once: Once,
+}
+
+type Use = fn(&Locks, &dyn Fn());
+const USES: [(&str, Use); 3] = [
+    ("mutex", |locks, under| drop(locks.mutex.lock().map(|_held| under()))),
+    ("read-write lock", |locks, under| drop(locks.either.write().map(|_held| under()))),
+    ("once", |locks, under| locks.once.call_once(under)),
+];
+
+/// One child holds the lock and overflows, when the other waits for it. Both borrow it from their parent, which is owned.
+fn lose(cx: &Cx, locked: Use) {
+    let (locks, held, waits) = (
+        &Locks { mutex: Mutex::new(0), either: RwLock::new(0), once: Once::new() },
+        &AtomicBool::new(false),
+        &AtomicBool::new(false),
+    );
+    let _ = cx.nursery(|n| {
+        n.task().name("loser").spawn(move |_| {
+            locked(locks, &|| {
+                held.store(true, Ordering::Release);
+                while !waits.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                deep(0);
+            });
+        });
+        n.task().name("waiter").spawn(move |_| {
+            while !held.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            waits.store(true, Ordering::Release);
+            locked(locks, &|| println!("it has the lock"));
+        });
+        Ok(())
+    });
+}
+
+#[test]
+#[ignore = "run by the next in a process of its own"]
+fn loses_a_lock() {
+    let Some(case) = case() else { return };
+    let (_, locked) = USES[case.parse::<usize>().expect("a number")];
+    let limit = Some(Duration::from_millis(5));
+    let rt = runtime(Config::new().workers(2).watchdog(limit).memory_reserve(1 << 20));
+    let end = run(&rt, move |cx| lose(cx, locked));
+    println!("it went on: {end:?}");
+}
+
+/// A sibling that waits for a lock of the culprit would keep the error from their parent, for ever.
+#[test]
+fn j_19_a_sibling_that_waits_for_a_lost_lock_ends_the_process_by_name() {
+    for (number, (what, _)) in USES.into_iter().enumerate() {
+        let (status, text) = alone("loses_a_lock", &number.to_string());
+        assert_eq!(status.signal(), Some(libc::SIGABRT), "{what}: {status:?} {text}");
+        // First the watchdog says who waits, and whose lock it may be.
+        let hog = text.find("(waiter), spawned at").unwrap_or_else(|| panic!("{what}: {text}"));
+        assert!(text[hog..].contains("it waits for a lock, perhaps one that task #"), "{what}: {text}");
+        assert!(text[hog..].contains("\"loser\""), "{what}: {text}");
+        let abort = text.find("janus: abort: task #").unwrap_or_else(|| panic!("{what}: {text}"));
+        assert!(
+            text[abort..].contains("\"waiter\"") && text[abort..].contains("waited for a lock"),
+            "{what}: {text}"
+        );
+        assert!(!text.contains("it went on") && !text.contains("it has the lock"), "{what}: {text}");
+    }
+}
+
+/// A sibling that waits for somebody else, or sleeps, or computes, is waited for: its parent gets the error then.
+#[test]
+fn j_19_a_sibling_that_is_only_slow_is_waited_for() {
+    common::within(|| {
+        let limit = Some(Duration::from_millis(5));
+        let rt = runtime(Config::new().workers(2).watchdog(limit));
+        let slow: [fn(); 3] = [
+            || std::thread::sleep(Duration::from_millis(900)),
+            || {
+                let begun = std::time::Instant::now();
+                while begun.elapsed() < Duration::from_millis(900) {
+                    std::hint::spin_loop();
+                }
+            },
+            // Shorter than what is taken for ever.
+            || {
+                let (tx, rx) = std::sync::mpsc::channel();
+                let thread = std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(150));
+                    tx.send(7)
+                });
+                assert_eq!(rx.recv(), Ok(7));
+                thread.join().unwrap().unwrap();
+            },
+        ];
+        for slow in slow {
+            static BEGUN: AtomicBool = AtomicBool::new(false);
+            static SLOW: AtomicBool = AtomicBool::new(false);
+            BEGUN.store(false, Ordering::Relaxed);
+            SLOW.store(false, Ordering::Relaxed);
+            let end = run(&rt, move |cx| {
+                let _ = cx.nursery(|n| {
+                    n.spawn(move |_| {
+                        BEGUN.store(true, Ordering::Release);
+                        slow();
+                        SLOW.store(true, Ordering::Release);
+                    });
+                    n.spawn(|_| {
+                        while !BEGUN.load(Ordering::Acquire) {
+                            std::thread::yield_now();
+                        }
+                        deep(0)
+                    });
+                    Ok(())
+                });
+            });
+            assert!(matches!(end, Err(TaskError::StackOverflow)), "{end:?}");
+            assert!(SLOW.load(Ordering::Acquire), "it stands still before its parent's parent goes on");
+        }
     });
 }
