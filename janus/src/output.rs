@@ -37,7 +37,7 @@ struct Questions {
 
 static QUESTIONS: Mutex<Questions> = Mutex::new(Questions { asked: 0, answered: 0, attended: false });
 static ANSWERED: Condvar = Condvar::new();
-static TESTER: ThreadCpu = ThreadCpu::NONE;
+static TESTER: ThreadCpu = ThreadCpu::new();
 
 fn questions() -> MutexGuard<'static, Questions> {
     QUESTIONS.lock().unwrap_or_else(PoisonError::into_inner)

@@ -9,7 +9,9 @@ pub(crate) struct ThreadCpu(AtomicI32);
 
 impl ThreadCpu {
     /// No thread yet.
-    pub(crate) const NONE: ThreadCpu = ThreadCpu(AtomicI32::new(0));
+    pub(crate) const fn new() -> ThreadCpu {
+        ThreadCpu(AtomicI32::new(0))
+    }
 
     /// It is the calling thread.
     pub(crate) fn bind(&self) {
