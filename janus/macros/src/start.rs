@@ -78,7 +78,10 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
         #visibility fn #name() #output {
             fn first_task(#inputs) #output #body
             let config = #config;
-            #starts
+            // The reason is in the attribute's own word.
+            #[allow(clippy::undocumented_unsafe_blocks)]
+            let ended = #starts;
+            ended
         }
     })
 }
