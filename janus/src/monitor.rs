@@ -134,8 +134,8 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             }
             let held = Duration::from_nanos(now - seen[index].since_ns);
             seen[index].cpu_ns = seen[index].cpu_ns.or_else(|| worker.cpu.time_ns());
-            if held >= limit * LOCKED {
-                end_if_locked(shared, worker, task, now, limit * LOCKED);
+            if held >= limit.saturating_mul(LOCKED) {
+                end_if_locked(shared, worker, task, now, limit.saturating_mul(LOCKED));
             }
             if held < limit || seen[index].spare.is_some() || is_starved(worker, &seen[index], limit) {
                 continue;
