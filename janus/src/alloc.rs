@@ -106,6 +106,13 @@ impl Quiet {
     }
 }
 
+impl Quiet {
+    /// Ends one that was forgotten.
+    pub(crate) fn end() {
+        drop(Quiet(running()));
+    }
+}
+
 impl Drop for Quiet {
     fn drop(&mut self) {
         if let Some(task) = self.0 {

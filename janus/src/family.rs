@@ -213,8 +213,9 @@ pub(crate) fn abort_described(task: &(impl fmt::Display + ?Sized), cause: Cause)
              Config::memory_reserve, or spawn it or a parent with Spawn::owned, so that it can fail alone.\n"
         }
         Cause::InsideLibrary => {
-            " overflowed its stack, and the reserve behind it, inside a library.\n\
-             janus: What the library was changing is everybody's. Give the task more stack (Spawn::stack).\n"
+            " overflowed its stack, and the reserve behind it, inside a library, or inside the \
+             runtime with a large message.\n\
+             janus: What was being changed there is everybody's. Give the task more stack (Spawn::stack).\n"
         }
         Cause::Printing => {
             " overflowed its stack, and the reserve behind it, while it printed.\n\

@@ -19,6 +19,7 @@
 use crate::family::{self, Cause};
 use crate::thread_cpu::ThreadCpu;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ struct Questions {
 static QUESTIONS: Mutex<Questions> = Mutex::new(Questions { asked: 0, answered: 0, attended: false });
 static ANSWERED: Condvar = Condvar::new();
 static TESTER: ThreadCpu = ThreadCpu::new();
+/// The tester is about to take the locks, or waits for one. Whatever else it does, or if it only waits for a CPU, it had no chance.
+static TESTS: AtomicBool = AtomicBool::new(false);
 
 fn questions() -> MutexGuard<'static, Questions> {
     QUESTIONS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,7 +57,9 @@ fn test() {
     TESTER.bind();
     loop {
         let asked = questions().asked;
+        TESTS.store(true, Ordering::Release);
         lock_each();
+        TESTS.store(false, Ordering::Release);
         let mut questions = questions();
         questions.answered = asked;
         ANSWERED.notify_all();
@@ -87,9 +92,9 @@ pub(crate) fn examine(culprit: &str) {
     let Some(number) = ask() else { return };
     let mut looks = 0;
     while !is_answered(number, PAUSE) {
-        // Whoever else has an output is waited for. The tester had its chance, unless it waits for a CPU.
+        // Whoever else has an output is waited for.
         lock_each();
-        looks += usize::from(!TESTER.wants_cpu());
+        looks += usize::from(TESTS.load(Ordering::Acquire) && TESTER.waits_for_lock());
         if looks == LOOKS {
             family::abort_described(culprit, Cause::Output);
         }

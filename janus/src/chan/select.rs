@@ -174,12 +174,12 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
     }
 
     fn lock(&self) {
-        self.receiver.channel.state.take();
+        self.receiver.channel.take();
     }
 
     unsafe fn unlock(&self) {
         // SAFETY: the caller's.
-        unsafe { self.receiver.channel.state.give() };
+        unsafe { self.receiver.channel.give() };
     }
 
     unsafe fn attempt(&self, mine: *const Shared) -> Option<Option<Wakeup>> {
@@ -210,7 +210,7 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
     fn leave(&self) {
         // SAFETY: it is replaced below, when it is out of the list.
         let Some(node) = (unsafe { self.node.get() }) else { return };
-        let mut state = self.receiver.channel.state.lock();
+        let mut state = self.receiver.channel.lock();
         if node.listed.get() {
             // SAFETY: it is in this list, and the lock is held.
             unsafe { state.receivers.remove(node) };
@@ -235,12 +235,12 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
     fn forget(&self) {}
 
     fn lock(&self) {
-        self.sender.channel.state.take();
+        self.sender.channel.take();
     }
 
     unsafe fn unlock(&self) {
         // SAFETY: the caller's.
-        unsafe { self.sender.channel.state.give() };
+        unsafe { self.sender.channel.give() };
     }
 
     unsafe fn attempt(&self, mine: *const Shared) -> Option<Option<Wakeup>> {
@@ -273,7 +273,7 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
     fn leave(&self) {
         // SAFETY: it is replaced below, when it is out of the list.
         let Some(node) = (unsafe { self.node.get() }) else { return };
-        let mut state = self.sender.channel.state.lock();
+        let mut state = self.sender.channel.lock();
         if node.listed.get() {
             // SAFETY: it is in this list, and the lock is held.
             unsafe { state.senders.remove(node) };
