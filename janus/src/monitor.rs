@@ -80,6 +80,8 @@ struct Seen {
     cpu_ns: Option<u64>,
     /// The spare that serves it.
     spare: Option<usize>,
+    /// It was said that it waits for a lock, and who was given up.
+    told: bool,
 }
 
 impl Monitor {
@@ -129,13 +131,27 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
                 {
                     free.push(spare);
                 }
-                seen[index] = Seen { epoch, task: id, since_ns: now, cpu_ns: None, spare: None };
+                seen[index] = Seen { epoch, task: id, since_ns: now, cpu_ns: None, spare: None, told: false };
                 continue;
             }
             let held = Duration::from_nanos(now - seen[index].since_ns);
             seen[index].cpu_ns = seen[index].cpu_ns.or_else(|| worker.cpu.time_ns());
             if held >= limit.saturating_mul(LOCKED) {
                 end_if_locked(shared, worker, task, now, limit.saturating_mul(LOCKED));
+            }
+            // One that was named already, when nobody had been given up, is named again.
+            let named = worker.hogged.load(Ordering::Relaxed) == epoch;
+            if held >= limit
+                && named
+                && !seen[index].told
+                && let Some(task) = task
+            {
+                let given_up = lost_lock(shared, worker);
+                seen[index].told = given_up.is_some();
+                if given_up.is_some() {
+                    let relieved = seen[index].spare.is_some();
+                    report(shared, worker, hog(task, id, worker, held, relieved, given_up));
+                }
             }
             if held < limit || seen[index].spare.is_some() || is_starved(worker, &seen[index], limit) {
                 continue;
@@ -147,20 +163,9 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             if worker.hogged.swap(epoch, Ordering::Relaxed) != epoch {
                 let task = task.expect("an id comes with a task");
                 let relieved = at.is_some() || rested().is_some();
-                let (name, spawned_at) = (task.name(id), Task::location(&task.spawned_at));
-                let last = || shared.last_given_up.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let given_up = last().filter(|_| worker.cpu.waits_for_lock());
-                let worker_index = worker.index;
-                let hog = Hog {
-                    task: TaskId(id),
-                    name,
-                    spawned_at,
-                    worker: worker_index,
-                    held,
-                    relieved,
-                    given_up,
-                };
-                report(shared, worker, hog);
+                let given_up = lost_lock(shared, worker);
+                seen[index].told = given_up.is_some();
+                report(shared, worker, hog(task, id, worker, held, relieved, given_up));
             }
             seen[index].spare = match at {
                 Some(at) => Some(free.swap_remove(at)),
@@ -168,6 +173,24 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             };
         }
     }
+}
+
+fn hog(
+    task: TaskRef,
+    id: u64,
+    worker: &Worker,
+    held: Duration,
+    relieved: bool,
+    given_up: Option<Arc<str>>,
+) -> Hog {
+    let (name, spawned_at) = (task.name(id), Task::location(&task.spawned_at));
+    Hog { task: TaskId(id), name, spawned_at, worker: worker.index, held, relieved, given_up }
+}
+
+/// If the worker's thread waits for a lock: who was given up last, and perhaps holds it.
+fn lost_lock(shared: &Shared, worker: &Worker) -> Option<Arc<str>> {
+    let last = shared.last_given_up.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    last.filter(|_| worker.cpu.waits_for_lock())
 }
 
 /// A task whose family is given up waits for a lock: its family's parent would wait for ever, without a word. That lock is one

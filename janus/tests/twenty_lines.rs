@@ -260,9 +260,12 @@ fn j_19_destructors_that_overflow_at_the_end() {
         for workers in [1, 2] {
             let rt = runtime(Config::new().workers(workers));
             for way in 0..4 {
+                let begun = Arc::new(AtomicUsize::new(0));
+                let begins = begun.clone();
                 let end = rt.run(|cx| {
                     cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
                         let child = n.spawn_owned(move |cx| {
+                            begins.store(1, Ordering::Release);
                             let _end = AtTheEnd(cx, |_| assert!(deep(0) > 0));
                             match way {
                                 0 => drop(cx.sleep(HOUR)),
@@ -274,7 +277,7 @@ fn j_19_destructors_that_overflow_at_the_end() {
                                 _ => cx.ensure_stack(1 << 30),
                             }
                         });
-                        cx.yield_now()?;
+                        common::until(cx, || begun.load(Ordering::Acquire) == 1);
                         child.cancel();
                         Ok(child.join(cx))
                     })
@@ -401,7 +404,7 @@ fn j_19_numbers_at_the_ends_of_their_ranges() {
                     child.children(u64::MAX).spawn(|cx| cx.charge_ops(u64::MAX).is_ok()).join(cx)
                 })
             });
-            assert!(end.is_ok(), "{end:?}");
+            assert!(matches!(end, Ok(Ok(_))), "{end:?}");
             assert_eq!(WATCHDOGS.load(Ordering::Relaxed), 0, "{limit:?}");
         }
     });
@@ -415,9 +418,13 @@ fn j_20_selects_of_nothing_and_of_what_goes_away() {
             let rt = runtime(Config::new().workers(workers));
             let end = rt.run(|cx| {
                 assert_eq!(cx.select(&mut [], Some(Duration::from_millis(1)))?, Selected::Timeout);
+                let begun = &AtomicUsize::new(0);
                 cx.nursery(|n| {
-                    let forever = n.spawn(|cx| cx.select(&mut [], None).is_err());
-                    cx.sleep(Duration::from_millis(1))?;
+                    let forever = n.spawn(move |cx| {
+                        begun.store(1, Ordering::Release);
+                        cx.select(&mut [], None).is_err()
+                    });
+                    common::until(cx, || begun.load(Ordering::Acquire) == 1);
                     forever.cancel();
                     assert!(forever.join(cx)?, "a wait for nothing ends when it is told to");
                     let (tx, rx) = channel::<String>(0);
