@@ -66,7 +66,10 @@ impl<T> State<T> {
         if self.messages.len() < self.capacity {
             // Grows under the lock, where a task may not be stopped.
             let _quiet = (self.messages.len() == self.messages.capacity()).then(Quiet::new);
-            self.messages.extend(message.take());
+            // Not by `extend`: unoptimised, that has a dozen copies of a large message on the stack.
+            if let Some(message) = message.take() {
+                self.messages.push_back(message);
+            }
             return Attempt::Done(None);
         }
         Attempt::Wait
@@ -79,7 +82,9 @@ impl<T> State<T> {
             // SAFETY: we have the state, so the lock is held.
             let waiter = unsafe { self.senders.pop() }.map(|sender| {
                 // SAFETY: we serve it (invariant 2).
-                self.messages.extend(unsafe { (*sender.message.get()).take() });
+                if let Some(message) = unsafe { (*sender.message.get()).take() } {
+                    self.messages.push_back(message);
+                }
                 sender.mark(SERVED, mine)
             });
             return Attempt::Taken(message, waiter);
@@ -368,6 +373,7 @@ impl<T: Send> Sender<T> {
     /// Sends from a thread that is no task's, and blocks it. From a task it would block its worker: use
     /// [`Sender::send`] there.
     pub fn send_blocking(&self, message: T) -> Result<(), SendError<T>> {
+        ensure_room::<T>();
         make_room_here();
         let mut message = Some(message);
         let mut state = self.channel.lock();
@@ -401,6 +407,7 @@ impl<T: Send> Sender<T> {
     /// The same without waiting.
     #[doc(hidden)]
     pub fn try_send_blocking(&self, message: T) -> Result<(), SendError<T>> {
+        ensure_room::<T>();
         make_room_here();
         let mut message = Some(message);
         let attempt = self.channel.lock().send(&mut message, ptr::null());
@@ -590,6 +597,7 @@ impl<T: Send> Receiver<T> {
     /// Receives in a thread that is no task's, and blocks it. In a task it would block its worker: use
     /// [`Receiver::recv`] there.
     pub fn recv_blocking(&self) -> Result<T, RecvError> {
+        ensure_room::<T>();
         make_room_here();
         let mut state = self.channel.lock();
         match state.receive(ptr::null()) {
@@ -616,6 +624,7 @@ impl<T: Send> Receiver<T> {
     /// The same without waiting.
     #[doc(hidden)]
     pub fn try_recv_blocking(&self) -> Result<T, RecvError> {
+        ensure_room::<T>();
         make_room_here();
         let attempt = self.channel.lock().receive(ptr::null());
         match attempt {
@@ -669,10 +678,18 @@ impl<T: Send> Receiver<T> {
 /// The same as `charge`, and room for a large message.
 #[inline]
 fn begin<T>(cx: &Cx, at: &'static Location<'static>) -> Result<(), Cancelled> {
-    if is_large::<T>() {
-        cx.ensure_stack(COPIES.saturating_mul(size_of::<T>()));
-    }
+    ensure_room::<T>();
     charge(cx, at)
+}
+
+/// A task that has no room for a large message learns it before it has locked anything. Outside of tasks there is enough.
+#[inline]
+fn ensure_room<T>() {
+    if is_large::<T>()
+        && let Some(task) = current_worker().and_then(Worker::task)
+    {
+        Cx::of(task).ensure_stack(COPIES.saturating_mul(size_of::<T>()));
+    }
 }
 
 /// One operation, and one of the channel's.

@@ -85,6 +85,65 @@ fn j_19_a_message_that_is_larger_than_the_stack_leaves_the_channel_unlocked() {
     });
 }
 
+/// Every way to use a channel, with whatever stack is left: it is either done or not, and others go on.
+fn every_way<T: Send + Clone + PartialEq + std::fmt::Debug + 'static>(
+    rt: &Runtime,
+    message: &T,
+    step: usize,
+) {
+    type Way<T> = fn(&Cx, &janus::Sender<T>, &janus::Receiver<T>, T);
+    let ways: [Way<T>; 8] = [
+        |cx, tx, _, message| ignore(tx.send(cx, message)),
+        |cx, tx, _, message| ignore(tx.send_timeout(cx, message, Duration::from_millis(1))),
+        |cx, tx, _, message| ignore(cx.select(&mut [&mut tx.arm(message)], Some(Duration::ZERO))),
+        |_, tx, _, message| ignore(tx.send_blocking(message)),
+        |cx, _, rx, _| ignore(rx.recv(cx)),
+        |cx, _, rx, _| ignore(rx.recv_timeout(cx, Duration::from_millis(1))),
+        |cx, _, rx, _| ignore(cx.select(&mut [&mut rx.arm()], Some(Duration::ZERO))),
+        |_, _, rx, _| ignore(rx.recv_blocking()),
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        for levels in 0..40 {
+            // Senders find room, receivers a message.
+            let (tx, rx) = channel::<T>(2);
+            let (message, sends, receives) = (message.clone(), tx.clone(), rx.clone());
+            let end = rt.run_owned(move |cx| {
+                assert!(tx.send(cx, message.clone()).is_ok());
+                cx.nursery_with(NurseryOptions::new().keep_going(), |n| {
+                    let sent = message.clone();
+                    let child = n.task().stack(StackClass::Medium).owned().spawn(move |cx| {
+                        let mut sent = Some(sent);
+                        lower(levels * step, &mut || way(cx, &sends, &receives, sent.take().expect("once")));
+                    });
+                    let first = child.join(cx);
+                    assert!(matches!(first, Ok(()) | Err(TaskError::StackOverflow)), "{number}: {first:?}");
+                    // What is there is whole, and both ends work.
+                    while let Ok(got) = rx.try_recv(cx) {
+                        assert_eq!(got, message, "{number}");
+                    }
+                    assert!(tx.try_send(cx, message.clone()).is_ok(), "{number}, {levels}");
+                    assert_eq!(rx.try_recv(cx).ok(), Some(message), "{number}, {levels}");
+                    Ok(())
+                })
+            });
+            let end = end.expect("the main task");
+            assert!(matches!(end, Ok(()) | Err(TaskError::StackOverflow)), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn j_19_a_stack_that_ends_inside_a_channel_leaves_it_whole() {
+    within(|| {
+        let rt = runtime(Config::new().workers(2).root_stack(StackClass::Huge));
+        every_way(&rt, &7_u64, 24);
+        every_way(&rt, &[7_u8; 120], 24);
+        every_way(&rt, &vec![7_u8; 120], 24);
+        every_way(&rt, &[7_u64; 500], 24);
+        every_way(&rt, &[7_u64; 2000], 12);
+    });
+}
+
 /// Results and closures that are larger than the stack that is left.
 #[test]
 fn j_19_results_and_closures_that_are_larger_than_the_stack() {
@@ -108,7 +167,7 @@ fn j_19_results_and_closures_that_are_larger_than_the_stack() {
                         });
                         let first = child.join(cx);
                         assert!(matches!(first, Ok(0 | 20_007) | Err(TaskError::StackOverflow)), "{first:?}");
-                        Ok(n.spawn(|_| 42).join(cx)?)
+                        n.spawn(|_| 42).join(cx)
                     })
                 });
                 let end = end.expect("the main task");
@@ -121,14 +180,14 @@ fn j_19_results_and_closures_that_are_larger_than_the_stack() {
 /// A nursery in a nursery, until the stack ends: each ends, with its children, and the last error says why.
 #[test]
 fn j_19_nurseries_that_nest_without_end_end_in_order() {
-    fn nest(cx: &Cx, alive: &AtomicUsize, depth: usize) -> Result<(), TaskError> {
+    fn nest(cx: &Cx, alive: &AtomicUsize) -> Result<(), TaskError> {
         cx.nursery(|n| {
             n.spawn(move |cx| {
                 alive.fetch_add(1, Ordering::Relaxed);
                 let _ = cx.sleep(HOUR);
                 alive.fetch_sub(1, Ordering::Relaxed);
             });
-            nest(cx, alive, depth + 1)
+            nest(cx, alive)
         })
     }
     within(|| {
@@ -138,7 +197,7 @@ fn j_19_nurseries_that_nest_without_end_end_in_order() {
                 let alive = &AtomicUsize::new(0);
                 let end = rt.run(|cx| {
                     cx.nursery(|n| {
-                        n.task().stack(class).children(1 << 20).spawn(|cx| nest(cx, alive, 0)).join(cx)?
+                        n.task().stack(class).children(1 << 20).spawn(|cx| nest(cx, alive)).join(cx)?
                     })
                 });
                 assert!(matches!(end, Ok(Err(TaskError::StackOverflow))), "{end:?}");
@@ -341,7 +400,6 @@ fn j_19_whatever_is_leaked() {
                     let (tx, rx) = channel::<Box<u32>>(1);
                     for round in 0..20 {
                         let handle = n.spawn(move |_| Box::new(round));
-                        std::mem::forget(handle.arm());
                         std::mem::forget(handle);
                         let mut arm = rx.arm();
                         let none = cx.select(&mut [&mut arm], Some(Duration::ZERO))?;

@@ -10,7 +10,7 @@
 //! While an arm is in a list, other threads write into its node, which lies in the arm. So nobody has a `&mut` to an arm
 //! meanwhile: a select uses shared references from its beginning to its end, and what changes lies in `Slot`s.
 
-use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender};
+use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender, ensure_room};
 use crate::cx::Cx;
 use crate::error::Cancelled;
 use crate::nursery::Nursery;
@@ -170,6 +170,7 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
     }
 
     fn forget(&self) {
+        ensure_room::<T>();
         drop(self.result.take());
     }
 
@@ -232,7 +233,9 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
         std::ptr::from_ref(&*self.sender.channel).addr()
     }
 
-    fn forget(&self) {}
+    fn forget(&self) {
+        ensure_room::<T>();
+    }
 
     fn lock(&self) {
         self.sender.channel.take();
