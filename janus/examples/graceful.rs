@@ -26,7 +26,8 @@ fn echo(cx: &Cx, stream: &TcpStream) -> Result<(), TaskError> {
     }
 }
 
-#[janus::main]
+// SAFETY: no task keeps anything of its thread across a wait.
+#[janus::main(unsafe(no_thread_state_across_waits))]
 fn main(cx: &Cx) -> Result<(), TaskError> {
     let signals = Signals::new(cx, &[Signal::Interrupt, Signal::Terminate])?;
     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;

@@ -31,7 +31,8 @@ fn merge(cx: &janus::Cx, fast: &Receiver<u64>, slow: &Receiver<u64>, out: &Sende
     }
 }
 
-#[janus::main]
+// SAFETY: no task keeps anything of its thread across a wait.
+#[janus::main(unsafe(no_thread_state_across_waits))]
 fn main(cx: &janus::Cx) {
     let outcome = cx.nursery(|nursery| {
         let (to_merge, fast) = channel(0);

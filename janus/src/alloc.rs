@@ -16,12 +16,14 @@
 //! 3. A block that grows is paid by who grows it: his own block pays the difference, another's becomes his (and is
 //!    credited to the other as a whole). A block that shrinks keeps its account.
 //! 4. A task is stopped on the spot only on its own stack, while it does not panic, and outside [`Quiet`] sections. It
-//!    holds no lock of the runtime then: every allocation under one is quiet.
+//!    holds no lock of the runtime then: every allocation under one is quiet. Who prints holds a lock that everybody waits
+//!    for: it is not stopped, the process is.
 
 use crate::account::{self, Account};
 use crate::budget::Resource;
-use crate::family::Cause;
+use crate::family::{self, Cause};
 use crate::nursery::Nursery;
+use crate::overflow;
 use crate::task::{Drawn, TaskRef, flag};
 use crate::worker::current_worker;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -104,6 +106,13 @@ impl Quiet {
     }
 }
 
+impl Quiet {
+    /// Ends one that was forgotten.
+    pub(crate) fn end() {
+        drop(Quiet(running()));
+    }
+}
+
 impl Drop for Quiet {
     fn drop(&mut self) {
         if let Some(task) = self.0 {
@@ -174,6 +183,10 @@ fn pay_beyond(task: TaskRef, size: u64, short: u64) -> u64 {
     if beyond <= unsafe { (*task.shared).config.memory_reserve } {
         account.overdraft.set(beyond);
     } else if may_stop(task) {
+        // SAFETY: the task is ours, and we stand on its stack.
+        if unsafe { (*task.stack.get()).as_ref() }.is_some_and(overflow::prints_here) {
+            family::abort(task, Cause::PrintingMemory);
+        }
         // SAFETY: whoever resumed the task wrote it; the task is running, and we are it, without a lock (invariant 4).
         unsafe { (*task.worker.get()).abandon(task, Some(Cause::Memory)) };
     }

@@ -9,8 +9,9 @@
 use crate::alloc::Quiet;
 use crate::cx::{Cx, ensure_stack, make_room_here};
 use crate::error::Cancelled;
-use crate::lock::SpinLock;
+use crate::lock::{SpinGuard, SpinLock};
 use crate::runtime::Shared;
+use crate::stack::ROOM;
 use crate::task::Wait;
 use crate::waiter::{Parker, Waiter, Wakeup};
 use crate::waiters::{CLOSED, List, Node, OPEN, SERVED, WAITING};
@@ -19,6 +20,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::ptr;
 use std::sync::Arc;
@@ -64,7 +66,10 @@ impl<T> State<T> {
         if self.messages.len() < self.capacity {
             // Grows under the lock, where a task may not be stopped.
             let _quiet = (self.messages.len() == self.messages.capacity()).then(Quiet::new);
-            self.messages.extend(message.take());
+            // Not by `extend`: unoptimised, that has a dozen copies of a large message on the stack.
+            if let Some(message) = message.take() {
+                self.messages.push_back(message);
+            }
             return Attempt::Done(None);
         }
         Attempt::Wait
@@ -77,7 +82,9 @@ impl<T> State<T> {
             // SAFETY: we have the state, so the lock is held.
             let waiter = unsafe { self.senders.pop() }.map(|sender| {
                 // SAFETY: we serve it (invariant 2).
-                self.messages.extend(unsafe { (*sender.message.get()).take() });
+                if let Some(message) = unsafe { (*sender.message.get()).take() } {
+                    self.messages.push_back(message);
+                }
                 sender.mark(SERVED, mine)
             });
             return Attempt::Taken(message, waiter);
@@ -98,12 +105,67 @@ struct Channel<T> {
     receivers: AtomicUsize,
 }
 
+/// Messages up to this size fit, several times, into what the runtime keeps of a stack for itself.
+const SMALL: usize = 128;
+/// Copies of a message that the calls under the lock make in their frames, about.
+const COPIES: usize = 4 * ROOM;
+
+const fn is_large<T>() -> bool {
+    size_of::<T>() > SMALL
+}
+
+/// The state, locked. How much stack it takes to move a large message nobody knows, least of all in a program that is not optimised: the
+/// task that does is not abandoned before it has unlocked, as one that is allocating.
+struct Locked<'a, T> {
+    state: SpinGuard<'a, State<T>>,
+    _quiet: Option<Quiet>,
+}
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = State<T>;
+
+    #[inline]
+    fn deref(&self) -> &State<T> {
+        &self.state
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State<T> {
+        &mut self.state
+    }
+}
+
 impl<T> Channel<T> {
+    #[inline]
+    fn lock(&self) -> Locked<'_, T> {
+        let quiet = is_large::<T>().then(Quiet::new);
+        Locked { state: self.state.lock(), _quiet: quiet }
+    }
+
+    /// Takes the lock without a guard, for sections that hold several.
+    fn take(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// Gives back what `take` took.
+    ///
+    /// # Safety
+    /// The caller holds the lock and has no reference into the state.
+    unsafe fn give(&self) {
+        // SAFETY: the caller's.
+        unsafe { self.state.give() };
+        if is_large::<T>() {
+            Quiet::end();
+        }
+    }
+
     /// One side is gone: everybody who waits learns it.
     fn close(&self) {
         let here = current_worker();
         loop {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             state.closed = true;
             // SAFETY: the lock is held.
             let node = unsafe { state.senders.pop().or_else(|| state.receivers.pop()) };
@@ -241,11 +303,11 @@ impl<T: Send> Sender<T> {
     #[inline]
     pub fn send(&self, cx: &Cx, message: T) -> Result<(), SendError<T>> {
         let at = Location::caller();
-        if charge(cx, at).is_err() {
+        if begin::<T>(cx, at).is_err() {
             return Err(SendError::Cancelled(message));
         }
         let mut message = Some(message);
-        let mut state = self.channel.state.lock();
+        let mut state = self.channel.lock();
         match state.send(&mut message, cx.shared()) {
             Attempt::Done(waiter) => {
                 drop(state);
@@ -278,7 +340,7 @@ impl<T: Send> Sender<T> {
     fn wait(&self, node: &Node<T>, mut sleep: impl FnMut() -> Result<(), Cancelled>) -> u8 {
         while node.state.load(Ordering::Acquire) == WAITING {
             if sleep().is_err() {
-                let mut state = self.channel.state.lock();
+                let mut state = self.channel.lock();
                 if node.listed.get() {
                     // SAFETY: it is in this list, and the lock is held.
                     unsafe { state.senders.remove(node) };
@@ -292,11 +354,11 @@ impl<T: Send> Sender<T> {
     /// Sends if that needs no wait. It is charged all the same.
     #[track_caller]
     pub fn try_send(&self, cx: &Cx, message: T) -> Result<(), SendError<T>> {
-        if charge(cx, Location::caller()).is_err() {
+        if begin::<T>(cx, Location::caller()).is_err() {
             return Err(SendError::Cancelled(message));
         }
         let mut message = Some(message);
-        let attempt = self.channel.state.lock().send(&mut message, cx.shared());
+        let attempt = self.channel.lock().send(&mut message, cx.shared());
         match (attempt, message) {
             (Attempt::Done(waiter), _) => {
                 wake(waiter, Some(cx.worker()));
@@ -311,8 +373,10 @@ impl<T: Send> Sender<T> {
     /// Sends from a thread that is no task's, and blocks it. From a task it would block its worker: use
     /// [`Sender::send`] there.
     pub fn send_blocking(&self, message: T) -> Result<(), SendError<T>> {
+        ensure_room::<T>();
+        make_room_here();
         let mut message = Some(message);
-        let mut state = self.channel.state.lock();
+        let mut state = self.channel.lock();
         match state.send(&mut message, ptr::null()) {
             Attempt::Done(waiter) => {
                 drop(state);
@@ -343,8 +407,10 @@ impl<T: Send> Sender<T> {
     /// The same without waiting.
     #[doc(hidden)]
     pub fn try_send_blocking(&self, message: T) -> Result<(), SendError<T>> {
+        ensure_room::<T>();
+        make_room_here();
         let mut message = Some(message);
-        let attempt = self.channel.state.lock().send(&mut message, ptr::null());
+        let attempt = self.channel.lock().send(&mut message, ptr::null());
         match (attempt, message) {
             (Attempt::Closed, Some(message)) => Err(SendError::Closed(message)),
             (Attempt::Done(waiter), _) => {
@@ -369,10 +435,11 @@ impl<T: Send> Sender<T> {
 
     /// Sends if that needs no wait, charged to nobody; else the message is dropped. For what happens once.
     pub(crate) fn post(&self, message: T) {
+        make_room_here();
         let mut message = Some(message);
         let here = current_worker();
         let mine = here.map_or(ptr::null(), |worker| worker.shared);
-        let attempt = self.channel.state.lock().send(&mut message, mine);
+        let attempt = self.channel.lock().send(&mut message, mine);
         if let Attempt::Done(waiter) = attempt {
             wake(waiter, here);
         }
@@ -380,7 +447,7 @@ impl<T: Send> Sender<T> {
 
     /// Does nobody receive any more?
     pub(crate) fn is_closed(&self) -> bool {
-        self.channel.state.lock().closed
+        self.channel.lock().closed
     }
 
     /// An arm of a [`Cx::select`] that sends `message`.
@@ -464,7 +531,7 @@ impl<T: Send> Receiver<T> {
         at: &'static Location<'static>,
         mut sleep: impl FnMut() -> Result<(), Cancelled>,
     ) -> Result<T, RecvError> {
-        charge(cx, at).map_err(|Cancelled| RecvError::Cancelled)?;
+        begin::<T>(cx, at).map_err(|Cancelled| RecvError::Cancelled)?;
         self.recv_free(cx, &mut sleep)
     }
 
@@ -475,7 +542,7 @@ impl<T: Send> Receiver<T> {
         cx: &Cx,
         mut sleep: impl FnMut() -> Result<(), Cancelled>,
     ) -> Result<T, RecvError> {
-        let mut state = self.channel.state.lock();
+        let mut state = self.channel.lock();
         match state.receive(cx.shared()) {
             Attempt::Taken(message, waiter) => {
                 drop(state);
@@ -496,7 +563,7 @@ impl<T: Send> Receiver<T> {
     fn wait(&self, node: &Node<T>, mut sleep: impl FnMut() -> Result<(), Cancelled>) -> Result<T, RecvError> {
         while node.state.load(Ordering::Acquire) == WAITING {
             if sleep().is_err() {
-                let mut state = self.channel.state.lock();
+                let mut state = self.channel.lock();
                 if node.listed.get() {
                     // SAFETY: it is in this list, and the lock is held.
                     unsafe { state.receivers.remove(node) };
@@ -515,8 +582,8 @@ impl<T: Send> Receiver<T> {
     /// Receives if there is a message. It is charged all the same.
     #[track_caller]
     pub fn try_recv(&self, cx: &Cx) -> Result<T, RecvError> {
-        charge(cx, Location::caller()).map_err(|Cancelled| RecvError::Cancelled)?;
-        let attempt = self.channel.state.lock().receive(cx.shared());
+        begin::<T>(cx, Location::caller()).map_err(|Cancelled| RecvError::Cancelled)?;
+        let attempt = self.channel.lock().receive(cx.shared());
         match attempt {
             Attempt::Taken(message, waiter) => {
                 wake(waiter, Some(cx.worker()));
@@ -530,7 +597,9 @@ impl<T: Send> Receiver<T> {
     /// Receives in a thread that is no task's, and blocks it. In a task it would block its worker: use
     /// [`Receiver::recv`] there.
     pub fn recv_blocking(&self) -> Result<T, RecvError> {
-        let mut state = self.channel.state.lock();
+        ensure_room::<T>();
+        make_room_here();
+        let mut state = self.channel.lock();
         match state.receive(ptr::null()) {
             Attempt::Taken(message, waiter) => {
                 drop(state);
@@ -555,7 +624,9 @@ impl<T: Send> Receiver<T> {
     /// The same without waiting.
     #[doc(hidden)]
     pub fn try_recv_blocking(&self) -> Result<T, RecvError> {
-        let attempt = self.channel.state.lock().receive(ptr::null());
+        ensure_room::<T>();
+        make_room_here();
+        let attempt = self.channel.lock().receive(ptr::null());
         match attempt {
             Attempt::Taken(message, waiter) => {
                 wake(waiter, None);
@@ -588,19 +659,36 @@ impl<T: Send> Receiver<T> {
     /// Takes no more messages, whoever holds it: those that are there are dropped, who waits to send gets its own back.
     pub(crate) fn shut(&self) {
         self.channel.close();
-        let messages = std::mem::take(&mut self.channel.state.lock().messages);
+        let messages = std::mem::take(&mut self.channel.lock().messages);
         drop(messages);
     }
 
     /// Takes messages again.
     pub(crate) fn reopen(&self) {
-        self.channel.state.lock().closed = false;
+        self.channel.lock().closed = false;
     }
 
     /// An arm of a [`Cx::select`] that receives.
     #[must_use]
     pub fn arm(&self) -> RecvArm<'_, T> {
         RecvArm { receiver: self, node: Slot::new(None), result: Slot::new(None) }
+    }
+}
+
+/// The same as `charge`, and room for a large message.
+#[inline]
+fn begin<T>(cx: &Cx, at: &'static Location<'static>) -> Result<(), Cancelled> {
+    ensure_room::<T>();
+    charge(cx, at)
+}
+
+/// A task that has no room for a large message learns it before it has locked anything. Outside of tasks there is enough.
+#[inline]
+fn ensure_room<T>() {
+    if is_large::<T>()
+        && let Some(task) = current_worker().and_then(Worker::task)
+    {
+        Cx::of(task).ensure_stack(COPIES.saturating_mul(size_of::<T>()));
     }
 }
 
@@ -641,7 +729,7 @@ impl<T> Drop for Receiver<T> {
         if self.channel.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.channel.close();
             // Nobody will take them.
-            let messages = std::mem::take(&mut self.channel.state.lock().messages);
+            let messages = std::mem::take(&mut self.channel.lock().messages);
             drop(messages);
         }
     }

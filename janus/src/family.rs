@@ -24,6 +24,7 @@
 //!    children have left, and leaves its own. So the root's parent goes on when all of them stand still.
 //! 4. Stacks, tasks and their runtime's memory stay as long as the process does: other threads may refer to them.
 
+use crate::alloc::Quiet;
 use crate::nursery::Nursery;
 use crate::runtime::Shared;
 use crate::task::{Task, TaskRef, flag};
@@ -31,6 +32,7 @@ use crate::waiter::wake_task;
 use crate::worker::Worker;
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 /// Why a task cannot go on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,14 @@ pub(crate) enum Cause {
     Memory,
     /// It ran over the last of its stack inside a library, or inside the runtime: what is half done there is everybody's.
     InsideLibrary,
+    /// The same inside `print!` and its like, which hold the lock of an output.
+    Printing,
+    /// It allocated beyond its reserve there.
+    PrintingMemory,
+    /// It was given up while it held the lock of an output, in whatever way: see `output.rs`.
+    Output,
+    /// One of its family waits for a lock, outside of the runtime, and will not stand still.
+    Locked,
     /// There is no stack to bury it on.
     NoStack,
 }
@@ -85,7 +95,47 @@ pub(crate) fn give_up(culprit: TaskRef, cause: Cause, here: &Worker) {
     }
 }
 
+/// A nursery whose opener was given up, and waits for the children that do not stand still yet.
+pub(crate) struct Burial {
+    /// Where it is: it stays there for ever.
+    nursery: usize,
+    since_ns: u64,
+}
+
+/// Until a nursery of a buried task is empty: the watchdog knows who is waited for.
+pub(crate) struct Waits<'a>(&'a Shared, usize);
+
+impl<'a> Waits<'a> {
+    pub(crate) fn new(shared: &'a Shared, nursery: &Nursery) -> Waits<'a> {
+        let _quiet = Quiet::new();
+        let nursery = std::ptr::from_ref(nursery).addr();
+        shared.burials().push(Burial { nursery, since_ns: shared.now_ns() });
+        Waits(shared, nursery)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.burials().retain(|burial| burial.nursery != self.1);
+    }
+}
+
 impl Shared {
+    fn burials(&self) -> MutexGuard<'_, Vec<Burial>> {
+        self.burials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since when has somebody waited for this task, which runs, to stand still?
+    pub(crate) fn awaited_since(&self, task: TaskRef) -> Option<u64> {
+        let burials = self.burials();
+        if burials.is_empty() {
+            return None;
+        }
+        // Compared, and not followed: what it points to may be gone.
+        let nursery = task.nursery.get().addr();
+        burials.iter().find(|burial| burial.nursery == nursery).map(|burial| burial.since_ns)
+    }
+
     /// A task was abandoned on its stack. It gets another one, on which it waits for its own children (invariant 3).
     pub(crate) fn bury(&self, task: TaskRef, here: &Worker) {
         self.stay_for_ever();
@@ -115,20 +165,42 @@ impl Write for Text {
     }
 }
 
-/// Ends the process (invariant 1). It takes no lock and no memory: the task may hold what it would wait for. Also called
-/// in a signal handler.
+/// Says this on standard error. It takes no lock and no memory: a task that was given up may hold what it would wait for.
+pub(crate) fn say(what: fmt::Arguments<'_>) {
+    let mut text = Text { bytes: [0; 1024], length: 0 };
+    let _ = text.write_fmt(what);
+    // SAFETY: the text is ours; 2 is standard error, and if it is closed nobody reads it.
+    unsafe { libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length) };
+}
+
+/// Who a task is, in words.
+pub(crate) struct Described(pub(crate) TaskRef);
+
+impl fmt::Display for Described {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Described(task) = self;
+        let id = task.id.load(Ordering::Relaxed);
+        write!(f, "task #{id}")?;
+        if let Some(name) = task.name(id) {
+            write!(f, " \"{name}\"")?;
+        }
+        match Task::location(&task.spawned_at) {
+            Some(at) => write!(f, ", spawned at {at},"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Ends the process (invariant 1), as `say` says. Also called in a signal handler.
 #[cold]
 pub(crate) fn abort(task: TaskRef, cause: Cause) -> ! {
-    let mut text = Text { bytes: [0; 1024], length: 0 };
-    let id = task.id.load(Ordering::Relaxed);
-    let _ = write!(text, "janus: abort: task #{id}");
-    if let Some(name) = task.name(id) {
-        let _ = write!(text, " \"{name}\"");
-    }
-    if let Some(at) = Task::location(&task.spawned_at) {
-        let _ = write!(text, ", spawned at {at},");
-    }
-    let _ = text.write_str(match cause {
+    abort_described(&Described(task), cause)
+}
+
+/// The same for a task that may be gone.
+#[cold]
+pub(crate) fn abort_described(task: &(impl fmt::Display + ?Sized), cause: Cause) -> ! {
+    let why = match cause {
         Cause::Stack => {
             " overflowed its stack while it borrowed from its parents, up to the one that called Runtime::run.\n\
              janus: What it was changing must not be seen. Give it more stack (Spawn::stack), call Cx::check or \
@@ -141,14 +213,35 @@ pub(crate) fn abort(task: TaskRef, cause: Cause) -> ! {
              Config::memory_reserve, or spawn it or a parent with Spawn::owned, so that it can fail alone.\n"
         }
         Cause::InsideLibrary => {
-            " overflowed its stack, and the reserve behind it, inside a library.\n\
-             janus: What the library was changing is everybody's. Give the task more stack (Spawn::stack).\n"
+            " overflowed its stack, and the reserve behind it, inside a library, or inside the \
+             runtime with a large message.\n\
+             janus: What was being changed there is everybody's. Give the task more stack (Spawn::stack).\n"
+        }
+        Cause::Printing => {
+            " overflowed its stack, and the reserve behind it, while it printed.\n\
+             janus: The output would stay locked, and whoever prints next would wait for ever. Give the task more stack \
+             (Spawn::stack), or format first and print then.\n"
+        }
+        Cause::PrintingMemory => {
+            " allocated beyond its memory budget and its reserve while it printed.\n\
+             janus: The output would stay locked, and whoever prints next would wait for ever. Format first and print \
+             then, ask Cx::can_allocate, or raise Config::memory_reserve.\n"
+        }
+        Cause::Output => {
+            " was given up (it overflowed its stack, or allocated beyond its reserve) with standard output or standard \
+             error locked.\n\
+             janus: Whoever prints next would wait for ever. Keep no lock of an output while you recurse or allocate \
+             without a check.\n"
+        }
+        Cause::Locked => {
+            " has waited for a lock of another library (std's Mutex, say) ever since its family was given up, and that \
+             cannot end.\n\
+             janus: A task that was given up keeps its locks. Share locks of janus::sync with tasks that may be given up, \
+             or let what runs under the lock call Cx::check or Cx::ensure_stack.\n"
         }
         Cause::NoStack => " was given up, and there is no memory for a stack to wait for its children on.\n",
-    });
-    // SAFETY: the text is ours; 2 is standard error, and if it is closed nobody reads it.
-    unsafe {
-        libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length);
-        libc::abort()
-    }
+    };
+    say(format_args!("janus: abort: {task}{why}"));
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
 }

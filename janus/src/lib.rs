@@ -17,12 +17,27 @@
 //! It implements SPEC-021; `docs/janus-spec.md` maps each of its tags to code and tests. `docs/janus.md` is the design.
 //!
 //! # From nothing to a server
-//! **One: tasks.** `#[janus::main]` makes a function the first task. A task gets a [`Cx`], its view of itself and of its runtime:
-//! whatever it may do, it does through that. There is no global runtime and no ambient one.
+//! **Zero: a program that depends on it.** Linux on x86-64, Rust 1.95 or later, stable. The crate is not on
+//! a registry: name a clone of its repository, or the repository itself, in `Cargo.toml`:
+//! ```toml
+//! [package]
+//! name = "first"
+//! edition = "2024"
+//!
+//! [dependencies]
+//! janus = { path = "../capos/janus" }         # a clone beside your program, or:
+//! # janus = { git = "ADDRESS-OF-THE-REPOSITORY", package = "janus" }
+//! ```
+//! Leave `panic = "unwind"` as it is in your profiles: with `"abort"` a panic of one task is the end of all. Each screen below is a program,
+//! or its part above `main`.
+//!
+//! **One: tasks.** `#[janus::main(..)]` makes a function the first task. A task gets a [`Cx`], its view of itself and of its runtime:
+//! whatever it may do, it does through that. There is no global runtime and no ambient one. What is `unsafe` about it is [one
+//! promise](#one-promise), made here by name: tasks take turns on threads, and keep nothing of a thread across a wait.
 //! ```
 //! use janus::prelude::*;
 //!
-//! #[janus::main]
+//! #[janus::main(unsafe(no_thread_state_across_waits))]
 //! fn main(cx: &Cx) -> Result<(), TaskError> {
 //!     let words = vec!["one", "two", "three"];
 //!     let letters: usize = cx.nursery(|nursery| {
@@ -38,7 +53,9 @@
 //! else's affair, so the nursery [keeps going](NurseryOptions::keep_going); each connection owns what it uses, so it can [fail
 //! alone](Spawn::owned).
 //! ```
-//! # use janus::{net::{TcpListener, TcpStream}, prelude::*};
+//! use janus::net::{TcpListener, TcpStream};
+//! use janus::prelude::*;
+//!
 //! fn echo(cx: &Cx, stream: &TcpStream) -> Result<(), TaskError> {
 //!     let mut buffer = [0; 1024];
 //!     loop {
@@ -57,7 +74,7 @@
 //!         }
 //!     })
 //! }
-//! # #[janus::main]
+//! # #[janus::main(unsafe(no_thread_state_across_waits))]
 //! # fn main(cx: &Cx) -> Result<(), TaskError> {
 //! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 //! #     cx.nursery(|n| {
@@ -76,8 +93,10 @@
 //! **Three: budgets and a time-out.** A connection may make 1,000 calls; then it [ends](OnExhausted), and its client learns that.
 //! Half a minute of silence ends it too, with a last word that a [shield](Cx::shield) gives it time for:
 //! ```
-//! # use janus::{net::{TcpListener, TcpStream}, prelude::*};
-//! # use std::time::Duration;
+//! use janus::net::TcpStream;
+//! use janus::prelude::*;
+//! use std::time::Duration;
+//!
 //! const CALLS: Budget = Budget { syscalls: 1_000, ..Budget::UNLIMITED };
 //!
 //! fn echo(cx: &Cx, stream: &TcpStream, patience: Duration) -> Result<(), TaskError> {
@@ -100,9 +119,9 @@
 //!     let task = nursery.task().name("echo").budget(CALLS).on_exhausted(OnExhausted::End);
 //!     task.owned().spawn_try(move |cx| echo(cx, &stream, patience))
 //! }
-//! # #[janus::main]
+//! # #[janus::main(unsafe(no_thread_state_across_waits))]
 //! # fn main(cx: &Cx) -> Result<(), TaskError> {
-//! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
+//! #     let listener = janus::net::TcpListener::bind(cx, "127.0.0.1:0")?;
 //! #     let end = cx.nursery(|n| {
 //! #         let near = TcpStream::connect(cx, listener.local_addr()?)?;
 //! #         let silent = take(n, listener.accept(cx)?.0, Duration::from_millis(1));
@@ -118,8 +137,11 @@
 //! **Four: a graceful end.** One [select](Cx::select) waits for calls and for [signals](signal): then stop accepting, let those who
 //! are there finish, for so long, and cancel the rest.
 //! ```
-//! # use janus::{net::TcpListener, prelude::*, signal::{Signal, Signals}};
-//! # use std::time::Duration;
+//! use janus::net::TcpListener;
+//! use janus::prelude::*;
+//! use janus::signal::Signals;
+//! use std::time::Duration;
+//!
 //! fn serve(cx: &Cx, listener: TcpListener, signals: &Signals) -> Result<(), TaskError> {
 //!     cx.nursery_with(NurseryOptions::new().keep_going(), |nursery| {
 //!         while cx.select(&mut [&mut listener.arm(), &mut signals.arm()], None)? == Selected::Arm(0) {
@@ -136,9 +158,9 @@
 //!         Ok(())
 //!     })
 //! }
-//! # #[janus::main]
+//! # #[janus::main(unsafe(no_thread_state_across_waits))]
 //! # fn main(cx: &Cx) -> Result<(), TaskError> {
-//! #     let signals = Signals::new(cx, &[Signal::Terminate])?;
+//! #     let signals = Signals::new(cx, &[janus::signal::Signal::Terminate])?;
 //! #     let listener = TcpListener::bind(cx, "127.0.0.1:0")?;
 //! #     unsafe { libc::raise(libc::SIGTERM) };
 //! #     serve(cx, listener, &signals)
@@ -309,8 +331,13 @@
 //! # One promise
 //! Code that was written for threads may lend something to whoever runs on the same thread ("scoped" thread-locals), or
 //! keep something of its thread, where a task of this runtime would be suspended. No runtime with stacks of its own can
-//! see that. So making one is `unsafe`: [`Runtime::new`] says what is promised, [`main`](macro@main) makes the promise for
-//! `main`. Nothing else here can break safe code, whatever overflows, exhausts its memory, panics, is cancelled or leaks.
+//! see that. So making one is `unsafe`: [`Runtime::new`] says what is promised, and [`main`](macro@main) is given the promise by its
+//! name, `unsafe(no_thread_state_across_waits)`: a program under `#![forbid(unsafe_code)]` can do neither. Nothing else here can break
+//! safe code, whatever overflows, exhausts its memory, panics, is cancelled or leaks.
+//!
+//! For the same reason a task that cannot be unwound, and is given up, keeps its locks. If it holds standard output or standard error,
+//! the process ends and says who it was; so does one in which a task of the same family waits for a `std` lock of it, where there is a
+//! watchdog (`docs/janus-soundness.md`).
 //!
 //! # What it is not
 //! - Not preemptive: a task gives way where it checks or waits. The watchdog finds those that do not; it does not stop
@@ -357,6 +384,7 @@ mod names;
 pub mod net;
 mod nursery;
 mod observe;
+mod output;
 mod overflow;
 mod overflow_hooks;
 mod panics;
@@ -434,7 +462,7 @@ pub use janus_macros::budgeted;
 /// ```
 /// use janus::Cx;
 ///
-/// #[janus::main]
+/// #[janus::main(unsafe(no_thread_state_across_waits))]
 /// fn main(cx: &Cx) {
 ///     let sum = cx.nursery(|nursery| {
 ///         let child = nursery.spawn(|_cx| 40);
@@ -443,13 +471,15 @@ pub use janus_macros::budgeted;
 ///     assert_eq!(sum.unwrap(), 42);
 /// }
 /// ```
-/// The runtime is that of [`Config::new`], or of `#[janus::main(config = ..)]`, an expression. A task that fails (a panic, a
-/// stack overflow) ends the program with its error's message and code 101.
+/// The runtime is that of [`Config::new`], or of an expression: `#[janus::main(unsafe(..), config = ..)]`. A task that fails (a
+/// panic, a stack overflow) ends the program with its error's message and code 101.
 ///
-/// # The promise
-/// To write it is to promise what [`Runtime::new`] asks for: no task of this program keeps across a suspension anything
-/// that is bound to its thread, nor suspends inside a scoped thread-local of another crate. Nothing else in this crate
-/// can reach undefined behaviour from safe code.
+/// # Safety
+/// To write `unsafe(no_thread_state_across_waits)` is to promise what [`Runtime::new`] asks for: no task of this program keeps
+/// across a suspension anything that is bound to its thread (a reference into a `thread_local!`, an `Rc` that was cloned out of one,
+/// as `rand::rng()` is, a guard of a `std` lock), nor suspends inside a scoped thread-local of another crate. Without it the
+/// attribute does not compile, and with it not under `#![forbid(unsafe_code)]`. Nothing else in this crate can reach undefined
+/// behaviour from safe code.
 pub use janus_macros::main;
 
 /// The vocabulary of [`Runtime::trace`], with exporters for Perfetto and Chrome.

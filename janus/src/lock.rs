@@ -58,12 +58,7 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Takes the lock without a guard, for sections that hold several.
-    pub(crate) fn take(&self) {
-        std::mem::forget(self.lock());
-    }
-
-    /// Gives back what `take` took.
+    /// Gives back what a guard took that was forgotten.
     ///
     /// # Safety
     /// The caller holds the lock and has no reference into the value.
@@ -72,7 +67,7 @@ impl<T> SpinLock<T> {
     }
 
     /// # Safety
-    /// The caller holds the lock by `take`, and there is no other reference into the value.
+    /// The caller holds the lock by a guard that it forgot, and there is no other reference into the value.
     #[allow(clippy::mut_from_ref, reason = "the lock is the borrow")]
     pub(crate) unsafe fn held(&self) -> &mut T {
         // SAFETY: the caller's.

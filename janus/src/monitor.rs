@@ -2,9 +2,10 @@
 //! serves its queue meanwhile. It also fires timers that no worker had time for.
 
 use crate::cx::TaskId;
+use crate::family::{self, Cause};
 use crate::names::Name;
 use crate::runtime::Shared;
-use crate::task::Task;
+use crate::task::{Task, TaskRef};
 use crate::worker::Worker;
 use std::fmt;
 use std::io::Write;
@@ -13,6 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
+
+/// How often the limit may pass while a given-up family waits for one of its own, who waits for a lock.
+const LOCKED: u32 = 100;
 
 /// Hogs that are remembered.
 const REMEMBERED: usize = 64;
@@ -32,6 +36,9 @@ pub struct Hog {
     pub held: Duration,
     /// A spare worker took over.
     pub relieved: bool,
+    /// If it does not run but waits for a lock, outside of the runtime: who was given up last (see [`Spawn::owned`](crate::Spawn::owned)),
+    /// with all the locks that it held. Perhaps it is one of those.
+    pub given_up: Option<Arc<str>>,
 }
 
 impl fmt::Display for Hog {
@@ -48,7 +55,11 @@ impl fmt::Display for Hog {
             "; a spare worker serves its queue"
         } else {
             "; no spare worker is left"
-        })
+        })?;
+        match &self.given_up {
+            Some(who) => write!(f, "; it waits for a lock, perhaps one that {who} held when it was given up"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -69,6 +80,8 @@ struct Seen {
     cpu_ns: Option<u64>,
     /// The spare that serves it.
     spare: Option<usize>,
+    /// It was said that it waits for a lock, and who was given up.
+    told: bool,
 }
 
 impl Monitor {
@@ -118,11 +131,28 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
                 {
                     free.push(spare);
                 }
-                seen[index] = Seen { epoch, task: id, since_ns: now, cpu_ns: None, spare: None };
+                seen[index] = Seen { epoch, task: id, since_ns: now, cpu_ns: None, spare: None, told: false };
                 continue;
             }
             let held = Duration::from_nanos(now - seen[index].since_ns);
             seen[index].cpu_ns = seen[index].cpu_ns.or_else(|| worker.cpu.time_ns());
+            if held >= limit.saturating_mul(LOCKED) {
+                end_if_locked(shared, worker, task, now, limit.saturating_mul(LOCKED));
+            }
+            // One that was named already, when nobody had been given up, is named again.
+            let named = worker.hogged.load(Ordering::Relaxed) == epoch;
+            if held >= limit
+                && named
+                && !seen[index].told
+                && let Some(task) = task
+            {
+                let given_up = lost_lock(shared, worker);
+                seen[index].told = given_up.is_some();
+                if given_up.is_some() {
+                    let relieved = seen[index].spare.is_some();
+                    report(shared, worker, hog(task, id, worker, held, relieved, given_up));
+                }
+            }
             if held < limit || seen[index].spare.is_some() || is_starved(worker, &seen[index], limit) {
                 continue;
             }
@@ -133,18 +163,45 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             if worker.hogged.swap(epoch, Ordering::Relaxed) != epoch {
                 let task = task.expect("an id comes with a task");
                 let relieved = at.is_some() || rested().is_some();
-                let (name, spawned_at) = (task.name(id), Task::location(&task.spawned_at));
-                report(
-                    shared,
-                    worker,
-                    Hog { task: TaskId(id), name, spawned_at, worker: worker.index, held, relieved },
-                );
+                let given_up = lost_lock(shared, worker);
+                seen[index].told = given_up.is_some();
+                report(shared, worker, hog(task, id, worker, held, relieved, given_up));
             }
             seen[index].spare = match at {
                 Some(at) => Some(free.swap_remove(at)),
                 None => rested().and_then(|index| call_spare(shared, index, worker.index)),
             };
         }
+    }
+}
+
+fn hog(
+    task: TaskRef,
+    id: u64,
+    worker: &Worker,
+    held: Duration,
+    relieved: bool,
+    given_up: Option<Arc<str>>,
+) -> Hog {
+    let (name, spawned_at) = (task.name(id), Task::location(&task.spawned_at));
+    Hog { task: TaskId(id), name, spawned_at, worker: worker.index, held, relieved, given_up }
+}
+
+/// If the worker's thread waits for a lock: who was given up last, and perhaps holds it.
+fn lost_lock(shared: &Shared, worker: &Worker) -> Option<Arc<str>> {
+    let last = shared.last_given_up.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    last.filter(|_| worker.cpu.waits_for_lock())
+}
+
+/// A task whose family is given up waits for a lock: its family's parent would wait for ever, without a word. That lock is one
+/// that the culprit keeps, or another's who took very long; which of them, nobody can tell.
+fn end_if_locked(shared: &Shared, worker: &Worker, task: Option<TaskRef>, now: u64, patience: Duration) {
+    let awaited = task.and_then(|task| Some((task, shared.awaited_since(task)?)));
+    if let Some((task, since)) = awaited
+        && Duration::from_nanos(now.saturating_sub(since)) >= patience
+        && worker.cpu.waits_for_lock()
+    {
+        family::abort(task, Cause::Locked);
     }
 }
 

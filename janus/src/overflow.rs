@@ -33,8 +33,9 @@
 //!
 //! 1. A fault is ours only if the hook names a running fiber and the address is in the guard of its slot.
 //! 2. Abandoning runs no destructor of the fiber: what its own code holds (a lock, memory) stays held.
-//! 3. A fiber is never abandoned inside a library, or inside the runtime while that allocates: what is half changed there
-//!    is everybody's. If it runs out of reserve there, the process ends.
+//! 3. A fiber is never abandoned inside a library, inside Rust's output while that holds its lock, or inside the runtime
+//!    while that allocates: what is half changed there is everybody's. If it runs out of reserve there, the process ends.
+//!    (One that a library calls back is abandoned where its reserve ends, if it does not print: a sort has no lock.)
 //! 4. A return address is overwritten only where the unwind tables and the word in place agree on it.
 //! 5. `INSTALLED` is written before our handler is in place and never after.
 
@@ -76,8 +77,8 @@ pub(crate) struct Hooks {
     pub(crate) current: fn() -> Option<Running>,
     /// The running fiber is being abandoned: the worker's context continues next.
     pub(crate) abandoned: fn(),
-    /// It can neither go on nor be abandoned: ends the process.
-    pub(crate) stuck: fn() -> !,
+    /// It can neither go on nor be abandoned: ends the process. True: because it prints.
+    pub(crate) stuck: fn(bool) -> !,
 }
 
 /// Counts since the start of the process.
@@ -257,7 +258,7 @@ fn overflow(installed: &Installed, uc: &mut ucontext_t, running: Running, addr: 
         // Nothing is left to run on with. What the program's own text was changing is its family's; a library's is everybody's.
         match installed.objects.next(interrupted(uc), stack, false) {
             Next::Abandon if !running.inside => abandon(installed, uc, running),
-            _ => (installed.hooks.stuck)(),
+            _ => (installed.hooks.stuck)(installed.objects.prints(interrupted(uc), stack)),
         }
         return true;
     }
@@ -385,6 +386,8 @@ impl Objects {
     fn next(&self, mut frame: Frame, stack: &Stack, low: bool) -> Next {
         let (bottom, top) = (stack.reserve_low() as usize, stack.top() as usize);
         let mut system = self.is_system(frame.regs[RIP]);
+        // Who prints holds a lock that everybody waits for: it has all of the reserve to come to an end.
+        let low = low && !self.prints(frame, stack);
         if low && !system {
             return Next::Abandon;
         }
@@ -413,6 +416,22 @@ impl Objects {
             Some(slot) => Next::Land(slot),
             None if system || self.seems_system(frame.regs[RSP].max(bottom), top) => Next::Unwatched,
             None => Next::Abandon,
+        }
+    }
+
+    /// Is one of the functions of Rust's output that hold its lock among the callers of `frame`? As far as the tables tell.
+    fn prints(&self, mut frame: Frame, stack: &Stack) -> bool {
+        let readable = Readable { low: stack.reserve_low() as usize, high: stack.top() as usize };
+        loop {
+            let pc = frame.regs[RIP] - usize::from(!frame.exact);
+            if self.held.iter().any(|&(start, end)| start <= pc && pc < end) {
+                return true;
+            }
+            let caller = self.function(&frame).and_then(|function| self.caller(&function, &frame, readable));
+            match caller {
+                Some(caller) => frame = caller,
+                None => return false,
+            }
         }
     }
 
@@ -491,21 +510,34 @@ fn list_objects() -> Vec<Object> {
     all
 }
 
+/// The frame of whoever calls it.
+#[inline(always)]
+fn this_frame() -> Frame {
+    let mut frame = Frame { regs: [0; REGS], exact: true };
+    // SAFETY: stores registers into `frame.regs`, by DWARF number.
+    unsafe {
+        std::arch::asm!(
+            "mov [{r} + 24], rbx", "mov [{r} + 48], rbp", "mov [{r} + 56], rsp", "mov [{r} + 96], r12",
+            "mov [{r} + 104], r13", "mov [{r} + 112], r14", "mov [{r} + 120], r15", "lea {t}, [rip]",
+            "mov [{r} + 128], {t}", r = in(reg) &raw mut frame.regs, t = out(reg) _, options(nostack)
+        );
+    }
+    frame
+}
+
+/// Is the caller, on this stack, below one of the functions of Rust's output that hold its lock?
+#[inline(never)]
+pub(crate) fn prints_here(stack: &Stack) -> bool {
+    INSTALLED.get().is_some_and(|installed| installed.objects.prints(this_frame(), stack))
+}
+
 /// Records the functions between itself and `learn_printing`; prints nothing.
 struct Probe<'a>(&'a Objects, &'a RefCell<Vec<(usize, usize)>>);
 
 impl fmt::Display for Probe<'_> {
     #[inline(never)]
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut frame = Frame { regs: [0; REGS], exact: true };
-        // SAFETY: stores registers into `frame.regs`, by DWARF number.
-        unsafe {
-            std::arch::asm!(
-                "mov [{r} + 24], rbx", "mov [{r} + 48], rbp", "mov [{r} + 56], rsp", "mov [{r} + 96], r12",
-                "mov [{r} + 104], r13", "mov [{r} + 112], r14", "mov [{r} + 120], r15", "lea {t}, [rip]",
-                "mov [{r} + 128], {t}", r = in(reg) &raw mut frame.regs, t = out(reg) _, options(nostack)
-            );
-        }
+        let mut frame = this_frame();
         let low = frame.regs[RSP];
         for _ in 0..32 {
             let Some(function) = self.0.function(&frame) else { break };

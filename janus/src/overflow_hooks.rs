@@ -26,9 +26,10 @@ fn current() -> Option<Running> {
     Some(Running { stack, overflowed: &raw const task.overflowed, resume: worker.context(), inside })
 }
 
-fn stuck() -> ! {
+fn stuck(prints: bool) -> ! {
+    let cause = if prints { Cause::Printing } else { Cause::InsideLibrary };
     match current_worker().and_then(Worker::task) {
-        Some(task) => family::abort(task, Cause::InsideLibrary),
+        Some(task) => family::abort(task, cause),
         None => std::process::abort(),
     }
 }

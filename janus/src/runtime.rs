@@ -53,6 +53,10 @@ pub struct Shared {
     stop: AtomicBool,
     /// A task was given up here: see `stay_for_ever`.
     kept: AtomicBool,
+    /// Whom given-up tasks wait for: see `family.rs`.
+    pub(crate) burials: Mutex<Vec<crate::family::Burial>>,
+    /// Who was given up last, in words.
+    pub(crate) last_given_up: Mutex<Option<Arc<str>>>,
     /// Who is about to wake a task of this runtime from outside: it stays until they have.
     pub(crate) guests: AtomicUsize,
     /// Deterministic mode: steps so far, and the hash of their order.
@@ -101,6 +105,8 @@ impl Shared {
             virtual_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             kept: AtomicBool::new(false),
+            burials: Mutex::new(Vec::new()),
+            last_given_up: Mutex::new(None),
             guests: AtomicUsize::new(0),
             order: [const { AtomicU64::new(0) }; 2],
             foreign_ids: AtomicU64::new(0),
@@ -376,12 +382,13 @@ impl Shared {
                 // The worker is another thread's from now on: this one may not touch its task, even to allocate.
                 Worker::unbind_thread();
                 worker.stained.set(false);
+                let culprit = worker.stained_by.take();
                 if self.start_thread(index).is_ok() {
                     if !stained {
                         return;
                     }
                     drop(signals);
-                    leave_thread(left);
+                    leave_thread(left, culprit.as_deref());
                 }
                 // No other thread is to be had: better this one than none.
                 worker.bind_thread();
@@ -392,9 +399,13 @@ impl Shared {
 
 /// Ends the calling thread, on which a task was abandoned between any two instructions: what it was changing of its
 /// thread-locals nobody may see, so no destructor of them runs, and their memory stays. The kernel ends what I/O the
-/// thread has under way; whoever waits for it asks anew (see `carry_out`).
-fn leave_thread(left: &AtomicBool) -> ! {
+/// thread has under way; whoever waits for it asks anew (see `carry_out`). Before it goes it looks whether the task holds an
+/// output; the runtime does not wait for that.
+fn leave_thread(left: &AtomicBool, culprit: Option<&str>) -> ! {
     left.store(true, Ordering::Release);
+    if let Some(culprit) = culprit {
+        crate::output::examine(culprit);
+    }
     // SAFETY: ends this thread and nothing else; its stack and its thread-locals stay mapped, as its handle is never joined.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     unreachable!("the thread has ended");

@@ -8,8 +8,11 @@ use crate::runtime::Runtime;
 const FAILED: i32 = 101;
 
 /// Runs `main` on a runtime of this configuration, and ends the program if that fails.
-pub fn main<T: Send + 'static>(config: Config, main: fn(&Cx) -> T) -> T {
-    // SAFETY: whoever wrote the attribute has promised it.
+///
+/// # Safety
+/// The promise of [`Runtime::new`].
+pub unsafe fn main<T: Send + 'static>(config: Config, main: fn(&Cx) -> T) -> T {
+    // SAFETY: the caller's.
     let ended = unsafe { Runtime::new(config) }.and_then(|runtime| runtime.run_owned(main));
     ended.unwrap_or_else(|error| {
         let text = format!("janus: {error}\n");

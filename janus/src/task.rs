@@ -187,6 +187,22 @@ pub(crate) enum Naming {
     Built(NonNull<Slot>),
 }
 
+/// A task's nursery. Its own, but for the watchdog, which reads it of a task that may end meanwhile, and does not follow it.
+#[derive(Debug, Default)]
+pub(crate) struct Link(AtomicPtr<Nursery>);
+
+impl Link {
+    #[inline]
+    pub(crate) fn get(&self) -> *const Nursery {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, nursery: *const Nursery) {
+        self.0.store(nursery.cast_mut(), Ordering::Relaxed);
+    }
+}
+
 /// See the module.
 #[repr(C, align(64))]
 pub(crate) struct Task {
@@ -205,7 +221,7 @@ pub(crate) struct Task {
     pub(crate) next: Cell<Option<TaskRef>>,
     pub(crate) stack: UnsafeCell<Option<Stack>>,
     pub(crate) id: AtomicU64,
-    pub(crate) nursery: Cell<*const Nursery>,
+    pub(crate) nursery: Link,
     pub(crate) vtable: Cell<Option<&'static Vtable>>,
     // The third: budget.
     pub(crate) join: Join,
@@ -283,7 +299,7 @@ impl Task {
             next: Cell::new(None),
             stack: UnsafeCell::new(None),
             id: AtomicU64::new(0),
-            nursery: Cell::new(ptr::null()),
+            nursery: Link::default(),
             vtable: Cell::new(None),
             join: Join::new(),
             ops: AtomicU64::new(0),

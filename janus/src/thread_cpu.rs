@@ -8,6 +8,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 pub(crate) struct ThreadCpu(AtomicI32);
 
 impl ThreadCpu {
+    /// No thread yet.
+    pub(crate) const fn new() -> ThreadCpu {
+        ThreadCpu(AtomicI32::new(0))
+    }
+
     /// It is the calling thread.
     pub(crate) fn bind(&self) {
         // SAFETY: takes nothing, and cannot fail.
@@ -25,11 +30,28 @@ impl ThreadCpu {
         (id != 0 && answer == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
+    /// What the kernel tells of it in this file.
+    fn told(&self, file: &str) -> std::io::Result<String> {
+        std::fs::read_to_string(format!("/proc/self/task/{}/{file}", self.0.load(Ordering::Relaxed)))
+    }
+
+    /// Is it in this state? It stands behind its name, which may contain anything.
+    fn is_in(&self, state: char) -> bool {
+        self.told("stat")
+            .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state)))
+    }
+
     /// Does it run, or wait for nothing but a CPU?
     pub(crate) fn wants_cpu(&self) -> bool {
-        let path = format!("/proc/self/task/{}/stat", self.0.load(Ordering::Relaxed));
-        // Its state is behind its name, which may contain anything.
-        std::fs::read_to_string(path)
-            .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')))
+        self.is_in('R')
+    }
+
+    /// Is it in the system call by which locks, conditions and joins of threads are waited for? Where the kernel does not tell, does it
+    /// sleep at all?
+    pub(crate) fn waits_for_lock(&self) -> bool {
+        match self.told("syscall") {
+            Ok(call) => call.split(' ').next() == Some(&libc::SYS_futex.to_string()),
+            Err(_) => self.is_in('S'),
+        }
     }
 }

@@ -39,8 +39,8 @@ use crate::waiter::Waiter;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
 use std::ptr::{self, NonNull};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 
 mod fiber;
@@ -138,6 +138,8 @@ pub(crate) struct Worker {
     /// A task was abandoned here between any two instructions: this thread's locals may be half changed, and `std` may count
     /// it as panicking for ever.
     pub(crate) stained: Cell<bool>,
+    /// Who it was, if it did not end in order: it may hold locks of this thread.
+    pub(crate) stained_by: Cell<Option<Arc<str>>>,
 }
 
 // SAFETY: invariant 1; the rest is atomic or locked.
@@ -194,6 +196,7 @@ impl Worker {
             panic_wanted: AtomicBool::new(false),
             retired: AtomicBool::new(spare),
             stained: Cell::new(false),
+            stained_by: Cell::new(None),
         }
     }
 
@@ -705,6 +708,17 @@ impl Worker {
         // We are on the thread's own stack, on which nothing panics.
         if cause.is_some() || std::thread::panicking() {
             self.stained.set(true);
+        }
+        let who: Arc<str> = family::Described(task).to_string().into();
+        if cause.is_some() {
+            let mut last = self.shared().last_given_up.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some(who.clone());
+        }
+        // Where tasks stay with their threads, any of them may hold an output over a wait.
+        if !self.shared().config.migrates() {
+            crate::output::suspect(who);
+        } else if cause.is_some() {
+            self.stained_by.set(Some(who));
         }
         if let Some(cause) = cause
             && !family::is_doomed(task)

@@ -38,7 +38,10 @@ pub fn budgeted(
 /// Makes a function the first task of a program: see `janus::main`.
 #[proc_macro_attribute]
 pub fn main(arguments: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
-    start::expand(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+    let unchanged = item.clone().into();
+    start::expand(arguments.into(), item.into())
+        .unwrap_or_else(|error| start::refused(&error, unchanged))
+        .into()
 }
 
 fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {

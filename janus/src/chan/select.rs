@@ -10,7 +10,7 @@
 //! While an arm is in a list, other threads write into its node, which lies in the arm. So nobody has a `&mut` to an arm
 //! meanwhile: a select uses shared references from its beginning to its end, and what changes lies in `Slot`s.
 
-use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender};
+use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender, ensure_room};
 use crate::cx::Cx;
 use crate::error::Cancelled;
 use crate::nursery::Nursery;
@@ -170,16 +170,17 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
     }
 
     fn forget(&self) {
+        ensure_room::<T>();
         drop(self.result.take());
     }
 
     fn lock(&self) {
-        self.receiver.channel.state.take();
+        self.receiver.channel.take();
     }
 
     unsafe fn unlock(&self) {
         // SAFETY: the caller's.
-        unsafe { self.receiver.channel.state.give() };
+        unsafe { self.receiver.channel.give() };
     }
 
     unsafe fn attempt(&self, mine: *const Shared) -> Option<Option<Wakeup>> {
@@ -210,7 +211,7 @@ impl<T: Send> sealed::Operation for RecvArm<'_, T> {
     fn leave(&self) {
         // SAFETY: it is replaced below, when it is out of the list.
         let Some(node) = (unsafe { self.node.get() }) else { return };
-        let mut state = self.receiver.channel.state.lock();
+        let mut state = self.receiver.channel.lock();
         if node.listed.get() {
             // SAFETY: it is in this list, and the lock is held.
             unsafe { state.receivers.remove(node) };
@@ -232,15 +233,17 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
         std::ptr::from_ref(&*self.sender.channel).addr()
     }
 
-    fn forget(&self) {}
+    fn forget(&self) {
+        ensure_room::<T>();
+    }
 
     fn lock(&self) {
-        self.sender.channel.state.take();
+        self.sender.channel.take();
     }
 
     unsafe fn unlock(&self) {
         // SAFETY: the caller's.
-        unsafe { self.sender.channel.state.give() };
+        unsafe { self.sender.channel.give() };
     }
 
     unsafe fn attempt(&self, mine: *const Shared) -> Option<Option<Wakeup>> {
@@ -273,7 +276,7 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
     fn leave(&self) {
         // SAFETY: it is replaced below, when it is out of the list.
         let Some(node) = (unsafe { self.node.get() }) else { return };
-        let mut state = self.sender.channel.state.lock();
+        let mut state = self.sender.channel.lock();
         if node.listed.get() {
             // SAFETY: it is in this list, and the lock is held.
             unsafe { state.senders.remove(node) };

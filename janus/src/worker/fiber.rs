@@ -172,12 +172,15 @@ fn stand_still(task: TaskRef) -> Outcome {
     while let Some(open) = unsafe { nursery.as_ref() } {
         open.close();
         open.doom(Some(cx.worker()));
+        let mut waits = None;
         while !open.expect() {
+            waits.get_or_insert_with(|| family::Waits::new(cx.shared(), open));
             if open.is_starving() {
                 open.starve(Some(cx.worker()), None, 0);
             }
             cx.worker().sleep(task, Event::Block, Wait::Nursery, Location::caller());
         }
+        drop(waits);
         cx.give_pool(&open.end_pool());
         nursery = open.outer.get();
     }

@@ -120,3 +120,44 @@ pub(crate) fn on_every_backend(test: impl Fn(&Runtime) + Send + Sync + 'static) 
 pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
+
+/// Runs the ignored test `name` of this program in a process of its own, told what `case` it is; answers how that ended, and
+/// all that it wrote. Fails if it hangs.
+pub(crate) fn alone(name: &str, case: &str) -> (std::process::ExitStatus, String) {
+    use std::io::Read;
+    use std::process::Stdio;
+    let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]).env("JANUS_CASE", case);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a child process");
+    let (mut output, mut error) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let reads = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = output.read_to_end(&mut text);
+        text
+    });
+    let reads_errors = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = error.read_to_end(&mut text);
+        text
+    });
+    let begun = std::time::Instant::now();
+    let status = loop {
+        match child.try_wait().expect("a child process") {
+            Some(status) => break Some(status),
+            None if begun.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut text = reads_errors.join().expect("a reader");
+    text.extend(reads.join().expect("a reader"));
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (status.unwrap_or_else(|| panic!("{name}, {case:?}: it hangs: {text}")), text)
+}
+
+/// The case of a test that `alone` runs; none: it is not run by that, and does nothing.
+pub(crate) fn case() -> Option<String> {
+    std::env::var("JANUS_CASE").ok()
+}
