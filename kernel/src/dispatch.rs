@@ -22,7 +22,7 @@ pub use events::{
     found_interrupt_ends, goes_back, interrupt_begins, interrupt_ends, interrupt_is_found, look,
     look_as_asked, look_for_woken, measure_ways,
 };
-pub use idle::idle_loop;
+pub use idle::{idle_loop, programs_speak, tell_idle};
 pub use lives::{doom, exit, hasten, run, start, wake, wake_thread};
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
 pub use spaces::{leave_space, unload};

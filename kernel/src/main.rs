@@ -19,6 +19,7 @@ mod image;
 mod interrupt;
 mod irqoff;
 mod lock;
+mod log;
 mod measure;
 mod methods;
 mod mm;
@@ -49,18 +50,19 @@ use ::sched::{CpuIds, Policy as _};
 use arch::boot::Loader;
 use arch::smp::{NewCpu, Start};
 use arch::{acpi, apic, features, pit, segments, serial, smp};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use dispatch::percpu;
 use mm::stacks::Stack;
 use mm::{frames, paging};
 
-/// Lock ranks and the allocation guard are checked from here on: the CPU's record is there.
-pub static CHECKS: AtomicBool = AtomicBool::new(false);
 static INIT_PID: AtomicU32 = AtomicU32::new(0);
 
 /// The first Rust code of the boot CPU, on the boot stack.
+// SAFETY: nothing else has this name; the machine's boot code calls it by that, since it is below all layers that this puts together (K-25).
+#[unsafe(export_name = "kernel_start")]
 extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     serial::init();
+    log::hand_down(recorder::keep);
     pit::mask_pic();
     let loader = if loader == Loader::Pvh as u32 { Loader::Pvh } else { Loader::Multiboot2 };
     let boot = bootinfo::parse(loader, info.into());
@@ -83,7 +85,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
         segments::fill_idt();
         segments::load(me);
     }
-    CHECKS.store(true, Ordering::Relaxed);
+    lock::begin_checks();
     mm::asker::hand_down(thread::asker);
     let protection = features::enable();
     println!(
@@ -95,6 +97,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
         features::HAS_AVX.load(Ordering::Relaxed),
     );
     image::init(boot.module);
+    panic::hand_down(image::symbol);
     if boot.options.panic {
         panic!("asked for on the command line");
     }
@@ -113,7 +116,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     println!("boot: manifest {} ({})", manifest.name(), manifest.source());
     // Said before there is a first process, whose words it would otherwise stand among.
     println!("sched: idle cpu=0 idle_path=cooperative-cpl0");
-    process::programs_speak();
+    dispatch::programs_speak();
     match spawn::boot(&manifest) {
         Ok(init) => INIT_PID.store(init.pid, Ordering::Relaxed),
         Err(why) => {
@@ -121,6 +124,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
             power::off(1)
         }
     }
+    process::hand_down(boot_process_ended);
     preempt::hand_down(interrupt::serve_and_yield, interrupt::serve_and_yield_once);
     dispatch::enter_idle(me)
 }

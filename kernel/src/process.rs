@@ -7,6 +7,7 @@ use crate::deferred_work;
 use crate::dispatch;
 use crate::dispatch::percpu;
 use crate::endpoint::Endpoint;
+use crate::hook::Hook;
 use crate::irqoff::{self, Path};
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::FRAME_BYTES;
@@ -24,7 +25,7 @@ use ::sched::Spec;
 use abi::CapId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use kcore::captable::{CapTable, Reserved};
 use kcore::generation::ThreadRef;
 use kcore::quota::Kind;
@@ -268,40 +269,20 @@ struct Table {
 
 static TABLE: SpinLock<Table> = SpinLock::new(Rank::Processes, Table { slots: Vec::new() });
 
+/// Who wants to know of every process that ends: whoever booted the machine.
+static ENDED: Hook<fn(u32, i64)> = Hook::empty();
+
+/// From here on `ended` is told number and code of every process that has ended; at boot.
+pub fn hand_down(ended: fn(u32, i64)) {
+    ENDED.set(ended);
+}
+
 /// Deepest use of a kernel stack so far.
 pub static STACK_DEPTH: AtomicU64 = AtomicU64::new(0);
-/// The CPU that was idle first.
-static IDLE_CPU: AtomicUsize = AtomicUsize::new(NOBODY);
-static IDLE_TOLD: AtomicBool = AtomicBool::new(false);
-static PROGRAMS_SPEAK: AtomicBool = AtomicBool::new(false);
-const NOBODY: usize = usize::MAX;
 
 /// Remembers how deep a stack was used.
 pub fn note_depth(depth: u64) {
     STACK_DEPTH.fetch_max(depth, Ordering::Relaxed);
-}
-
-/// K-16: the steady-state idle loop was reached. Said at once while the kernel is alone, and at power-off once programs use the console.
-pub fn note_idle(cpu: usize) {
-    if IDLE_CPU.load(Ordering::Relaxed) == NOBODY
-        && IDLE_CPU.compare_exchange(NOBODY, cpu, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        && !PROGRAMS_SPEAK.load(Ordering::Relaxed)
-    {
-        tell_idle();
-    }
-}
-
-/// From here on the console is the programs'.
-pub fn programs_speak() {
-    PROGRAMS_SPEAK.store(true, Ordering::Relaxed);
-}
-
-/// Says which CPU was idle first, once.
-pub fn tell_idle() {
-    let cpu = IDLE_CPU.load(Ordering::Relaxed);
-    if cpu != NOBODY && !IDLE_TOLD.swap(true, Ordering::Relaxed) {
-        crate::println!("sched: idle cpu={cpu} idle_path=cpl0-dispatch");
-    }
 }
 
 /// Why something could not be made.
@@ -864,7 +845,9 @@ pub fn reap(thread: &'static Thread, token: OffStackToken) {
         let completion = Completion { w: [code as u64, reason as u64], ..Completion::OK };
         ring::complete(&waiter, &completion, false);
     }
-    crate::boot_process_ended(pid, code);
+    if let Some(ended) = ENDED.get() {
+        ended(pid, code);
+    }
 }
 
 /// Leaves now if the process is ending: for every path that returns to user mode.
