@@ -3,11 +3,12 @@
 //! Bytes that arrive are put into a ring by the interrupt handler; giving them to a reader needs its memory, and is done after the handler.
 
 use crate::arch::serial;
+use crate::context::complete;
 use crate::lock::{Rank, SpinLock};
 use crate::log;
-use crate::object::Waitable;
 use crate::process::Process;
-use crate::ring::{self, Completion, Waiter};
+use crate::process::records::Owned;
+use crate::ring::{self, Completion, Waitable, Waiter};
 use crate::thread::Thread;
 use abi::{MAX_IO_BYTES, TransportError};
 use alloc::collections::VecDeque;
@@ -112,7 +113,7 @@ fn serve() {
         let reader = readers.pop_front();
         drop(readers);
         if let Some(reader) = reader {
-            ring::complete(&reader.waiter, &completion, false);
+            complete::operation(&reader.waiter, &completion, false);
         }
     }
 }

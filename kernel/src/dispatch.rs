@@ -3,6 +3,7 @@
 //! Each CPU's queue is a `sched::Cpu` under the CPU's own lock. A switch holds that lock, and the *wait* lock of the thread that
 //! is left if it blocks, until the next thread stands on its own stack: so nobody can run a thread that is still being left.
 
+mod above;
 mod admission;
 mod budgets;
 mod events;
@@ -13,6 +14,7 @@ mod moves;
 pub mod percpu;
 mod spaces;
 
+pub use above::{Above, News, hand_down};
 pub use admission::{Desk, HOST_PIECES, TRIES, admit, host, judge_change, readmit, take_overload};
 pub use budgets::{
     NotBound, bind_current, bind_queued, context_info, current_may_run_on, depend, find_nothing, may_run_on,
@@ -29,13 +31,13 @@ pub use spaces::{leave_space, unload};
 
 use crate::arch::tlb::AtomicMask;
 use crate::arch::{features, fpu, segments, smp, switch};
-use crate::context::notify::{self, News};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::mm::stacks::OffStackToken;
 use crate::recorder;
 use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time::{self, Bill, Payer};
 use crate::tracing::{self, Why};
+use above::above;
 use budgets::stop;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -438,7 +440,7 @@ pub fn block_here() {
 #[cold]
 #[inline(never)]
 fn fetch_and_block(thread: &'static Thread) {
-    crate::context::complete_bind(thread);
+    (above().complete_bind)(thread);
     block();
 }
 
@@ -543,7 +545,7 @@ fn requeue_current<E>(
     // Who has a context in its hands already is not promised another one: this does not go round.
     while thread.must(&mut wait, Event::SwitchOut) == Action::Fetch {
         drop(wait);
-        crate::context::complete_bind(thread);
+        (above().complete_bind)(thread);
         wait = thread.wait.lock();
     }
     // It may be on another CPU by now.
@@ -569,38 +571,6 @@ fn requeue_current<E>(
     leave_rarely(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
     changed
-}
-
-/// As [`reschedule`], of a system call that returns. What is promised to its thread decides who is more urgent, so it is fetched first: a server
-/// answers one caller, takes the call of the next one, and has that one's deadline before the first one is looked at.
-///
-/// Says whether the stretch without interrupts goes on, because the thread has errands or ends: then whoever asked sees to that, and ends the stretch.
-/// A look of its own would not do: another CPU may have done the errand meanwhile, and the thread would take the stretch with it to user mode.
-#[inline(always)]
-#[must_use]
-pub fn reschedule_leaving(thread: &'static Thread) -> bool {
-    percpu::this().attention.get() != 0 && reschedule_leaving_thread(thread)
-}
-
-#[inline(never)]
-fn reschedule_leaving_thread(thread: &'static Thread) -> bool {
-    if percpu::this().is_attention_asked() {
-        fetch_and_reschedule(thread);
-    }
-    let goes_on = thread.life().has_errands() || thread.body().process.is_ending();
-    if !goes_on {
-        end_irq_off();
-    }
-    goes_on
-}
-
-#[cold]
-#[inline(never)]
-fn fetch_and_reschedule(thread: &'static Thread) {
-    settle_handoff();
-    crate::context::fetch_promised(thread);
-    // It may be on another CPU by now.
-    reschedule_now(percpu::this());
 }
 
 /// Does what has come up since the thread entered the kernel, if anything: others may have to run. For paths that return to user mode. Was there
@@ -802,9 +772,8 @@ fn switch_to(
 #[inline(always)]
 fn load_thread_state(me: &'static PerCpu, thread: &'static Thread) {
     thread.cpu.store(me.id as u32, Ordering::Relaxed);
-    let body = thread.body();
-    segments::set_kernel_stack(me, body.stack.top());
-    load_space(me, Some(&body.process));
+    segments::set_kernel_stack(me, thread.stack_top.get());
+    load_space(me, spaces::of(thread));
     features::set_fs_base(thread.fs_base.get());
 }
 
@@ -816,7 +785,7 @@ fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<SchedRef>) {
     let noted = decision.noted;
     let info = queue.context_info(&left.ticket());
     if noted != Noted::NOTHING {
-        me.dispatch.news.set(notify::note(left, noted, info.as_ref()));
+        me.dispatch.news.set(News::of_left(left, noted, info.as_ref()));
     }
     me.dispatch.evicted.set(decision.evicted.take().map(|evicted| (left, evicted)));
     me.dispatch.is_work_left.set(true);
@@ -855,7 +824,7 @@ fn finish_work(me: &PerCpu) {
         Some(After::Reap(left)) => {
             // SAFETY: this runs after the switch away from the stack of `left`.
             let token = unsafe { OffStackToken::after_switch() };
-            crate::process::reap(left, token);
+            (above().reap)(left, token);
         }
     }
     let Some(thread) = evicted.as_ref().map(|(left, _)| *left).or(news.as_ref().and_then(News::thread))
@@ -867,7 +836,7 @@ fn finish_work(me: &PerCpu) {
             stop(left, evicted);
         }
         if let Some(news) = news {
-            notify::post(&news);
+            (above().post)(&news);
         }
     });
 }

@@ -43,6 +43,7 @@ mod syscall;
 mod sysinfo;
 mod thread;
 mod time;
+mod timers;
 mod tracing;
 mod watchdog;
 
@@ -78,7 +79,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     let idle_stack = Stack::allocate().expect("memory for the first stack");
     // The APIC's number is known when it is on; the first record is made before that.
     let apic_id = arch::cpu::cpuid(1, 0)[1] >> 24;
-    let me = percpu::make(0, apic_id, idle_stack);
+    let me = context::leaving::make_cpu(0, apic_id, idle_stack);
     // SAFETY: once, on the boot CPU, with its own record.
     unsafe {
         percpu::install(me);
@@ -125,6 +126,14 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
         }
     }
     process::hand_down(boot_process_ended);
+    timers::hand_down(park::timed_out);
+    dispatch::hand_down(&dispatch::Above {
+        complete_bind: context::complete_bind,
+        fault: context::faults::fault,
+        deliver: context::deliver,
+        post: context::notify::post,
+        reap: process::reap,
+    });
     preempt::hand_down(interrupt::serve_and_yield, interrupt::serve_and_yield_once);
     dispatch::enter_idle(me)
 }
@@ -186,7 +195,7 @@ fn start_others(apic_ids: &[u32]) -> usize {
         let stack = Stack::allocate()?;
         let stack_top = stack.top();
         // The stack that it begins on is that of its idle loop.
-        Some(NewCpu { record: percpu::make(percpu::count(), apic_id, stack), stack_top })
+        Some(NewCpu { record: context::leaving::make_cpu(percpu::count(), apic_id, stack), stack_top })
     };
     let start =
         Start { root: paging::kernel_root(), make, give_up: recorder::remove_cpu, run: dispatch::idle_loop };

@@ -69,13 +69,14 @@ pub fn report(
 /// Who called whom, from `rip` or from the frame pointer `frame` on.
 pub fn backtrace(mut frame: u64, rip: Option<u64>, most: usize, out: &dyn Fn(Arguments<'_>)) {
     // A return address may be the first byte after a function that ends with the call: look one byte before it.
-    let show = |n: usize, address: u64, back: u64| match SYMBOL.get().and_then(|symbol| symbol(address - back)) {
-        Some(symbol) => {
-            let name = symbol.name;
-            out(format_args!("  {n:2} {address:#x} {name:.NAME_WIDTH$}+{:#x}", symbol.offset + back))
-        }
-        None => out(format_args!("  {n:2} {address:#x}")),
-    };
+    let show =
+        |n: usize, address: u64, back: u64| match SYMBOL.get().and_then(|symbol| symbol(address - back)) {
+            Some(symbol) => {
+                let name = symbol.name;
+                out(format_args!("  {n:2} {address:#x} {name:.NAME_WIDTH$}+{:#x}", symbol.offset + back))
+            }
+            None => out(format_args!("  {n:2} {address:#x}")),
+        };
     let mut n = 0;
     if let Some(rip) = rip {
         show(n, rip, 0);

@@ -9,7 +9,6 @@ use crate::arch::{apic, cpu, phys};
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::irqoff::IrqOffSpan;
 use crate::mm::paging;
-use crate::process::Process;
 use crate::thread::{self, Thread};
 use crate::time;
 use core::cell::UnsafeCell;
@@ -103,9 +102,10 @@ pub fn remove_cpu(id: usize) {
     FLIGHT_RECORDER.cpus[id].store(0, Ordering::Relaxed);
 }
 
-/// A thread of `process` begins.
-pub fn introduce(thread: &Thread, process: &Process) {
-    FLIGHT_RECORDER.introduce(&Name { thread: thread.tid(), pid: process.pid, name: process.name.0 });
+/// A thread begins.
+pub fn introduce(thread: &Thread) {
+    let pid = thread.pid.load(Ordering::Relaxed);
+    FLIGHT_RECORDER.introduce(&Name { thread: thread.tid(), pid, name: thread.name.get().0 });
 }
 
 /// Something happens on this CPU.

@@ -290,8 +290,8 @@ fn introduce(target: usize, thread: u32, runnable: &Runnable<SchedRef>, now: u64
         record(target, now, Kind::Bind { thread, context: name_of_context(context) });
     }
     if let (Some(room), Some(made)) = (percpu::this().trace.room.get(), thread::get(runnable.id().0 as u32)) {
-        let process = &made.body().process;
-        let named = NamedThread { id: thread, pid: process.pid, name: process.name.0 };
+        let pid = made.pid.load(Ordering::Relaxed);
+        let named = NamedThread { id: thread, pid, name: made.name.get().0 };
         // A ring of fixed size (K-30): there is room as long as there is for its events.
         let _ = room.names.push(named.to_words());
     }

@@ -1,9 +1,9 @@
 //! What contexts ask of the dispatcher: to find the box of a thread, wherever that is, and to have threads go on with one.
 
+use super::above::above;
 use super::looks::charge;
 use super::{Queue, apply, enqueue, flush_handoff, follow, leave, pay, requeue_current};
 use crate::arch::fpu;
-use crate::context;
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::lock::Guard;
 use crate::thread::{self, SchedRef, Thread, Wait};
@@ -64,8 +64,8 @@ pub(super) fn stop(thread: &'static Thread, evicted: Evicted<SchedRef>) {
     let (wait, action) = evict(thread, blocked, want);
     follow(wait, action);
     match action {
-        Action::Park if want == StopReason::FaultReply => context::faults::fault(thread),
-        Action::Deliver => context::deliver(thread),
+        Action::Park if want == StopReason::FaultReply => (above().fault)(thread),
+        Action::Deliver => (above().deliver)(thread),
         _ => {}
     }
 }

@@ -1,11 +1,11 @@
 //! What interrupts ask of the dispatcher: whose time they are (S-16), and whether somebody else should run.
 
+use super::above::{News, above};
 use super::looks::assert_time;
 use super::moves::balance;
 use super::{PENDING, Queue};
 use crate::arch::cpu;
 use crate::clock;
-use crate::context::notify;
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::thread::{self, Thread};
 use crate::time::{self, Bill};
@@ -79,7 +79,9 @@ pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
             if let Some(late) = thread_of(missed.thread) {
                 bill.falls_to(late);
             }
-            notify::missed(missed);
+            if let Some(news) = News::of_missed(missed) {
+                (above().post)(&news);
+            }
         });
         if count < MISSES {
             break (effect, until_ns);

@@ -64,7 +64,7 @@ pub(super) fn follow(mut wait: Guard<'_, Wait>, action: Action) {
 /// A new thread may run.
 pub fn start(runnable: Runnable<SchedRef>) {
     let thread = runnable.payload().thread();
-    crate::recorder::introduce(thread, &thread.body().process);
+    crate::recorder::introduce(thread);
     thread.must(&mut thread.wait.lock(), Event::Start);
     enqueue(runnable);
 }
@@ -89,11 +89,11 @@ pub fn doom(thread: &'static Thread, who: &ThreadRef) -> bool {
     }
 }
 
-/// The current thread ends. From here on nobody gives it a context, and it is not stopped for want of one.
-pub fn exit() {
+/// The current thread ends, and perhaps `is_killed`. From here on nobody gives it a context, and it is not stopped for want of one.
+pub fn exit(is_killed: impl FnOnce() -> bool) {
     let thread = thread::current();
     thread.must(&mut thread.wait.lock(), Event::Exit);
-    if thread.body().process.is_ending() {
+    if is_killed() {
         // It may have been on its way here, and in no queue, when whoever kills it looked for it.
         hasten_on(percpu::this(), thread);
     }

@@ -6,10 +6,10 @@ use crate::context::{CreateError, Ctx, Handle, Record, at, create, end, give, ha
 use crate::dispatch;
 use crate::dispatch::percpu;
 use crate::endpoint::FaultRoom;
-use crate::object::{Cap, Object, Waitable};
+use crate::object::{Cap, Object};
 use crate::ops::Reply;
 use crate::preempt::{self, Pacer};
-use crate::ring::Completion;
+use crate::ring::{Completion, Waitable};
 use crate::session::{Denied, Stake};
 use crate::thread::{self, Thread};
 use ::sched::{AdmissionError, ContextInfo, CpuMask, Overrun, Reason, Spec, Witness};
@@ -376,7 +376,7 @@ fn claim(handle: &Handle, held: u64, who: &'static Thread, reference: &ThreadRef
     }
     record.book.bind(*reference);
     record.context_only = context_only;
-    who.set_context(Some(handle.ctx), false);
+    who.set_context(handle.ctx.head(), false);
     drop(wait);
     R::Ok
 }
