@@ -593,7 +593,7 @@ fn request_bind(record: &Record, thread: &'static Thread, to: &ThreadRef) -> boo
     if thread.turn(&mut thread.wait.lock(), Event::RequestBind(without)) == Err(Refused::Waits) {
         return false;
     }
-    if !core::ptr::eq(percpu::this().current.get(), thread) {
+    if !core::ptr::eq(percpu::this().current.get(), &raw const **thread) {
         dispatch::kick(thread);
     }
     true

@@ -91,40 +91,16 @@ impl Flight {
     }
 }
 
-/// Who waits for an answer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Caller {
-    /// A thread that has called, and its operation.
-    Called(Waiter),
-    /// A thread that was stopped because its budget is spent, and waits for the verdict.
-    Stopped(ThreadRef),
-}
-
-impl Caller {
-    fn thread(&self) -> &ThreadRef {
-        match self {
-            Caller::Called(waiter) => &waiter.thread,
-            Caller::Stopped(thread) => thread,
-        }
-    }
-
-    /// Tells it the answer.
-    #[inline(always)]
-    fn tell(&self, completion: &Completion, direct: bool) {
-        match self {
-            Caller::Called(waiter) => {
-                complete::operation_here(waiter, completion, direct);
-            }
-            Caller::Stopped(thread) => context::faults::fault_answered(thread, completion),
-        }
-    }
-}
-
-/// A call that was delivered and not yet answered.
+/// A call that was delivered and not yet answered. It is copied at every call: the fields lie so that nothing is between them.
 #[derive(Clone, Copy)]
 pub struct InFlight {
-    caller: Caller,
-    reply: Buffer,
+    /// Who waits for the answer.
+    caller: Waiter,
+    /// Where it goes: see [`Buffer`].
+    reply_address: u64,
+    reply_length: u32,
+    /// Nobody has called: the thread was stopped because its budget is spent, and waits for the verdict. `caller` names no operation then.
+    is_stopped: bool,
     server: ThreadRef,
     /// Of the capability that the server used.
     epoch: u64,
@@ -388,7 +364,7 @@ impl Endpoint {
         let lends = thread.context().is_some() && loan::judge(thread, &server.thread).ok()?;
         let caller = ring::accept(thread, user_data, Waitable::Call(self.clone()))?;
         state.receivers.pop_front();
-        let flight = InFlight { caller: Caller::Called(caller), reply, server: server.thread, epoch };
+        let flight = InFlight::called(caller, reply, server.thread, epoch);
         let token = new_flight(&mut state, flight, &self.payer).ok()?;
         thread.call_places[caller.op as usize % OPS].store(token as u32, Ordering::Relaxed);
         Some(Rendezvous { server, token, lends: lends.then_some(caller) })
@@ -598,11 +574,7 @@ impl Endpoint {
                 return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
             }
             let epoch = receiver.epoch;
-            match new_flight(
-                &mut state,
-                InFlight { caller: Caller::Called(caller), reply, server, epoch },
-                payer,
-            ) {
+            match new_flight(&mut state, InFlight::called(caller, reply, server, epoch), payer) {
                 Ok(token) => {
                     note_place(&caller, token as u32);
                     token
@@ -647,8 +619,9 @@ impl Withdraw for Endpoint {
         let mut state = self.state.lock();
         let noted = call_place(waiter).map_or(0, |place| place.load(Ordering::Relaxed));
         let flights = &state.flights;
-        let is_flight =
-            |at: usize| flights[at].get().is_some_and(|flight| flight.caller == Caller::Called(*waiter));
+        let is_flight = |at: usize| {
+            flights[at].get().is_some_and(|flight| flight.caller == *waiter && !flight.is_stopped)
+        };
         // A note may be another's: see `note_place`.
         let is_meant = |call: &Call| call.caller == *waiter;
         let (call, is_found) = match state.calls.whereabouts(noted, is_meant, flights.len(), is_flight) {
@@ -684,16 +657,36 @@ impl Drop for Endpoint {
 }
 
 impl InFlight {
+    #[inline(always)]
+    fn called(caller: Waiter, reply: Buffer, server: ThreadRef, epoch: u64) -> InFlight {
+        let Buffer { address: reply_address, length: reply_length } = reply;
+        InFlight { caller, reply_address, reply_length, is_stopped: false, server, epoch }
+    }
+
+    fn reply(&self) -> Buffer {
+        Buffer { address: self.reply_address, length: self.reply_length }
+    }
+
+    /// Tells the caller the answer.
+    #[inline(always)]
+    fn tell(&self, completion: &Completion, direct: bool) {
+        if self.is_stopped {
+            context::faults::fault_answered(&self.caller.thread, completion);
+        } else {
+            complete::operation_here(&self.caller, completion, direct);
+        }
+    }
+
     /// Answers the caller with words.
     #[inline(always)]
     pub fn answer_words(self, words: [u64; 2], direct: bool) {
         let completion = Completion { flags: cqe_flags::INLINE, w: words, ..Completion::OK };
-        self.caller.tell(&completion, direct);
+        self.tell(&completion, direct);
     }
 
     /// Answers the caller. Nobody else can any more.
     pub fn answer(self, answer: Answer, direct: bool) {
-        let InFlight { caller, reply, .. } = self;
+        let (caller, reply) = (&self.caller.thread, self.reply());
         let Answer { exception, message, cap } = answer;
         let mut completion = Completion { status: exception.map_or(0, |e| e as i32), ..Completion::OK };
         match &message {
@@ -707,24 +700,24 @@ impl InFlight {
                     if exception.is_some() { bytes.len().min(reply.length as usize) } else { bytes.len() };
                 if cut > reply.length as usize {
                     completion.status = TransportError::TooLong as i32;
-                } else if !write(caller.thread(), reply.address, &bytes[..cut]) {
+                } else if !write(caller, reply.address, &bytes[..cut]) {
                     completion.status = TransportError::BadAddress as i32;
                 }
                 completion.value = cut as u64;
             }
         }
         if let Some(cap) = cap.filter(|_| completion.status >= 0) {
-            match insert(caller.thread(), cap) {
+            match insert(caller, cap) {
                 Ok(id) => completion.cap = id.0,
                 Err(_) => completion.status = TransportError::NoSpace as i32,
             }
         }
-        caller.tell(&completion, direct);
+        self.tell(&completion, direct);
     }
 
     /// Raises an exception at the caller.
     fn fail(self, exception: Exception, why: &str) {
-        self.caller.tell(&failure(self.caller.thread(), &self.reply, exception, why), false);
+        self.tell(&failure(&self.caller.thread, &self.reply(), exception, why), false);
     }
 
     fn disconnect(self) {

@@ -55,6 +55,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use dispatch::percpu;
 use mm::stacks::Stack;
 use mm::{frames, paging};
+use thread::Thread;
 
 static INIT_PID: AtomicU32 = AtomicU32::new(0);
 
@@ -128,11 +129,11 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     process::hand_down(boot_process_ended);
     timers::hand_down(park::timed_out);
     dispatch::hand_down(&dispatch::Above {
-        complete_bind: context::complete_bind,
-        fault: context::faults::fault,
-        deliver: context::deliver,
+        complete_bind: |entity| context::complete_bind(Thread::of(entity)),
+        fault: |entity| context::faults::fault(Thread::of(entity)),
+        deliver: |entity| context::deliver(Thread::of(entity)),
         post: context::notify::post,
-        reap: process::reap,
+        reap: |entity, token| process::reap(Thread::of(entity), token),
     });
     preempt::hand_down(interrupt::serve_and_yield, interrupt::serve_and_yield_once);
     dispatch::enter_idle(me)

@@ -548,7 +548,7 @@ impl Process {
                 return Err(undo(body.stack, MakeError::Table));
             }
         };
-        let thread = seat.thread();
+        let thread = Thread::of(seat.entity());
         exit.set_target(thread.reference());
         thread.fs_base.set(fs_base);
         // SAFETY: a new stack that nobody stands on.
@@ -638,7 +638,7 @@ impl Process {
             at -= 1;
             let who = {
                 let inner = self.inner.lock();
-                inner.threads.get(at).and_then(|tid| thread::get(*tid)).map(Thread::reference)
+                inner.threads.get(at).and_then(|tid| thread::get(*tid)).map(|thread| thread.reference())
             };
             let Some(who) = who else { continue };
             context::strip(&who);

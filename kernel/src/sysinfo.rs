@@ -229,7 +229,7 @@ fn threads(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
             t.set_tid(who.tid);
             t.set_generation(who.thread_generation);
             let waiting = thread.life().waits();
-            let running = percpu::all().any(|cpu| core::ptr::eq(cpu.current.get(), thread));
+            let running = percpu::all().any(|cpu| core::ptr::eq(cpu.current.get(), &raw const **thread));
             t.set_state(match (waiting, running, snapshot) {
                 (true, ..) => m::ThreadState::Blocked,
                 (_, true, _) => m::ThreadState::Running,

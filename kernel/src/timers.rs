@@ -168,7 +168,7 @@ fn hold_others(me: &PerCpu, now: u64) {
 /// May a thread be served although another one runs on a promise? It has budget itself, and waits, or it is that one.
 fn has_budget(me: &PerCpu, who: &ThreadRef, now: u64) -> bool {
     let Some(thread) = thread::get(who.tid) else { return false };
-    if core::ptr::eq(me.current.get(), thread) {
+    if core::ptr::eq(me.current.get(), &raw const **thread) {
         return true;
     }
     let wait = thread.wait.lock();

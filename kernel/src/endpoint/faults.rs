@@ -3,11 +3,11 @@
 //! A context that faults holds a [`FaultRoom`] at its endpoint from its making on: a place in the queue, charged to whoever made the endpoint.
 //! So telling needs no memory, and the queue is never longer than there are rooms (K-30).
 
-use super::{Buffer, Caller, Endpoint, InFlight, MAX_CALLS, Receiver, new_flight};
-use crate::context::complete;
+use super::{Buffer, Endpoint, InFlight, MAX_CALLS, Receiver, new_flight};
+use crate::context::{self, complete};
 use crate::mm::heap;
 use crate::queue;
-use crate::ring::Completion;
+use crate::ring::{Completion, Waiter};
 use abi::{TransportError, cqe_flags};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +81,7 @@ impl Fault {
 
     /// Nobody will ever be told: the thread goes on.
     pub(super) fn cancel(self) {
-        Caller::Stopped(self.thread).tell(&Completion::error(TransportError::Cancelled), false);
+        context::faults::fault_answered(&self.thread, &Completion::error(TransportError::Cancelled));
     }
 }
 
@@ -107,14 +107,14 @@ impl Endpoint {
 
     /// As [`Endpoint::deliver`], of what the kernel says.
     pub(super) fn deliver_fault(&self, fault: Fault, receiver: Receiver) {
-        let caller = Caller::Stopped(fault.thread);
-        let reply = Buffer { address: 0, length: 0 };
         let server = receiver.waiter.thread;
-        let flight = InFlight { caller, reply, server, epoch: receiver.epoch };
+        let caller = Waiter { thread: fault.thread, op: 0, sequence: 0 };
+        let called = InFlight::called(caller, Buffer { address: 0, length: 0 }, server, receiver.epoch);
+        let flight = InFlight { is_stopped: true, ..called };
         let made = new_flight(&mut self.state.lock(), flight, &self.payer);
         let Ok(token) = made else {
             complete::operation(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
-            caller.tell(&Completion::error(TransportError::NoSpace), false);
+            flight.tell(&Completion::error(TransportError::NoSpace), false);
             return;
         };
         let completion = Completion {
