@@ -91,16 +91,47 @@ impl Flight {
     }
 }
 
+/// Who waits for an answer.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    /// A thread, and its call.
+    waiter: Waiter,
+    /// It has not called: it was stopped because its budget is spent, and waits for the verdict. `waiter` names no operation then.
+    is_stopped: bool,
+}
+
+impl Caller {
+    /// Tells it the answer.
+    #[inline(always)]
+    fn tell(&self, completion: &Completion, direct: bool) {
+        if self.is_stopped {
+            return tell_stopped(self.waiter.thread, completion);
+        }
+        complete::operation_here(&self.waiter, completion, direct);
+    }
+
+    /// Answers it with words.
+    #[inline(always)]
+    pub fn answer_words(self, words: [u64; 2], direct: bool) {
+        let completion = Completion { flags: cqe_flags::INLINE, w: words, ..Completion::OK };
+        self.tell(&completion, direct);
+    }
+}
+
+/// [`Caller::tell`], of a thread that waits for the verdict.
+#[cold]
+#[inline(never)]
+fn tell_stopped(thread: ThreadRef, completion: &Completion) {
+    context::faults::fault_answered(&thread, completion);
+}
+
 /// A call that was delivered and not yet answered. It is copied at every call: the fields lie so that nothing is between them.
 #[derive(Clone, Copy)]
 pub struct InFlight {
-    /// Who waits for the answer.
-    caller: Waiter,
-    /// Where it goes: see [`Buffer`].
-    reply_address: u64,
+    caller: Caller,
+    /// Where the answer goes: see [`Buffer`].
     reply_length: u32,
-    /// Nobody has called: the thread was stopped because its budget is spent, and waits for the verdict. `caller` names no operation then.
-    is_stopped: bool,
+    reply_address: u64,
     server: ThreadRef,
     /// Of the capability that the server used.
     epoch: u64,
@@ -391,7 +422,10 @@ impl Endpoint {
     /// A receiver died under our hands: nobody will answer.
     #[cold]
     fn undelivered(&self, token: u64) {
-        let flight = take_by_token(&mut self.state.lock(), token, None);
+        let flight = {
+            let mut state = self.state.lock();
+            find_by_token(&state, token, None).map(|at| land(&mut state, at, |flight| *flight))
+        };
         if let Some(flight) = flight {
             flight.disconnect();
         }
@@ -602,10 +636,20 @@ impl Endpoint {
     }
 
     /// The call with `token`, to be answered, if it is in flight and `server`'s process has it.
-    #[inline(always)]
     pub fn take(&self, server: &ThreadRef, token: u64) -> Option<InFlight> {
+        self.take_as(server, token, |flight| *flight)
+    }
+
+    /// As [`Endpoint::take`], if words are the answer: they need no memory of the caller's.
+    #[inline(always)]
+    pub fn take_caller(&self, server: &ThreadRef, token: u64) -> Option<Caller> {
+        self.take_as(server, token, |flight| flight.caller)
+    }
+
+    #[inline(always)]
+    fn take_as<T>(&self, server: &ThreadRef, token: u64, part: impl FnOnce(&InFlight) -> T) -> Option<T> {
         let mut state = self.state.lock();
-        let flight = take_by_token(&mut state, token, Some(server));
+        let flight = find_by_token(&state, token, Some(server)).map(|at| land(&mut state, at, part));
         if state.free.len() > queue::KEPT && state.free.len() == state.flights.len() {
             self.trim(&mut state);
         }
@@ -620,7 +664,9 @@ impl Withdraw for Endpoint {
         let noted = call_place(waiter).map_or(0, |place| place.load(Ordering::Relaxed));
         let flights = &state.flights;
         let is_flight = |at: usize| {
-            flights[at].get().is_some_and(|flight| flight.caller == *waiter && !flight.is_stopped)
+            flights[at]
+                .get()
+                .is_some_and(|flight| flight.caller.waiter == *waiter && !flight.caller.is_stopped)
         };
         // A note may be another's: see `note_place`.
         let is_meant = |call: &Call| call.caller == *waiter;
@@ -658,35 +704,18 @@ impl Drop for Endpoint {
 
 impl InFlight {
     #[inline(always)]
-    fn called(caller: Waiter, reply: Buffer, server: ThreadRef, epoch: u64) -> InFlight {
+    fn called(waiter: Waiter, reply: Buffer, server: ThreadRef, epoch: u64) -> InFlight {
         let Buffer { address: reply_address, length: reply_length } = reply;
-        InFlight { caller, reply_address, reply_length, is_stopped: false, server, epoch }
+        InFlight { caller: Caller { waiter, is_stopped: false }, reply_length, reply_address, server, epoch }
     }
 
     fn reply(&self) -> Buffer {
         Buffer { address: self.reply_address, length: self.reply_length }
     }
 
-    /// Tells the caller the answer.
-    #[inline(always)]
-    fn tell(&self, completion: &Completion, direct: bool) {
-        if self.is_stopped {
-            context::faults::fault_answered(&self.caller.thread, completion);
-        } else {
-            complete::operation_here(&self.caller, completion, direct);
-        }
-    }
-
-    /// Answers the caller with words.
-    #[inline(always)]
-    pub fn answer_words(self, words: [u64; 2], direct: bool) {
-        let completion = Completion { flags: cqe_flags::INLINE, w: words, ..Completion::OK };
-        self.tell(&completion, direct);
-    }
-
     /// Answers the caller. Nobody else can any more.
     pub fn answer(self, answer: Answer, direct: bool) {
-        let (caller, reply) = (&self.caller.thread, self.reply());
+        let (caller, reply) = (&self.caller.waiter.thread, self.reply());
         let Answer { exception, message, cap } = answer;
         let mut completion = Completion { status: exception.map_or(0, |e| e as i32), ..Completion::OK };
         match &message {
@@ -712,12 +741,12 @@ impl InFlight {
                 Err(_) => completion.status = TransportError::NoSpace as i32,
             }
         }
-        self.tell(&completion, direct);
+        self.caller.tell(&completion, direct);
     }
 
     /// Raises an exception at the caller.
     fn fail(self, exception: Exception, why: &str) {
-        self.tell(&failure(&self.caller.thread, &self.reply(), exception, why), false);
+        self.caller.tell(&failure(&self.caller.waiter.thread, &self.reply(), exception, why), false);
     }
 
     fn disconnect(self) {
@@ -780,15 +809,24 @@ fn more_flights(state: &mut State, entry: &InFlight, payer: &Ledger) -> Option<u
 }
 
 fn take_flight(state: &mut State, at: usize) -> Option<InFlight> {
-    let flight = state.flights.get_mut(at).filter(|flight| flight.taken)?;
-    flight.taken = false;
-    let entry = flight.entry;
-    // K-30: room for every flight was made with it.
-    state.free.push(at as u32);
-    Some(entry)
+    let is_taken = state.flights.get(at).is_some_and(|flight| flight.taken);
+    is_taken.then(|| land(state, at, |flight| *flight))
 }
 
-fn take_by_token(state: &mut State, token: u64, server: Option<&ThreadRef>) -> Option<InFlight> {
+/// The call at place `at` is in flight no more; `part` of it is handed out.
+#[inline(always)]
+fn land<T>(state: &mut State, at: usize, part: impl FnOnce(&InFlight) -> T) -> T {
+    let flight = &mut state.flights[at];
+    flight.taken = false;
+    let part = part(&flight.entry);
+    // K-30: room for every flight was made with it.
+    state.free.push(at as u32);
+    part
+}
+
+/// Where the call with `token` is, if it is in flight.
+#[inline(always)]
+fn find_by_token(state: &State, token: u64, server: Option<&ThreadRef>) -> Option<usize> {
     let at = token as u32 as usize;
     let flight = state.flights.get(at)?;
     let entry = flight.get()?;
@@ -797,7 +835,7 @@ fn take_by_token(state: &mut State, token: u64, server: Option<&ThreadRef>) -> O
     {
         return None;
     }
-    take_flight(state, at)
+    Some(at)
 }
 
 /// How urgent a call of the current thread is: as the thread itself, now. Who runs at its weight comes after all who run on a promise, also if it has

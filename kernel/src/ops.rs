@@ -507,9 +507,9 @@ fn recv(by: Submitter, user_data: u64, cap: u32, buffer: Buffer) -> Decoded<Repl
 fn answer_words(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
     let caps = process.caps.lock();
     let Some((endpoint, _)) = endpoint_of(&caps, sqe.cap, rights::RECV) else { return false };
-    let Some(flight) = endpoint.take(&by.thread.reference(), sqe.result_addr) else { return false };
+    let Some(caller) = endpoint.take_caller(&by.thread.reference(), sqe.result_addr) else { return false };
     drop(caps);
-    flight.answer_words([sqe.arg0, sqe.arg1], by.will_wait);
+    caller.answer_words([sqe.arg0, sqe.arg1], by.will_wait);
     true
 }
 

@@ -1,7 +1,7 @@
 //! The memory functions that compiled code calls. `rep movsq`/`stosq` would count every word as an instruction under icount and is slow in
 //! TCG; loops of 16 bytes are fast everywhere. Sizes are mostly small.
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 
 global_asm!(
     r#"
@@ -263,4 +263,13 @@ pub unsafe fn publish_48(first: u64, from: *const u8, to: *mut u8) {
             options(nostack, preserves_flags),
         );
     }
+}
+
+/// The same pointer, of which the compiler does not know where it came from. It would otherwise make a 64-bit constant of its own of the base of a table
+/// and the place of each field that is used.
+#[inline(always)]
+pub fn hide<T>(mut pointer: *mut T) -> *mut T {
+    // SAFETY: no instruction at all.
+    unsafe { asm!("/* {} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
+    pointer
 }

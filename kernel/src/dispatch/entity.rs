@@ -5,6 +5,7 @@
 
 use super::percpu;
 use crate::arch::fpu;
+use crate::arch::mem::hide;
 use crate::lock::{Rank, SpinLock};
 use crate::mm::paging;
 use crate::mm::space::Space;
@@ -285,7 +286,7 @@ pub fn get(tid: u32) -> Option<&'static Entity> {
         return None;
     }
     // SAFETY: records below the count are initialised, and never unmapped.
-    Some(unsafe { &*record(tid) })
+    Some(unsafe { &*hide(record(tid)) })
 }
 
 /// Where record number `tid` is, or will be.

@@ -3,7 +3,7 @@
 //! A context that faults holds a [`FaultRoom`] at its endpoint from its making on: a place in the queue, charged to whoever made the endpoint.
 //! So telling needs no memory, and the queue is never longer than there are rooms (K-30).
 
-use super::{Buffer, Endpoint, InFlight, MAX_CALLS, Receiver, new_flight};
+use super::{Buffer, Caller, Endpoint, InFlight, MAX_CALLS, Receiver, new_flight};
 use crate::context::{self, complete};
 use crate::mm::heap;
 use crate::queue;
@@ -110,11 +110,11 @@ impl Endpoint {
         let server = receiver.waiter.thread;
         let caller = Waiter { thread: fault.thread, op: 0, sequence: 0 };
         let called = InFlight::called(caller, Buffer { address: 0, length: 0 }, server, receiver.epoch);
-        let flight = InFlight { is_stopped: true, ..called };
+        let flight = InFlight { caller: Caller { is_stopped: true, ..called.caller }, ..called };
         let made = new_flight(&mut self.state.lock(), flight, &self.payer);
         let Ok(token) = made else {
             complete::operation(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
-            flight.tell(&Completion::error(TransportError::NoSpace), false);
+            flight.caller.tell(&Completion::error(TransportError::NoSpace), false);
             return;
         };
         let completion = Completion {
