@@ -1,4 +1,4 @@
-//! The capOS kernel. `docs/kernel.md` is the map; start reading here, then `syscall`, `ring`, `ops` for what programs ask, `sched` for who runs.
+//! The capOS kernel. `docs/kernel.md` is the map; start reading here, then `syscall`, `ring`, `ops` for what programs ask, `dispatch` for who runs.
 #![no_std]
 #![no_main]
 
