@@ -6,8 +6,8 @@
 mod above;
 mod admission;
 mod budgets;
-pub mod entity;
 mod events;
+pub mod heads;
 mod idle;
 mod lives;
 mod looks;
@@ -41,7 +41,7 @@ use above::above;
 use budgets::stop;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use entity::{Entity, SchedRef, Wait};
+use heads::{SchedRef, ThreadHead, Wait};
 use kcore::life::{Action, Event};
 use kcore::timerq::TimerQueue;
 use lives::{follow, requeue};
@@ -72,13 +72,13 @@ pub struct CpuSched {
     /// The idle loop's saved stack pointer.
     idle_rsp: Cell<u64>,
     /// Whose *wait* lock is held over the switch.
-    leaving: Cell<Option<&'static Entity>>,
+    leaving: Cell<Option<&'static ThreadHead>>,
     /// What else is to be done for the one that was left: something of the next three.
     is_work_left: Cell<bool>,
     /// It was left for this.
     after: Cell<Option<After>>,
     /// Its context makes it stop.
-    evicted: Cell<Option<(&'static Entity, Evicted<SchedRef>)>>,
+    evicted: Cell<Option<(&'static ThreadHead, Evicted<SchedRef>)>>,
     /// Its context, if the observer of that is to be told something.
     news: Cell<Option<News>>,
     /// Somebody else should run.
@@ -96,9 +96,9 @@ pub struct CpuSched {
 /// What is done for a thread when it stands on its stack no more.
 enum After {
     /// It was left only to be placed anew.
-    Requeue(&'static Entity),
+    Requeue(&'static ThreadHead),
     /// It ended.
-    Reap(&'static Entity),
+    Reap(&'static ThreadHead),
 }
 
 /// CPUs with nothing to run.
@@ -285,7 +285,7 @@ fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnab
         // The bug: K-30 and K-18 forbid it.
         drop(core::hint::black_box(alloc::boxed::Box::new(now)));
     }
-    let thread = runnable.payload().entity();
+    let thread = runnable.payload().head();
     let owed_ns = if runnable.context().is_some() { time::debt_of_context(thread) } else { 0 };
     if owed_ns != 0 {
         tracing::pays(target, thread, owed_ns, now);
@@ -359,7 +359,13 @@ fn place(runnable: &Runnable<SchedRef>, me: &'static PerCpu) -> &'static PerCpu 
 /// Another CPU is not interrupted for an event that comes later than the one it is armed for: that one finds nothing due, and arms the right one. What is
 /// read here is not older than the change, because the lock came before it; who reads too little finds an event that is being served, and a CPU that is
 /// about to look.
-fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, thread: &'static Entity, now: u64) {
+fn apply(
+    target: &'static PerCpu,
+    me: &'static PerCpu,
+    effect: Effect,
+    thread: &'static ThreadHead,
+    now: u64,
+) {
     match effect {
         Effect::Keep => {}
         Effect::Rearm { until_ns }
@@ -376,7 +382,7 @@ fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, thread: &
 
 /// Makes the CPU come into the kernel on which `thread` runs, if that is another one: it may be ending, or be given a context. One that waits, or is queued,
 /// will look before it goes back to user mode.
-pub fn kick(thread: &Entity) {
+pub fn kick(thread: &ThreadHead) {
     let Some(cpu) = percpu::get(thread.cpu.load(Ordering::Relaxed) as usize) else { return };
     let runs = || cpu.dispatch.queue.lock().current() == Some(thread.ticket().thread);
     if cpu.id != percpu::this().id && runs() {
@@ -396,7 +402,7 @@ pub fn block() {
 #[inline(always)]
 pub fn block_here() {
     let me = percpu::this();
-    let thread = entity::current();
+    let thread = heads::current();
     debug_assert!(!me.held.any(), "blocking with a lock held");
     let mut wait = thread.wait.lock();
     match thread.must(&mut wait, Event::Block) {
@@ -424,7 +430,7 @@ pub fn block_here() {
                 core::mem::forget(wait.parked.replace(blocked));
                 me.dispatch.leaving.set(Some(thread));
                 core::mem::forget(wait);
-                let next = entity::get(run.0 as u32).expect("a thread that runs");
+                let next = heads::get(run.0 as u32).expect("a thread that runs");
                 time::arm(me, until_ns, now);
                 me.attended();
                 me.dispatch.resched.set(false);
@@ -440,7 +446,7 @@ pub fn block_here() {
 /// The rest of [`block`], of a thread that is asked to bind.
 #[cold]
 #[inline(never)]
-fn fetch_and_block(thread: &'static Entity) {
+fn fetch_and_block(thread: &'static ThreadHead) {
     (above().complete_bind)(thread);
     block();
 }
@@ -449,7 +455,7 @@ fn fetch_and_block(thread: &'static Entity) {
 #[inline(never)]
 fn block_rarely(
     me: &'static PerCpu,
-    thread: &'static Entity,
+    thread: &'static ThreadHead,
     mut wait: Guard<'static, Wait>,
     mut queue: Guard<'static, Queue>,
     now: u64,
@@ -489,7 +495,7 @@ fn block_rarely(
 /// The current thread ends: it is never run again, and whoever runs next frees what it stood on.
 pub fn end() -> ! {
     let me = percpu::this();
-    let thread = entity::current();
+    let thread = heads::current();
     debug_assert!(!me.held.any(), "ending with a lock held");
     flush_handoff(me);
     let mut wait = thread.wait.lock();
@@ -503,7 +509,7 @@ pub fn end() -> ! {
     }
     wait.parked = queue.block(now);
     // K-17: there is one seat for each thread, and here it is. So no queue, no slot and no other CPU names the thread.
-    let is_unnamed = wait.parked.as_ref().is_some_and(|it| core::ptr::eq(it.payload().entity(), thread));
+    let is_unnamed = wait.parked.as_ref().is_some_and(|it| core::ptr::eq(it.payload().head(), thread));
     assert!(is_unnamed, "K-17: an ended thread is still queued");
     me.counters.exits_checked.bump();
     let decision = queue.dispatch(now);
@@ -535,12 +541,12 @@ pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
 
 /// Takes the current thread off its CPU, changes it, and has it placed anew; the trace hears of a change `before` or `after` the decision.
 fn requeue_current<E>(
-    before: impl FnOnce(&'static PerCpu, &'static Entity, u64),
+    before: impl FnOnce(&'static PerCpu, &'static ThreadHead, u64),
     change: impl FnOnce(&mut Blocked<SchedRef>) -> Result<(), E>,
     after: impl FnOnce(&'static PerCpu, &Blocked<SchedRef>, u64),
 ) -> Result<(), E> {
     let me = percpu::this();
-    let thread = entity::current();
+    let thread = heads::current();
     flush_handoff(me);
     let mut wait = thread.wait.lock();
     // Who has a context in its hands already is not promised another one: this does not go round.
@@ -618,7 +624,7 @@ pub fn yield_now() {
 
 /// The current thread goes back to the queue.
 fn switch_away(me: &'static PerCpu, voluntarily: bool) {
-    let thread = entity::current();
+    let thread = heads::current();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     me.mark_dispatch(true);
@@ -642,7 +648,7 @@ pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
         me.attended();
         return false;
     }
-    let thread = entity::current();
+    let thread = heads::current();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     me.mark_dispatch(true);
@@ -681,7 +687,7 @@ fn planted_second_choice(queue: &mut Queue, decision: Decision<SchedRef>, now: u
 
 /// A thread that is about to leave pays for what interrupts did for it since it last did (S-16).
 #[inline(always)]
-fn pay(me: &PerCpu, queue: &mut Queue, thread: &Entity, now: u64) {
+fn pay(me: &PerCpu, queue: &mut Queue, thread: &ThreadHead, now: u64) {
     if thread.debt.ns() != 0 {
         let owed_ns = thread.debt.pay();
         tracing::pays(me, thread, owed_ns, now);
@@ -702,8 +708,8 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Sc
     if decision.noted != Noted::NOTHING || decision.evicted.is_some() {
         note_context(me, &queue, &mut decision);
     }
-    let next = decision.run.and_then(|id| entity::get(id.0 as u32));
-    let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const Entity);
+    let next = decision.run.and_then(|id| heads::get(id.0 as u32));
+    let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const ThreadHead);
     if me.dispatch.held_until_ns.get() != 0 && (me.dispatch.holds_promised.get() || !queue.is_promised()) {
         time::stop_holding(me);
     }
@@ -755,8 +761,8 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, mut decision: Decision<Sc
 fn switch_to(
     me: &'static PerCpu,
     queue: Guard<'_, Queue>,
-    previous: &'static Entity,
-    next: &'static Entity,
+    previous: &'static ThreadHead,
+    next: &'static ThreadHead,
     now: u64,
 ) {
     core::mem::forget(queue);
@@ -771,7 +777,7 @@ fn switch_to(
 
 /// What the CPU must know of a thread that is about to run.
 #[inline(always)]
-fn load_thread_state(me: &'static PerCpu, thread: &'static Entity) {
+fn load_thread_state(me: &'static PerCpu, thread: &'static ThreadHead) {
     thread.cpu.store(me.id as u32, Ordering::Relaxed);
     segments::set_kernel_stack(me, thread.stack_top.get());
     load_space(me, spaces::of(thread));

@@ -129,11 +129,11 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     process::hand_down(boot_process_ended);
     timers::hand_down(park::timed_out);
     dispatch::hand_down(&dispatch::Above {
-        complete_bind: |entity| context::complete_bind(Thread::of(entity)),
-        fault: |entity| context::faults::fault(Thread::of(entity)),
-        deliver: |entity| context::deliver(Thread::of(entity)),
+        complete_bind: |head| context::complete_bind(Thread::of(head)),
+        fault: |head| context::faults::fault(Thread::of(head)),
+        deliver: |head| context::deliver(Thread::of(head)),
         post: context::notify::post,
-        reap: |entity, token| process::reap(Thread::of(entity), token),
+        reap: |head, token| process::reap(Thread::of(head), token),
     });
     preempt::hand_down(interrupt::serve_and_yield, interrupt::serve_and_yield_once);
     dispatch::enter_idle(me)

@@ -548,7 +548,7 @@ impl Process {
                 return Err(undo(body.stack, MakeError::Table));
             }
         };
-        let thread = Thread::of(seat.entity());
+        let thread = Thread::of(seat.head());
         exit.set_target(thread.reference());
         thread.fs_base.set(fs_base);
         // SAFETY: a new stack that nobody stands on.

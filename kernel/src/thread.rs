@@ -1,8 +1,8 @@
-//! Threads as programs have them: with a ring, timers and a place among the parked. What the dispatcher knows of one is `dispatch::entity`.
+//! Threads as programs have them: with a ring, timers and a place among the parked. What the dispatcher knows of one is `dispatch::heads`.
 
-pub use crate::dispatch::entity::{ContextHead, MAX_THREADS, RECORD_BYTES, SchedRef, Wait, count};
+pub use crate::dispatch::heads::{ContextHead, MAX_THREADS, RECORD_BYTES, SchedRef, Wait, count};
 
-use crate::dispatch::entity::{self, Entity};
+use crate::dispatch::heads::{self, ThreadHead};
 use crate::lock::{Rank, SpinLock};
 use crate::mm::asker::Asker;
 use crate::mm::space::Space;
@@ -94,7 +94,7 @@ pub struct Owner {
 /// One record of the table, as far as this layer knows it: it begins with what the dispatcher knows, and whoever makes records puts more behind it.
 #[repr(C)]
 pub struct Thread {
-    entity: Entity,
+    head: ThreadHead,
     /// Next submission; touched by the owner of the lease.
     pub sq_head: Cell<u32>,
     /// It may not use the memory that is kept for operators. Touched by the thread itself only, and before it runs.
@@ -126,25 +126,25 @@ pub struct Thread {
 unsafe impl Sync for Thread {}
 
 impl Deref for Thread {
-    type Target = Entity;
+    type Target = ThreadHead;
     #[inline(always)]
-    fn deref(&self) -> &Entity {
-        &self.entity
+    fn deref(&self) -> &ThreadHead {
+        &self.head
     }
 }
 
 impl Thread {
     /// The thread that the dispatcher knows so.
     #[inline(always)]
-    pub fn of(entity: &'static Entity) -> &'static Thread {
+    pub fn of(head: &'static ThreadHead) -> &'static Thread {
         // SAFETY: every record begins with a thread, which begins with its entity, and is never unmapped.
-        unsafe { &*core::ptr::from_ref(entity).cast() }
+        unsafe { &*core::ptr::from_ref(head).cast() }
     }
 
     /// Record number `tid`, without a thread.
     pub fn new(tid: u32) -> Thread {
         Thread {
-            entity: Entity::new(tid),
+            head: ThreadHead::new(tid),
             sq_head: Cell::new(0),
             is_guest: Cell::new(false),
             served: Cell::new(false),
@@ -207,19 +207,19 @@ impl Thread {
 /// Record number `tid`.
 #[inline(always)]
 pub fn get(tid: u32) -> Option<&'static Thread> {
-    entity::get(tid).map(Thread::of)
+    heads::get(tid).map(Thread::of)
 }
 
 /// The thread that runs on this CPU.
 #[inline(always)]
 pub fn current() -> &'static Thread {
-    Thread::of(entity::current())
+    Thread::of(heads::current())
 }
 
 /// As [`current`], if one does.
 #[inline(always)]
 pub fn current_or_none() -> Option<&'static Thread> {
-    entity::current_or_none().map(Thread::of)
+    heads::current_or_none().map(Thread::of)
 }
 
 /// On whose behalf the current thread asks for memory.

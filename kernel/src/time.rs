@@ -7,7 +7,7 @@
 
 use crate::arch::percpu::Asked;
 pub use crate::clock::now_ns;
-use crate::dispatch::entity::{self, Entity};
+use crate::dispatch::heads::{self, ThreadHead};
 use crate::dispatch::percpu::PerCpu;
 use crate::event;
 use core::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ impl Class {
 
     /// Of what `thread` sets now.
     #[inline(always)]
-    pub fn of(thread: &Entity) -> Class {
+    pub fn of(thread: &ThreadHead) -> Class {
         match thread.context() {
             None => Class::Other,
             Some(ctx) if ctx.band.load(Ordering::Relaxed) == 0 => Class::Promised,
@@ -56,20 +56,20 @@ pub struct Payer {
 impl Payer {
     /// The thread that has the record in this life of it.
     #[inline(always)]
-    pub fn thread(thread: &'static Entity, generation: u32) -> Payer {
+    pub fn thread(thread: &'static ThreadHead, generation: u32) -> Payer {
         Payer { debt: &thread.debt, generation: Some(generation) }
     }
 
     /// Who pays for what another CPU is asked to do for `thread`: its context, if it has one. A thread that is bound and unbound again and again would
     /// otherwise owe what it has no budget for by then.
     #[inline(always)]
-    pub fn of(thread: &'static Entity) -> Payer {
+    pub fn of(thread: &'static ThreadHead) -> Payer {
         Payer { debt: thread.context().map_or(&thread.debt, |ctx| &ctx.debt), generation: None }
     }
 
     /// The current thread, who asks another CPU for something.
     pub fn asker() -> Option<Payer> {
-        entity::current_or_none().map(Payer::of)
+        heads::current_or_none().map(Payer::of)
     }
 
     fn owes(&self, spent_ns: u64) {
@@ -88,12 +88,12 @@ impl Payer {
 
 /// What the context of `thread` owes, for whoever makes it pay now.
 #[inline]
-pub fn debt_of_context(thread: &Entity) -> u64 {
+pub fn debt_of_context(thread: &ThreadHead) -> u64 {
     thread.context().filter(|ctx| ctx.debt.ns() != 0).map_or(0, |ctx| ctx.debt.pay())
 }
 
 /// A thread that does not run loses its context, out of which it would have paid what it owes: the context does, when it is next queued.
-pub fn leave_debt(thread: &Entity) {
+pub fn leave_debt(thread: &ThreadHead) {
     if let Some(ctx) = thread.context()
         && thread.debt.ns() != 0
     {
@@ -149,7 +149,7 @@ impl Bill {
     }
 
     /// It serves `thread` from here on, which has the CPU next, or a refill, or news.
-    pub fn falls_to(&mut self, thread: &'static Entity) {
+    pub fn falls_to(&mut self, thread: &'static ThreadHead) {
         self.turn_to(Payer::thread(thread, thread.reference().thread_generation), false);
     }
 

@@ -1,6 +1,6 @@
 //! What the dispatcher asks of layers above it, which hand it down at boot (K-25). None of it is on the usual path of a switch.
 
-use crate::dispatch::entity::{self, ContextHead, Entity};
+use crate::dispatch::heads::{self, ContextHead, ThreadHead};
 use crate::hook::Hook;
 use crate::mm::stacks::OffStackToken;
 use ::sched::{ContextInfo, Missed, Noted, ThreadId};
@@ -10,15 +10,15 @@ use kcore::generation::ThreadRef;
 /// What layers above do.
 pub struct Above {
     /// The current thread fetches the context that is promised to it, before it waits.
-    pub complete_bind: fn(&'static Entity),
+    pub complete_bind: fn(&'static ThreadHead),
     /// The budget of a thread is spent, and the thread was stopped for that.
-    pub fault: fn(&'static Entity),
+    pub fault: fn(&'static ThreadHead),
     /// A thread was stopped on the way to a context that is promised to it.
-    pub deliver: fn(&'static Entity),
+    pub deliver: fn(&'static ThreadHead),
     /// Observers of a context are told. Without a lock held.
     pub post: fn(&News),
     /// A thread has ended, and is off its stack.
-    pub reap: fn(&'static Entity, OffStackToken),
+    pub reap: fn(&'static ThreadHead, OffStackToken),
 }
 
 static ABOVE: Hook<&'static Above> = Hook::empty();
@@ -53,13 +53,13 @@ pub struct News {
 
 impl News {
     /// Who ran on the context.
-    pub(super) fn thread(&self) -> Option<&'static Entity> {
-        entity::get(self.holder.tid)
+    pub(super) fn thread(&self) -> Option<&'static ThreadHead> {
+        heads::get(self.holder.tid)
     }
 
     /// `thread` left its CPU, and the core noted something about its context, which has `left` if it is queued. The CPU's lock is held, and so
     /// the thread's *wait* lock if it waits: nobody takes its context away meanwhile, and the record is still its.
-    pub(super) fn of_left(thread: &Entity, noted: Noted, left: Option<&ContextInfo>) -> Option<News> {
+    pub(super) fn of_left(thread: &ThreadHead, noted: Noted, left: Option<&ContextInfo>) -> Option<News> {
         let context = thread.context()?;
         Some(News {
             context: thread.context_record(),
@@ -76,7 +76,7 @@ impl News {
     /// A deadline passed while its thread waited for the CPU, or ran (S-15). Without a lock held.
     pub(super) fn of_missed(missed: &Missed) -> Option<News> {
         let ThreadId(tid) = missed.thread;
-        let thread = entity::get(tid as u32)?;
+        let thread = heads::get(tid as u32)?;
         thread.context()?;
         Some(News {
             context: thread.context_record(),

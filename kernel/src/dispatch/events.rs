@@ -6,7 +6,7 @@ use super::moves::balance;
 use super::{PENDING, Queue};
 use crate::arch::cpu;
 use crate::clock;
-use crate::dispatch::entity::{self, Entity};
+use crate::dispatch::heads::{self, ThreadHead};
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::time::{self, Bill};
 use crate::tracing;
@@ -33,8 +33,8 @@ pub fn look_for_woken(me: &'static PerCpu, bill: &mut Bill) {
     }
 }
 
-fn thread_of(id: ThreadId) -> Option<&'static Entity> {
-    entity::get(id.0 as u32)
+fn thread_of(id: ThreadId) -> Option<&'static ThreadHead> {
+    heads::get(id.0 as u32)
 }
 
 /// Deadlines that passed, of which one look tells; with more it looks again.
@@ -192,7 +192,7 @@ pub(super) fn settle(queue: &mut Queue, bill: &mut Bill, now: u64) {
 /// What is done for `thread`, which was left, on the stack of who runs next: it is the time of neither, but of the one that it is done for. From where
 /// the next one was chosen on.
 #[cold]
-pub(super) fn work_for<R>(me: &PerCpu, thread: &'static Entity, work: impl FnOnce() -> R) -> R {
+pub(super) fn work_for<R>(me: &PerCpu, thread: &'static ThreadHead, work: impl FnOnce() -> R) -> R {
     if cfg!(feature = "planted-news-unpaid") {
         return work();
     }

@@ -3,7 +3,7 @@
 use super::moves::steal;
 use super::{IDLE, end_irq_off, enqueue_on, leave};
 use crate::arch::cpu;
-use crate::dispatch::entity::SchedRef;
+use crate::dispatch::heads::SchedRef;
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::time;
 use crate::tracing::{self, Why};

@@ -3,7 +3,7 @@
 use super::{CpuSched, Desk};
 use crate::arch::percpu::{self as machine, MachineCpu};
 pub use crate::arch::percpu::{attention, count, install};
-use crate::dispatch::entity::Entity;
+use crate::dispatch::heads::ThreadHead;
 use crate::mm::paging;
 use crate::mm::percpu::MemoryCpu;
 use crate::mm::stacks::Stack;
@@ -17,7 +17,7 @@ use core::ops::Deref;
 pub struct PerCpu {
     memory: MemoryCpu,
     /// Who runs; null when idle.
-    pub current: Cell<*const Entity>,
+    pub current: Cell<*const ThreadHead>,
     /// Run queue, timers, idle context.
     pub dispatch: CpuSched,
     /// Where it judges newcomers with a context.

@@ -1,14 +1,14 @@
 //! Which page tables a CPU has loaded.
 
 use crate::arch::{cpu, segments};
-use crate::dispatch::entity::Entity;
+use crate::dispatch::heads::ThreadHead;
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::mm::paging;
 use crate::mm::space::Space;
 
 /// The address space of a thread that is about to run.
 #[inline(always)]
-pub(super) fn of(thread: &Entity) -> Option<&Space> {
+pub(super) fn of(thread: &ThreadHead) -> Option<&Space> {
     // SAFETY: whoever made the thread keeps its space until it is reaped.
     unsafe { thread.space.get().as_ref() }
 }

@@ -2,7 +2,7 @@
 
 use super::Process;
 use crate::deferred_work::DeferredWork;
-use crate::dispatch::entity::{self, record};
+use crate::dispatch::heads::{self, record};
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::{self, Frame};
 use crate::mm::paging;
@@ -126,7 +126,7 @@ impl Table {
         unsafe { record(self.count).cast::<Record>().write(made) };
         self.free.push(self.count);
         self.count += 1;
-        entity::add_record(self.count);
+        heads::add_record(self.count);
         Some(())
     }
 }
@@ -170,7 +170,7 @@ pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Proc
     let body = unsafe { (*Record::of(thread).body.get()).take() };
     let parked = thread.wait.lock().parked.take();
     assert!(
-        parked.as_ref().is_none_or(|parked| core::ptr::eq(parked.payload().entity(), &raw const **thread)),
+        parked.as_ref().is_none_or(|parked| core::ptr::eq(parked.payload().head(), &raw const **thread)),
         "K-17: a thread has ended in another's place"
     );
     debug_assert!(

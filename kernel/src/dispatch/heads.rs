@@ -1,6 +1,6 @@
 //! Threads as the dispatcher knows them: where each is in its life, where it waits or was queued, what it stands on (K-05, K-17, K-31).
 //!
-//! Their records are a table that is never unmapped, so that a stale reference can be looked up and found stale. A record begins with an [`Entity`];
+//! Their records are a table that is never unmapped, so that a stale reference can be looked up and found stale. A record begins with a [`ThreadHead`];
 //! each layer above puts its own part behind the one below it, and the topmost of them makes the record (`process::records`).
 
 use super::percpu;
@@ -21,7 +21,7 @@ use sched::{Blocked, CpuId, Key, Payload, QueueKind, ThreadId, Ticket};
 pub const MAX_THREADS: u32 = 1 << 16;
 
 /// Where the thread is while it is in no queue. Its lock is held over the switch away from it, so that whoever wakes it finds it off its stack;
-/// and whoever changes its life holds that lock ([`Entity::turn`]).
+/// and whoever changes its life holds that lock ([`ThreadHead::turn`]).
 pub struct Wait {
     /// The thread itself, as the scheduler knows it, if `Life::is_parked`.
     pub parked: Option<Blocked<SchedRef>>,
@@ -29,11 +29,11 @@ pub struct Wait {
 
 /// The scheduler's hold on a thread. There is one for each life of a record, made with it and taken back with it, and it cannot be copied: so
 /// a thread is in one queue, one slot or one hand, and who has it in hand knows that nobody else names it (K-17).
-pub struct SchedRef(&'static Entity);
+pub struct SchedRef(&'static ThreadHead);
 
 impl SchedRef {
     /// Whose.
-    pub fn entity(&self) -> &'static Entity {
+    pub fn head(&self) -> &'static ThreadHead {
         self.0
     }
 }
@@ -77,9 +77,9 @@ impl ContextHead {
 
 /// A thread, as the dispatcher knows it.
 #[repr(C)]
-pub struct Entity {
+pub struct ThreadHead {
     tid: u32,
-    /// Who is here, and where in its life (K-31). Changes under the *wait* lock, by [`Entity::turn`] alone; that it is not to be found any more,
+    /// Who is here, and where in its life (K-31). Changes under the *wait* lock, by [`ThreadHead::turn`] alone; that it is not to be found any more,
     /// under the ring's lock, too.
     life: AtomicU64,
     /// Its process, and that one's generation.
@@ -115,12 +115,12 @@ pub struct Entity {
 }
 
 // SAFETY: cells are touched only as their comments say; everything else is atomic or locked.
-unsafe impl Sync for Entity {}
+unsafe impl Sync for ThreadHead {}
 
-impl Entity {
+impl ThreadHead {
     /// Of record number `tid`, without a thread.
-    pub fn new(tid: u32) -> Entity {
-        Entity {
+    pub fn new(tid: u32) -> ThreadHead {
+        ThreadHead {
             tid,
             life: AtomicU64::new(Life::UNUSED.word()),
             pid: AtomicU32::new(0),
@@ -195,13 +195,13 @@ impl Entity {
         unsafe { self.context_record().as_ref() }
     }
 
-    /// See [`Entity::context_record`]; under that context's lock. `borrows`: it is another thread's.
+    /// See [`ThreadHead::context_record`]; under that context's lock. `borrows`: it is another thread's.
     pub fn set_context(&self, context: *const ContextHead, borrows: bool) {
         self.borrows.store(borrows, Ordering::Relaxed);
         self.context.store(context.cast_mut(), Ordering::Release);
     }
 
-    /// [`Entity::set_context`], if it has none: whoever gives it one from outside does so under its *wait* lock, or by this.
+    /// [`ThreadHead::set_context`], if it has none: whoever gives it one from outside does so under its *wait* lock, or by this.
     pub fn claim(&self, context: *const ContextHead, borrows: bool) -> bool {
         let mut wait = self.wait.lock();
         let is_free = self.context().is_none() && self.turn(&mut wait, Event::Bind).is_ok();
@@ -225,7 +225,7 @@ impl Entity {
         Ok(action)
     }
 
-    /// As [`Entity::turn`], of what cannot be refused.
+    /// As [`ThreadHead::turn`], of what cannot be refused.
     #[inline(always)]
     pub fn must(&self, wait: &mut Wait, event: Event) -> Action {
         match self.turn(wait, event) {
@@ -271,7 +271,7 @@ impl Entity {
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Bytes of a whole record: an [`Entity`], and what layers above keep behind it.
+/// Bytes of a whole record: a [`ThreadHead`], and what layers above keep behind it.
 pub const RECORD_BYTES: usize = 3392;
 
 /// There is one record more; its number is that of those before.
@@ -281,7 +281,7 @@ pub fn add_record(count: u32) {
 
 /// Record number `tid`.
 #[inline]
-pub fn get(tid: u32) -> Option<&'static Entity> {
+pub fn get(tid: u32) -> Option<&'static ThreadHead> {
     if tid >= COUNT.load(Ordering::Acquire) {
         return None;
     }
@@ -291,20 +291,20 @@ pub fn get(tid: u32) -> Option<&'static Entity> {
 
 /// Where record number `tid` is, or will be.
 #[inline(always)]
-pub fn record(tid: u32) -> *mut Entity {
-    (paging::THREADS_BASE + u64::from(tid) * RECORD_BYTES as u64) as *mut Entity
+pub fn record(tid: u32) -> *mut ThreadHead {
+    (paging::THREADS_BASE + u64::from(tid) * RECORD_BYTES as u64) as *mut ThreadHead
 }
 
 /// The thread that runs on this CPU.
 #[inline(always)]
-pub fn current() -> &'static Entity {
+pub fn current() -> &'static ThreadHead {
     // SAFETY: records are never unmapped; null only in the idle loop, which does not ask.
     unsafe { percpu::this().current.get().as_ref() }.expect("a thread runs")
 }
 
 /// As [`current`], if one does.
 #[inline(always)]
-pub fn current_or_none() -> Option<&'static Entity> {
+pub fn current_or_none() -> Option<&'static ThreadHead> {
     // SAFETY: as in `current`.
     unsafe { percpu::this().current.get().as_ref() }
 }
