@@ -8,6 +8,8 @@
 //!
 //! I-C4: a lender has `Thread::lent` set. I-C5: `Thread::context` is this record for the owner and for every borrower, and for nobody else.
 
+pub mod bind;
+pub mod change;
 pub mod complete;
 pub mod faults;
 pub mod leaving;

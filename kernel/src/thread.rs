@@ -137,7 +137,7 @@ impl Thread {
     /// The thread that the dispatcher knows so.
     #[inline(always)]
     pub fn of(head: &'static ThreadHead) -> &'static Thread {
-        // SAFETY: every record begins with a thread, which begins with its entity, and is never unmapped.
+        // SAFETY: every record begins with a thread, which begins with its head, and is never unmapped.
         unsafe { &*core::ptr::from_ref(head).cast() }
     }
 
