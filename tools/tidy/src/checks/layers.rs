@@ -143,8 +143,7 @@ fn implemented(code: &str) -> impl Iterator<Item = (usize, &str)> {
         let rest = &code[at + word.len()..];
         let head = &rest[..rest.find('{')?];
         let is_own = word == "impl"
-            && code[..at].trim_end_matches("unsafe ").ends_with(['\n', '}', ' '])
-            && code[..at].lines().next_back().is_none_or(|line| line.trim().is_empty())
+            && code[..at].rsplit('\n').next().is_none_or(|line| line.trim().is_empty())
             && !rust::words(head).any(|(_, word)| word == "for");
         // After the parameters, if there are any.
         let path = head.trim_start().strip_prefix('<').map_or(head, |rest| {
@@ -311,7 +310,7 @@ mod tests {
             "",
         );
         for bad in [
-            "\nimpl Cpu<u8> {}\n",
+            "fn f() {}\nimpl Cpu<u8> {}\n",
             "\nimpl<T: Into<u8>> Cpu<T> {}\n",
             "\nimpl crate::arch::cpu::Cpu<u8> {}\n",
         ] {
