@@ -17,11 +17,14 @@ const BATCH: usize = 8;
 /// Others are held back for this long at least, for an interrupt to be worth its while.
 const HOLD_NS: u64 = 100_000;
 
-/// Ends a park whose time is over, by its key: parking is above this layer.
-static PARK_ENDS: Hook<fn(&Waiter, (u64, u64))> = Hook::empty();
+/// Ends a park, by its key, whose time is over.
+type ParkEnds = fn(&Waiter, (u64, u64));
+
+/// Parking is above this layer.
+static PARK_ENDS: Hook<ParkEnds> = Hook::empty();
 
 /// From here on `park_ends` is told of parks whose time is over; at boot.
-pub fn hand_down(park_ends: fn(&Waiter, (u64, u64))) {
+pub fn hand_down(park_ends: ParkEnds) {
     PARK_ENDS.set(park_ends);
 }
 

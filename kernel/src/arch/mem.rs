@@ -265,11 +265,11 @@ pub unsafe fn publish_48(first: u64, from: *const u8, to: *mut u8) {
     }
 }
 
-/// The same pointer, of which the compiler does not know where it came from. It would otherwise make a 64-bit constant of its own of the base of a table
-/// and the place of each field that is used.
+/// The same address, of which the compiler does not know how it came about. It would otherwise make a 64-bit constant of its own out of the base of a
+/// table and the place of each field that is used.
 #[inline(always)]
-pub fn hide<T>(mut pointer: *mut T) -> *mut T {
+pub fn hide(mut address: u64) -> u64 {
     // SAFETY: no instruction at all.
-    unsafe { asm!("/* {} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
-    pointer
+    unsafe { asm!("/* {} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags)) };
+    address
 }

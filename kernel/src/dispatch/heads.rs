@@ -286,7 +286,7 @@ pub fn get(tid: u32) -> Option<&'static ThreadHead> {
         return None;
     }
     // SAFETY: records below the count are initialised, and never unmapped.
-    Some(unsafe { &*hide(record(tid)) })
+    Some(unsafe { &*(hide(record(tid) as u64) as *const ThreadHead) })
 }
 
 /// Where record number `tid` is, or will be.
