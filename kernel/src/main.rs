@@ -59,10 +59,16 @@ use thread::Thread;
 
 static INIT_PID: AtomicU32 = AtomicU32::new(0);
 
-/// The first Rust code of the boot CPU, on the boot stack.
-// SAFETY: nothing else has this name; the machine's boot code calls it by that, since it is below all layers that this puts together (K-25).
+/// Where the machine's boot code enters.
+// SAFETY: nothing else has this name; the boot code calls it by that, since it is below all layers that the root puts together (K-25).
 #[unsafe(export_name = "kernel_start")]
-extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
+extern "C" fn start(info: u32, loader: u32) -> ! {
+    start_bsp(info, loader)
+}
+
+/// The first Rust code of the boot CPU, on the boot stack.
+#[inline(never)]
+fn start_bsp(info: u32, loader: u32) -> ! {
     serial::init();
     log::hand_down(recorder::keep);
     pit::mask_pic();
