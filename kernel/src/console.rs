@@ -1,63 +1,24 @@
-//! The console: what the kernel prints, what programs write, and what arrives on the serial line.
+//! The console as programs have it: what they write, and what arrives on the serial line. What the kernel itself prints is `log`.
 //!
 //! Bytes that arrive are put into a ring by the interrupt handler; giving them to a reader needs its memory, and is done after the handler.
 
 use crate::arch::serial;
+use crate::context::complete;
 use crate::lock::{Rank, SpinLock};
-use crate::object::Waitable;
+use crate::log;
 use crate::process::Process;
-use crate::ring::{self, Completion, Waiter};
+use crate::process::records::Owned;
+use crate::ring::{self, Completion, Waitable, Waiter};
 use crate::thread::Thread;
 use abi::{MAX_IO_BYTES, TransportError};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const INPUT_BYTES: usize = 1024;
 /// Reads that may wait in all, and of one process: nobody takes all places.
 const MAX_READERS: usize = 64;
 const MAX_READERS_OF_PROCESS: usize = 4;
-
-/// The port.
-pub struct Port(());
-static PORT: SpinLock<Port> = SpinLock::new(Rank::Console, Port(()));
-
-impl Write for Port {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.bytes().for_each(put);
-        Ok(())
-    }
-}
-
-/// Sends one byte, and keeps it in the flight recorder. Terminals want `\r\n` where programs say `\n`.
-fn put(byte: u8) {
-    if byte == b'\n' {
-        serial::send(b'\r');
-    }
-    serial::send(byte);
-    crate::recorder::keep(byte);
-}
-
-/// Prints a line of the kernel.
-#[macro_export]
-macro_rules! println {
-    ($($arg:tt)*) => { $crate::console::print(format_args!("{}\n", format_args!($($arg)*))) };
-}
-
-/// Prints. Not under scheduler locks, not in interrupt handlers (K-18).
-pub fn print(text: fmt::Arguments<'_>) {
-    if cfg!(debug_assertions) && crate::CHECKS.load(Ordering::Relaxed) {
-        let cpu = crate::dispatch::percpu::this();
-        assert!(!cpu.held.forbids_allocation(), "K-18: printing under a scheduler lock");
-    }
-    let _ = PORT.lock().write_fmt(text);
-}
-
-/// Prints whatever happens: for panics.
-pub fn print_forced(text: fmt::Arguments<'_>) {
-    let _ = Port(()).write_fmt(text);
-}
 
 /// A program writes.
 pub fn write(thread: &Thread, address: u64, length: u32) -> Completion {
@@ -72,9 +33,7 @@ pub fn write(thread: &Thread, address: u64, length: u32) -> Completion {
         if process.space.read(address.wrapping_add(done as u64), &mut chunk[..count]).is_err() {
             return Completion { value: done as u64, ..Completion::error(TransportError::BadAddress) };
         }
-        let port = PORT.lock();
-        chunk[..count].iter().copied().for_each(put);
-        drop(port);
+        log::write(&chunk[..count]);
         done += count;
         crate::preempt::point();
     }
@@ -154,7 +113,7 @@ fn serve() {
         let reader = readers.pop_front();
         drop(readers);
         if let Some(reader) = reader {
-            ring::complete(&reader.waiter, &completion, false);
+            complete::operation(&reader.waiter, &completion, false);
         }
     }
 }

@@ -8,6 +8,9 @@
 //!
 //! I-C4: a lender has `Thread::lent` set. I-C5: `Thread::context` is this record for the owner and for every borrower, and for nobody else.
 
+pub mod bind;
+pub mod change;
+pub mod complete;
 pub mod faults;
 pub mod leaving;
 pub mod loan;
@@ -23,9 +26,10 @@ use crate::name::fresh_id;
 use crate::planted::{self, Bug};
 use crate::preempt::{self, Pacer};
 use crate::process::Process;
-use crate::ring::{self, Completion};
+use crate::process::records::Owned;
+use crate::ring::Completion;
 use crate::session::{Denied, Session, Stake};
-use crate::thread::{self, SchedRef, Thread};
+use crate::thread::{self, ContextHead, SchedRef, Thread};
 use crate::time;
 use crate::tracing::{self, Promise};
 use ::sched::{
@@ -36,8 +40,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::alloc::Layout;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use kcore::debt::Debt;
+use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event, Refused};
 use kcore::loans::{Book, Flaw, Logout, Rules};
@@ -47,18 +50,41 @@ use notify::Cells;
 /// Contexts that the machine may have.
 pub const MAX_CONTEXTS: usize = 8192;
 
-/// A context's record. Never freed; used again under another number.
+/// A context's record. Never freed; used again under another number. It begins with what the dispatcher may know of it.
+#[repr(C)]
 pub struct Ctx {
+    head: ContextHead,
     /// Its state.
     pub record: SpinLock<Record>,
     /// What observers are told; a leaf.
     pub cells: SpinLock<Cells>,
-    /// The record's number, for those who may not take its lock: the dispatcher.
-    pub life: AtomicU64,
-    /// Its band of criticality, for the same.
-    pub band: AtomicU8,
-    /// What interrupts did for it that it has not paid for: it does when a thread is next queued with it (S-16).
-    pub debt: Debt,
+}
+
+impl core::ops::Deref for Ctx {
+    type Target = ContextHead;
+    fn deref(&self) -> &ContextHead {
+        &self.head
+    }
+}
+
+impl Ctx {
+    /// The context that `thread` runs on or has lent.
+    #[inline(always)]
+    pub fn of(thread: &Thread) -> Option<&'static Ctx> {
+        Ctx::at_head(thread.context_record())
+    }
+
+    /// The context that a thread named so.
+    pub fn at_head(head: *const ContextHead) -> Option<&'static Ctx> {
+        // SAFETY: what a thread names is a record that `Ctx::head` gave it: a whole one, which is never freed.
+        unsafe { head.cast::<Ctx>().as_ref() }
+    }
+
+    /// What threads name the context by.
+    #[inline(always)]
+    pub fn head(&'static self) -> *const ContextHead {
+        core::ptr::from_ref(self).cast()
+    }
 }
 
 /// The book's rules; kernels with these planted bugs must fail their tests.
@@ -131,7 +157,7 @@ impl Record {
 fn disown(owner: Option<ThreadRef>) {
     let owner = owner.and_then(|owner| thread::get(owner.tid).filter(|thread| thread.is(&owner)));
     if let Some(owner) = owner {
-        owner.set_context(None, false);
+        owner.set_context(core::ptr::null(), false);
     }
 }
 
@@ -194,9 +220,7 @@ fn take_record() -> Option<&'static Ctx> {
     let made = Ctx {
         record: SpinLock::new(Rank::Context, Record::FREE),
         cells: SpinLock::new(Rank::Console, Cells::EMPTY),
-        life: AtomicU64::new(0),
-        band: AtomicU8::new(0),
-        debt: Debt::new(),
+        head: ContextHead::new(),
     };
     let ctx: &'static Ctx = {
         let made = heap::try_arc(made).ok()?;
@@ -231,7 +255,7 @@ fn free_if_over(ctx: &'static Ctx, mut record: Guard<'_, Record>) {
     POOL.lock().free.push(ctx);
     // Nothing will happen any more, and nobody else would tell it.
     if let Some(observer) = observer {
-        ring::complete(&observer, &Completion::OK, false);
+        complete::operation(&observer, &Completion::OK, false);
     }
 }
 
@@ -572,7 +596,7 @@ fn request_bind(record: &Record, thread: &'static Thread, to: &ThreadRef) -> boo
     if thread.turn(&mut thread.wait.lock(), Event::RequestBind(without)) == Err(Refused::Waits) {
         return false;
     }
-    if !core::ptr::eq(percpu::this().current.get(), thread) {
+    if !core::ptr::eq(percpu::this().current.get(), &raw const **thread) {
         dispatch::kick(thread);
     }
     true
@@ -591,8 +615,39 @@ pub fn settle_before_user(thread: &'static Thread) {
     }
 }
 
+/// As [`dispatch::reschedule`], of a system call that returns. What is promised to its thread decides who is more urgent, so it is fetched first: a server
+/// answers one caller, takes the call of the next one, and has that one's deadline before the first one is looked at.
+///
+/// Says whether the stretch without interrupts goes on, because the thread has errands or ends: then whoever asked sees to that, and ends the stretch.
+/// A look of its own would not do: another CPU may have done the errand meanwhile, and the thread would take the stretch with it to user mode.
+#[inline(always)]
+#[must_use]
+pub fn reschedule_leaving(thread: &'static Thread) -> bool {
+    percpu::this().attention.get() != 0 && reschedule_leaving_thread(thread)
+}
+
+#[inline(never)]
+fn reschedule_leaving_thread(thread: &'static Thread) -> bool {
+    if percpu::this().is_attention_asked() {
+        fetch_and_reschedule(thread);
+    }
+    let goes_on = thread.life().has_errands() || thread.body().process.is_ending();
+    if !goes_on {
+        dispatch::end_irq_off();
+    }
+    goes_on
+}
+
+#[cold]
+#[inline(never)]
+fn fetch_and_reschedule(thread: &'static Thread) {
+    dispatch::settle_handoff();
+    fetch_promised(thread);
+    dispatch::reschedule();
+}
+
 /// The current thread, on its way out of the kernel, fetches what is promised to it.
-pub fn fetch_promised(thread: &'static Thread) {
+fn fetch_promised(thread: &'static Thread) {
     // One that has lent its context waits for it first: see `settle_before_user`.
     if thread.life().is_bind_requested_only() && !thread.body().process.is_ending() {
         complete_bind(thread);
@@ -602,7 +657,7 @@ pub fn fetch_promised(thread: &'static Thread) {
 /// The current thread fetches what is promised to it, or finds that it is not any more.
 pub fn complete_bind(thread: &'static Thread) {
     let action = thread.must(&mut thread.wait.lock(), Event::Fetch);
-    let promised = thread.context().and_then(|ctx| {
+    let promised = Ctx::of(thread).and_then(|ctx| {
         let mut record = ctx.record.lock();
         let holder = *record.book.holder();
         let is_its = holder.tid == thread.tid() && thread.life().fetches(holder.thread_generation);
@@ -687,7 +742,7 @@ pub fn end(ctx: &'static Ctx, which: impl Fn(&Record) -> bool) -> bool {
 pub fn thread_ends(thread: &'static Thread) {
     let who = thread.reference();
     // Its own after a loan: it can have had one or the other.
-    while let Some(ctx) = thread.context() {
+    while let Some(ctx) = Ctx::of(thread) {
         if end(ctx, |record| *record.book.owner() == who) {
             free_if_over(ctx, ctx.record.lock());
         } else {
@@ -707,7 +762,7 @@ pub fn strip(who: &ThreadRef) {
     if !dispatch::doom(thread, who) {
         return;
     }
-    if let Some(ctx) = thread.context() {
+    if let Some(ctx) = Ctx::of(thread) {
         loan::leave(ctx, who);
         if let Some((mut record, time)) = seize(ctx, |record| record.book.holder() == who) {
             // Its own: idle until the thread has ended, which makes it stale.
@@ -723,7 +778,7 @@ pub fn strip(who: &ThreadRef) {
 /// A thread was stopped on the way to what is promised to it: that is given to it, if it is still there.
 pub fn deliver(thread: &'static Thread) {
     let who = thread.reference();
-    let record = thread.context().map(|ctx| ctx.record.lock());
+    let record = Ctx::of(thread).map(|ctx| ctx.record.lock());
     if let Some(mut record) = record
         && record.book.is_promised_to(who)
     {
@@ -772,12 +827,7 @@ pub fn logout(session: &Arc<Session>) -> LoggedOut {
 }
 
 fn works_for(who: &ThreadRef, session: &Arc<Session>) -> bool {
-    process_of(who).is_some_and(|process| session.holds(&process.session))
-}
-
-/// The process of a thread, if that is still there.
-fn process_of(who: &ThreadRef) -> Option<Arc<Process>> {
-    ring::process_of_thread(who)
+    Process::of_thread(who).is_some_and(|process| session.holds(&process.session))
 }
 
 // ---- templates ------------------------------------------------------------------------------------------------------------
@@ -792,7 +842,7 @@ pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<SchedRef>) {
     record.book.bind(who);
     let time = record.book.promise(who).and_then(|()| record.book.fetch(who));
     let Ok(time) = time else { unreachable!("both are new") };
-    thread.set_context(Some(ctx), false);
+    thread.set_context(ctx.head(), false);
     let bound = runnable.bind(time);
     debug_assert!(bound.is_ok(), "a new thread has a mask");
 }

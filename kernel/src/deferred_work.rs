@@ -12,6 +12,7 @@ use crate::irqoff::{self, Path};
 use crate::mm::frames::{self, Frame};
 use crate::preempt::{self, Pacer};
 use crate::process::Process;
+use crate::process::records::Owned;
 use crate::thread::{self, Thread};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -86,8 +87,8 @@ impl DeferredWork {
 pub fn close(endpoint: &Arc<Endpoint>, link: &mut Option<Arc<Endpoint>>) {
     // While the machine boots nobody waits anywhere.
     if let Some(thread) = thread::current_or_none() {
-        *link = thread.deferred.closing.replace(Some(endpoint.clone()));
-        thread.deferred.any.set(true);
+        *link = thread.deferred().closing.replace(Some(endpoint.clone()));
+        thread.deferred().any.set(true);
     }
 }
 
@@ -95,9 +96,9 @@ pub fn close(endpoint: &Arc<Endpoint>, link: &mut Option<Arc<Endpoint>>) {
 pub fn free(mut remains: Box<Remains>) {
     match thread::current_or_none() {
         Some(thread) => {
-            remains.next = thread.deferred.remains.take();
-            thread.deferred.remains.set(Some(remains));
-            thread.deferred.any.set(true);
+            remains.next = thread.deferred().remains.take();
+            thread.deferred().remains.set(Some(remains));
+            thread.deferred().any.set(true);
         }
         None => remains.free(),
     }
@@ -106,7 +107,7 @@ pub fn free(mut remains: Box<Remains>) {
 /// Does what the current thread has to do. It holds no lock.
 #[inline]
 pub fn tend(thread: &'static Thread) {
-    if thread.deferred.any() {
+    if thread.deferred().any() {
         tend_to_all(thread);
     }
 }
@@ -116,12 +117,12 @@ pub fn tend(thread: &'static Thread) {
 fn tend_to_all(thread: &'static Thread) {
     irqoff::begins(percpu::this(), Path::DeferredWork);
     loop {
-        if let Some(endpoint) = thread.deferred.take_endpoint() {
+        if let Some(endpoint) = thread.deferred().take_endpoint() {
             endpoint.tell_all();
-        } else if let Some(remains) = thread.deferred.take_remains() {
+        } else if let Some(remains) = thread.deferred().take_remains() {
             remains.free();
         } else {
-            return thread.deferred.any.set(false);
+            return thread.deferred().any.set(false);
         }
         preempt::point();
         irqoff::note(percpu::this(), Path::DeferredWork);

@@ -3,10 +3,12 @@
 //! Each CPU's queue is a `sched::Cpu` under the CPU's own lock. A switch holds that lock, and the *wait* lock of the thread that
 //! is left if it blocks, until the next thread stands on its own stack: so nobody can run a thread that is still being left.
 
+mod above;
 mod admission;
 mod budgets;
 mod events;
 mod finish;
+pub mod heads;
 mod idle;
 mod lives;
 mod looks;
@@ -14,6 +16,7 @@ mod moves;
 pub mod percpu;
 mod spaces;
 
+pub use above::{Above, News, hand_down};
 pub use admission::{Desk, HOST_PIECES, TRIES, admit, host, judge_change, readmit, take_overload};
 pub use budgets::{
     NotBound, bind_current, bind_queued, context_info, current_may_run_on, depend, find_nothing, may_run_on,
@@ -24,23 +27,23 @@ pub use events::{
     look_for_woken, measure_ways, share_ways,
 };
 pub use finish::finish_switch;
-pub use idle::idle_loop;
+pub use idle::{idle_loop, programs_speak, tell_idle};
 pub use lives::{doom, exit, hasten, run, start, wake, wake_thread};
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
 pub use spaces::{leave_space, unload};
 
 use crate::arch::tlb::AtomicMask;
 use crate::arch::{features, fpu, segments, smp, switch};
-use crate::context::notify::{self, News};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::planted::{self, Bug};
 use crate::recorder;
-use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time::{self, Bill, Payer};
 use crate::tracing::{self, Why};
+use above::above;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use finish::{finish, finish_switch_and};
+use heads::{SchedRef, ThreadHead, Wait};
 use kcore::life::{Action, Event};
 use kcore::timerq::TimerQueue;
 use lives::follow;
@@ -71,13 +74,13 @@ pub struct CpuSched {
     /// The idle loop's saved stack pointer.
     idle_rsp: Cell<u64>,
     /// Whose *wait* lock is held over the switch.
-    leaving: Cell<Option<&'static Thread>>,
+    leaving: Cell<Option<&'static ThreadHead>>,
     /// What else is to be done for the one that was left: something of the next three.
     is_work_left: Cell<bool>,
     /// It was left for this.
     after: Cell<Option<After>>,
     /// Its context makes it stop.
-    evicted: Cell<Option<(&'static Thread, Evicted<SchedRef>)>>,
+    evicted: Cell<Option<(&'static ThreadHead, Evicted<SchedRef>)>>,
     /// Its context, if the observer of that is to be told something.
     news: Cell<Option<News>>,
     /// Somebody else should run.
@@ -95,13 +98,13 @@ pub struct CpuSched {
 /// What is done for a thread when it stands on its stack no more.
 enum After {
     /// It was left only to be placed anew.
-    Requeue(&'static Thread),
+    Requeue(&'static ThreadHead),
     /// It ended.
-    Reap(&'static Thread),
+    Reap(&'static ThreadHead),
 }
 
 impl After {
-    fn thread(&self) -> &'static Thread {
+    fn thread(&self) -> &'static ThreadHead {
         let (After::Requeue(left) | After::Reap(left)) = self;
         left
     }
@@ -294,7 +297,7 @@ fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnab
         // The bug: K-30 and K-18 forbid it.
         drop(core::hint::black_box(alloc::boxed::Box::new(now)));
     }
-    let thread = runnable.payload().thread();
+    let thread = runnable.payload().head();
     let owed_ns = if runnable.context().is_some() { time::debt_of_context(thread) } else { 0 };
     if owed_ns != 0 {
         tracing::pays(target, thread, owed_ns, now);
@@ -368,7 +371,13 @@ fn place(runnable: &Runnable<SchedRef>, me: &'static PerCpu) -> &'static PerCpu 
 /// Another CPU is not interrupted for an event that comes later than the one it is armed for: that one finds nothing due, and arms the right one. What is
 /// read here is not older than the change, because the lock came before it; who reads too little finds an event that is being served, and a CPU that is
 /// about to look.
-fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, thread: &'static Thread, now: u64) {
+fn apply(
+    target: &'static PerCpu,
+    me: &'static PerCpu,
+    effect: Effect,
+    thread: &'static ThreadHead,
+    now: u64,
+) {
     match effect {
         Effect::Keep => {}
         Effect::Rearm { until_ns }
@@ -385,7 +394,7 @@ fn apply(target: &'static PerCpu, me: &'static PerCpu, effect: Effect, thread: &
 
 /// Makes the CPU come into the kernel on which `thread` runs, if that is another one: it may be ending, or be given a context. One that waits, or is queued,
 /// will look before it goes back to user mode.
-pub fn kick(thread: &Thread) {
+pub fn kick(thread: &ThreadHead) {
     let Some(cpu) = percpu::get(thread.cpu.load(Ordering::Relaxed) as usize) else { return };
     let runs = || cpu.dispatch.queue.lock().current() == Some(thread.ticket().thread);
     if cpu.id != percpu::this().id && runs() {
@@ -405,7 +414,7 @@ pub fn block() {
 #[inline(always)]
 pub fn block_here() {
     let me = percpu::this();
-    let thread = thread::current();
+    let thread = heads::current();
     debug_assert!(!me.held.any(), "blocking with a lock held");
     let mut wait = thread.wait.lock();
     match thread.must(&mut wait, Event::Block) {
@@ -433,7 +442,7 @@ pub fn block_here() {
                 core::mem::forget(wait.parked.replace(blocked));
                 me.dispatch.leaving.set(Some(thread));
                 core::mem::forget(wait);
-                let next = thread::get(run.0 as u32).expect("a thread that runs");
+                let next = heads::get(run.0 as u32).expect("a thread that runs");
                 time::arm(me, until_ns, now);
                 me.attended();
                 me.dispatch.resched.set(false);
@@ -449,8 +458,8 @@ pub fn block_here() {
 /// The rest of [`block`], of a thread that is asked to bind.
 #[cold]
 #[inline(never)]
-fn fetch_and_block(thread: &'static Thread) {
-    crate::context::complete_bind(thread);
+fn fetch_and_block(thread: &'static ThreadHead) {
+    (above().complete_bind)(thread);
     block();
 }
 
@@ -458,7 +467,7 @@ fn fetch_and_block(thread: &'static Thread) {
 #[inline(never)]
 fn block_rarely(
     me: &'static PerCpu,
-    thread: &'static Thread,
+    thread: &'static ThreadHead,
     mut wait: Guard<'static, Wait>,
     mut queue: Guard<'static, Queue>,
     now: u64,
@@ -498,7 +507,7 @@ fn block_rarely(
 /// The current thread ends: it is never run again, and whoever runs next frees what it stood on.
 pub fn end() -> ! {
     let me = percpu::this();
-    let thread = thread::current();
+    let thread = heads::current();
     debug_assert!(!me.held.any(), "ending with a lock held");
     flush_handoff(me);
     let mut wait = thread.wait.lock();
@@ -512,7 +521,7 @@ pub fn end() -> ! {
     }
     wait.parked = queue.block(now);
     // K-17: there is one seat for each thread, and here it is. So no queue, no slot and no other CPU names the thread.
-    let is_unnamed = wait.parked.as_ref().is_some_and(|it| core::ptr::eq(it.payload().thread(), thread));
+    let is_unnamed = wait.parked.as_ref().is_some_and(|it| core::ptr::eq(it.payload().head(), thread));
     assert!(is_unnamed, "K-17: an ended thread is still queued");
     me.counters.exits_checked.bump();
     let decision = queue.dispatch(now);
@@ -544,18 +553,18 @@ pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
 
 /// Takes the current thread off its CPU, changes it, and has it placed anew; the trace hears of a change `before` or `after` the decision.
 fn requeue_current<E>(
-    before: impl FnOnce(&'static PerCpu, &'static Thread, u64),
+    before: impl FnOnce(&'static PerCpu, &'static ThreadHead, u64),
     change: impl FnOnce(&mut Blocked<SchedRef>) -> Result<(), E>,
     after: impl FnOnce(&'static PerCpu, &Blocked<SchedRef>, u64),
 ) -> Result<(), E> {
     let me = percpu::this();
-    let thread = thread::current();
+    let thread = heads::current();
     flush_handoff(me);
     let mut wait = thread.wait.lock();
     // Who has a context in its hands already is not promised another one: this does not go round.
     while thread.must(&mut wait, Event::SwitchOut) == Action::Fetch {
         drop(wait);
-        crate::context::complete_bind(thread);
+        (above().complete_bind)(thread);
         wait = thread.wait.lock();
     }
     // It may be on another CPU by now.
@@ -581,38 +590,6 @@ fn requeue_current<E>(
     leave_rarely(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
     changed
-}
-
-/// As [`reschedule`], of a system call that returns. What is promised to its thread decides who is more urgent, so it is fetched first: a server
-/// answers one caller, takes the call of the next one, and has that one's deadline before the first one is looked at.
-///
-/// Says whether the stretch without interrupts goes on, because the thread has errands or ends: then whoever asked sees to that, and ends the stretch.
-/// A look of its own would not do: another CPU may have done the errand meanwhile, and the thread would take the stretch with it to user mode.
-#[inline(always)]
-#[must_use]
-pub fn reschedule_leaving(thread: &'static Thread) -> bool {
-    percpu::this().attention.get() != 0 && reschedule_leaving_thread(thread)
-}
-
-#[inline(never)]
-fn reschedule_leaving_thread(thread: &'static Thread) -> bool {
-    if percpu::this().is_attention_asked() {
-        fetch_and_reschedule(thread);
-    }
-    let goes_on = thread.life().has_errands() || thread.body().process.is_ending();
-    if !goes_on {
-        end_irq_off();
-    }
-    goes_on
-}
-
-#[cold]
-#[inline(never)]
-fn fetch_and_reschedule(thread: &'static Thread) {
-    settle_handoff();
-    crate::context::fetch_promised(thread);
-    // It may be on another CPU by now.
-    reschedule_now(percpu::this());
 }
 
 /// Does what has come up since the thread entered the kernel, if anything: others may have to run. For paths that return to user mode. Was there
@@ -659,7 +636,7 @@ pub fn yield_now() {
 
 /// The current thread goes back to the queue.
 fn switch_away(me: &'static PerCpu, voluntarily: bool) {
-    let thread = thread::current();
+    let thread = heads::current();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     me.mark_dispatch(true);
@@ -688,7 +665,7 @@ pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
             me.attended();
             break;
         }
-        let thread = thread::current();
+        let thread = heads::current();
         thread.mxcsr.set(fpu::mxcsr());
         let now = time::now_ns();
         me.mark_dispatch(true);
@@ -731,7 +708,7 @@ fn second_choice(queue: &mut Queue, decision: Decision<SchedRef>, now: u64) -> D
 
 /// A thread that is about to leave pays for what interrupts did for it since it last did (S-16).
 #[inline(always)]
-fn pay(me: &PerCpu, queue: &mut Queue, thread: &Thread, now: u64) {
+fn pay(me: &PerCpu, queue: &mut Queue, thread: &ThreadHead, now: u64) {
     if thread.debt.ns() != 0 {
         let owed_ns = thread.debt.pay();
         tracing::pays(me, thread, owed_ns, now);
@@ -765,8 +742,8 @@ fn leave_until(
     if decision.noted != Noted::NOTHING || decision.evicted.is_some() {
         note_context(me, &queue, &mut decision);
     }
-    let next = decision.run.and_then(|id| thread::get(id.0 as u32));
-    let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const Thread);
+    let next = decision.run.and_then(|id| heads::get(id.0 as u32));
+    let next_pointer = next.map_or(core::ptr::null(), |thread| thread as *const ThreadHead);
     if me.dispatch.held_until_ns.get() != 0 && (me.dispatch.holds_promised.get() || !queue.is_promised()) {
         time::stop_holding(me);
     }
@@ -810,8 +787,8 @@ fn leave_until(
 fn switch_to(
     me: &'static PerCpu,
     queue: Guard<'_, Queue>,
-    previous: &'static Thread,
-    next: &'static Thread,
+    previous: &'static ThreadHead,
+    next: &'static ThreadHead,
     now: u64,
 ) {
     switch_stacks(me, queue, previous, next, now);
@@ -823,8 +800,8 @@ fn switch_to(
 fn switch_stacks(
     me: &'static PerCpu,
     queue: Guard<'_, Queue>,
-    previous: &'static Thread,
-    next: &'static Thread,
+    previous: &'static ThreadHead,
+    next: &'static ThreadHead,
     now: u64,
 ) {
     core::mem::forget(queue);
@@ -838,11 +815,10 @@ fn switch_stacks(
 
 /// What the CPU must know of a thread that is about to run.
 #[inline(always)]
-fn load_thread_state(me: &'static PerCpu, thread: &'static Thread) {
+fn load_thread_state(me: &'static PerCpu, thread: &'static ThreadHead) {
     thread.cpu.store(me.id as u32, Ordering::Relaxed);
-    let body = thread.body();
-    segments::set_kernel_stack(me, body.stack.top());
-    load_space(me, Some(&body.process));
+    segments::set_kernel_stack(me, thread.stack_top.get());
+    load_space(me, spaces::of(thread));
     features::set_fs_base(thread.fs_base.get());
 }
 
@@ -854,7 +830,7 @@ fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<SchedRef>) {
     let noted = decision.noted;
     let info = queue.context_info(&left.ticket());
     if noted != Noted::NOTHING {
-        me.dispatch.news.set(notify::note(left, noted, info.as_ref()));
+        me.dispatch.news.set(News::of_left(left, noted, info.as_ref()));
     }
     me.dispatch.evicted.set(decision.evicted.take().map(|evicted| (left, evicted)));
     me.dispatch.is_work_left.set(true);

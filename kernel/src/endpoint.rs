@@ -10,15 +10,15 @@ mod faults;
 
 pub use faults::FaultRoom;
 
-use crate::context::loan;
+use crate::context::{self, complete, loan};
 use crate::deferred_work;
 use crate::dispatch::percpu;
 use crate::lock::{Rank, SpinLock};
-use crate::object::{Cap, Waitable};
+use crate::object::Cap;
 use crate::preempt::Pacer;
-use crate::process::{Ledger, MessageCharge};
+use crate::process::{Ledger, MessageCharge, Process};
 use crate::queue;
-use crate::ring::{self, Completion, Waiter};
+use crate::ring::{self, Completion, Waitable, Waiter, Withdraw};
 use crate::session::Denied;
 use crate::thread::{self, OPS, Thread};
 use abi::{CapId, Exception, TransportError, cqe_flags};
@@ -91,11 +91,47 @@ impl Flight {
     }
 }
 
-/// A call that was delivered and not yet answered.
+/// Who waits for an answer.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    /// A thread, and its call.
+    waiter: Waiter,
+    /// It has not called: it was stopped because its budget is spent, and waits for the verdict. `waiter` names no operation then.
+    is_stopped: bool,
+}
+
+impl Caller {
+    /// Tells it the answer.
+    #[inline(always)]
+    fn tell(&self, completion: &Completion, direct: bool) {
+        if self.is_stopped {
+            return tell_stopped(self.waiter.thread, completion);
+        }
+        complete::operation_here(&self.waiter, completion, direct);
+    }
+
+    /// Answers it with words.
+    #[inline(always)]
+    pub fn answer_words(self, words: [u64; 2], direct: bool) {
+        let completion = Completion { flags: cqe_flags::INLINE, w: words, ..Completion::OK };
+        self.tell(&completion, direct);
+    }
+}
+
+/// [`Caller::tell`], of a thread that waits for the verdict.
+#[cold]
+#[inline(never)]
+fn tell_stopped(thread: ThreadRef, completion: &Completion) {
+    context::faults::fault_answered(&thread, completion);
+}
+
+/// A call that was delivered and not yet answered. It is copied at every call: the fields lie so that nothing is between them.
 #[derive(Clone, Copy)]
 pub struct InFlight {
-    caller: Waiter,
-    reply: Buffer,
+    caller: Caller,
+    /// Where the answer goes: see [`Buffer`].
+    reply_length: u32,
+    reply_address: u64,
     server: ThreadRef,
     /// Of the capability that the server used.
     epoch: u64,
@@ -253,14 +289,14 @@ impl Endpoint {
             let Some(call) = state.calls.take(at, |_| true) else { break };
             from = at + 1;
             drop(state);
-            ring::complete(&call.caller, &Completion::error(TransportError::Revoked), false);
+            complete::operation(&call.caller, &Completion::error(TransportError::Revoked), false);
             drop(call);
             pacer.step();
         }
         self.dismiss(
             |state, receiver| !self.is_current(state, receiver.epoch, &receiver.waiter.thread),
             |waiter| {
-                ring::complete(waiter, &Completion::error(TransportError::Revoked), false);
+                complete::operation(waiter, &Completion::error(TransportError::Revoked), false);
             },
         );
         self.fail_flights(|state, flight| !self.is_current(state, flight.epoch, &flight.server));
@@ -284,7 +320,7 @@ impl Endpoint {
                 fault.cancel();
             } else if let Some((_, call)) = state.calls.pop() {
                 drop(state);
-                disconnect(&call.caller, &call.reply);
+                disconnect(&call);
             } else if let Some(receiver) = state.receivers.pop_front() {
                 drop(state);
                 crate::object::cancelled(&receiver.waiter);
@@ -330,7 +366,7 @@ impl Endpoint {
             drop(state);
             from = at + 1;
             if let Some(flight) = flight {
-                disconnect(&flight.caller, &flight.reply);
+                flight.disconnect();
             }
             pacer.step();
         }
@@ -359,7 +395,7 @@ impl Endpoint {
         let lends = thread.context().is_some() && loan::judge(thread, &server.thread).ok()?;
         let caller = ring::accept(thread, user_data, Waitable::Call(self.clone()))?;
         state.receivers.pop_front();
-        let flight = InFlight { caller, reply, server: server.thread, epoch };
+        let flight = InFlight::called(caller, reply, server.thread, epoch);
         let token = new_flight(&mut state, flight, &self.payer).ok()?;
         thread.call_places[caller.op as usize % OPS].store(token as u32, Ordering::Relaxed);
         Some(Rendezvous { server, token, lends: lends.then_some(caller) })
@@ -375,8 +411,8 @@ impl Endpoint {
         direct: bool,
     ) {
         let delivered = match &met.lends {
-            Some(call) => ring::complete_lending(&met.server, completion, thread, call),
-            None => ring::complete_here(&met.server, completion, direct),
+            Some(call) => complete::recv_lending(&met.server, completion, thread, call),
+            None => complete::operation_here(&met.server, completion, direct),
         };
         if !delivered {
             self.undelivered(met.token);
@@ -386,9 +422,12 @@ impl Endpoint {
     /// A receiver died under our hands: nobody will answer.
     #[cold]
     fn undelivered(&self, token: u64) {
-        let flight = take_by_token(&mut self.state.lock(), token, None);
+        let flight = {
+            let mut state = self.state.lock();
+            find_by_token(&state, token, None).map(|at| land(&mut state, at, |flight| *flight))
+        };
         if let Some(flight) = flight {
-            disconnect(&flight.caller, &flight.reply);
+            flight.disconnect();
         }
     }
 
@@ -426,11 +465,11 @@ impl Endpoint {
             let mut state = self.state.lock();
             if state.closed {
                 drop(state);
-                return disconnect(&call.caller, &call.reply);
+                return disconnect(&call);
             }
             if !self.is_current(&state, call.epoch, &call.caller.thread) {
                 drop(state);
-                ring::complete(&call.caller, &Completion::error(TransportError::Revoked), false);
+                complete::operation(&call.caller, &Completion::error(TransportError::Revoked), false);
                 return;
             }
             let mut lender = None;
@@ -439,7 +478,7 @@ impl Endpoint {
                     Ok(lends) => lender = lends.then_some(by),
                     Err(error) => {
                         drop(state);
-                        ring::complete(&call.caller, &Completion::error(error), false);
+                        complete::operation(&call.caller, &Completion::error(error), false);
                         return;
                     }
                 }
@@ -535,19 +574,19 @@ impl Endpoint {
             Message::Bytes { bytes, .. } => {
                 let buffer = &receiver.buffer;
                 let fits = bytes.len() <= buffer.length as usize;
-                if !fits || !write(&receiver.waiter, buffer.address, bytes) {
+                if !fits || !write(&receiver.waiter.thread, buffer.address, bytes) {
                     let error = if fits { TransportError::BadAddress } else { TransportError::TooLong };
-                    ring::complete(&receiver.waiter, &Completion::error(error), false);
+                    complete::operation(&receiver.waiter, &Completion::error(error), false);
                     return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
                 }
                 completion.w = [bytes.len() as u64, 0];
             }
         }
         if let Some(cap) = cap {
-            match insert(&receiver.waiter, cap) {
+            match insert(&receiver.waiter.thread, cap) {
                 Ok(id) => completion.cap = id.0,
                 Err(cap) => {
-                    ring::complete(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
+                    complete::operation(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
                     let cap = Some(cap);
                     return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
                 }
@@ -555,7 +594,7 @@ impl Endpoint {
         }
         let server = receiver.waiter.thread;
         let take_back = || {
-            let process = ring::process_of(&receiver.waiter)?;
+            let process = Process::of_thread(&receiver.waiter.thread)?;
             process.caps.lock().remove(CapId(completion.cap))
         };
         let payer = &self.payer;
@@ -565,10 +604,11 @@ impl Endpoint {
                 let error = if state.closed { TransportError::Cancelled } else { TransportError::Revoked };
                 drop(state);
                 let cap = take_back();
-                ring::complete(&receiver.waiter, &Completion::error(error), false);
+                complete::operation(&receiver.waiter, &Completion::error(error), false);
                 return Delivered::NotTo(Call { caller, reply, method, badge, epoch, message, cap });
             }
-            match new_flight(&mut state, InFlight { caller, reply, server, epoch: receiver.epoch }, payer) {
+            let epoch = receiver.epoch;
+            match new_flight(&mut state, InFlight::called(caller, reply, server, epoch), payer) {
                 Ok(token) => {
                     note_place(&caller, token as u32);
                     token
@@ -576,8 +616,8 @@ impl Endpoint {
                 Err(flight) => {
                     drop(state);
                     drop(take_back());
-                    ring::complete(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
-                    fail(&flight.caller, &flight.reply, Exception::Overloaded, "the endpoint is full");
+                    complete::operation(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
+                    flight.fail(Exception::Overloaded, "the endpoint is full");
                     return Delivered::Yes;
                 }
             }
@@ -586,8 +626,8 @@ impl Endpoint {
         // Whoever said it may end from here on.
         drop(message);
         let delivered = match lender {
-            Some(lender) => ring::complete_lending(&receiver.waiter, &completion, lender, &caller),
-            None => ring::complete(&receiver.waiter, &completion, direct),
+            Some(lender) => complete::recv_lending(&receiver.waiter, &completion, lender, &caller),
+            None => complete::operation(&receiver.waiter, &completion, direct),
         };
         if !delivered {
             self.undelivered(token);
@@ -596,22 +636,38 @@ impl Endpoint {
     }
 
     /// The call with `token`, to be answered, if it is in flight and `server`'s process has it.
-    #[inline(always)]
     pub fn take(&self, server: &ThreadRef, token: u64) -> Option<InFlight> {
+        self.take_as(server, token, |flight| *flight)
+    }
+
+    /// As [`Endpoint::take`], if words are the answer: they need no memory of the caller's.
+    #[inline(always)]
+    pub fn take_caller(&self, server: &ThreadRef, token: u64) -> Option<Caller> {
+        self.take_as(server, token, |flight| flight.caller)
+    }
+
+    #[inline(always)]
+    fn take_as<T>(&self, server: &ThreadRef, token: u64, part: impl FnOnce(&InFlight) -> T) -> Option<T> {
         let mut state = self.state.lock();
-        let flight = take_by_token(&mut state, token, Some(server));
+        let flight = find_by_token(&state, token, Some(server)).map(|at| land(&mut state, at, part));
         if state.free.len() > queue::KEPT && state.free.len() == state.flights.len() {
             self.trim(&mut state);
         }
         flight
     }
+}
 
+impl Withdraw for Endpoint {
     /// Takes a call out of the queue, or forgets who waits for its answer.
-    pub fn withdraw_call(&self, waiter: &Waiter) -> bool {
+    fn withdraw(&self, waiter: &Waiter) -> bool {
         let mut state = self.state.lock();
         let noted = call_place(waiter).map_or(0, |place| place.load(Ordering::Relaxed));
         let flights = &state.flights;
-        let is_flight = |at: usize| flights[at].get().is_some_and(|flight| flight.caller == *waiter);
+        let is_flight = |at: usize| {
+            flights[at]
+                .get()
+                .is_some_and(|flight| flight.caller.waiter == *waiter && !flight.caller.is_stopped)
+        };
         // A note may be another's: see `note_place`.
         let is_meant = |call: &Call| call.caller == *waiter;
         let (call, is_found) = match state.calls.whereabouts(noted, is_meant, flights.len(), is_flight) {
@@ -626,7 +682,7 @@ impl Endpoint {
     }
 
     /// Takes a receiver out of the queue.
-    pub fn withdraw_recv(&self, waiter: &Waiter) -> bool {
+    fn withdraw_receiver(&self, waiter: &Waiter) -> bool {
         let mut state = self.state.lock();
         let found =
             state.receivers.iter().position(|r| r.waiter.thread == waiter.thread && r.waiter.op == waiter.op);
@@ -647,16 +703,19 @@ impl Drop for Endpoint {
 }
 
 impl InFlight {
-    /// Answers the caller with words.
     #[inline(always)]
-    pub fn answer_words(self, words: [u64; 2], direct: bool) {
-        let completion = Completion { flags: cqe_flags::INLINE, w: words, ..Completion::OK };
-        ring::complete_here(&self.caller, &completion, direct);
+    fn called(waiter: Waiter, reply: Buffer, server: ThreadRef, epoch: u64) -> InFlight {
+        let Buffer { address: reply_address, length: reply_length } = reply;
+        InFlight { caller: Caller { waiter, is_stopped: false }, reply_length, reply_address, server, epoch }
+    }
+
+    fn reply(&self) -> Buffer {
+        Buffer { address: self.reply_address, length: self.reply_length }
     }
 
     /// Answers the caller. Nobody else can any more.
     pub fn answer(self, answer: Answer, direct: bool) {
-        let InFlight { caller, reply, .. } = self;
+        let (caller, reply) = (&self.caller.waiter.thread, self.reply());
         let Answer { exception, message, cap } = answer;
         let mut completion = Completion { status: exception.map_or(0, |e| e as i32), ..Completion::OK };
         match &message {
@@ -670,19 +729,28 @@ impl InFlight {
                     if exception.is_some() { bytes.len().min(reply.length as usize) } else { bytes.len() };
                 if cut > reply.length as usize {
                     completion.status = TransportError::TooLong as i32;
-                } else if !write(&caller, reply.address, &bytes[..cut]) {
+                } else if !write(caller, reply.address, &bytes[..cut]) {
                     completion.status = TransportError::BadAddress as i32;
                 }
                 completion.value = cut as u64;
             }
         }
         if let Some(cap) = cap.filter(|_| completion.status >= 0) {
-            match insert(&caller, cap) {
+            match insert(caller, cap) {
                 Ok(id) => completion.cap = id.0,
                 Err(_) => completion.status = TransportError::NoSpace as i32,
             }
         }
-        ring::complete(&caller, &completion, direct);
+        self.caller.tell(&completion, direct);
+    }
+
+    /// Raises an exception at the caller.
+    fn fail(self, exception: Exception, why: &str) {
+        self.caller.tell(&failure(&self.caller.waiter.thread, &self.reply(), exception, why), false);
+    }
+
+    fn disconnect(self) {
+        self.fail(Exception::Disconnected, GONE);
     }
 }
 
@@ -741,15 +809,24 @@ fn more_flights(state: &mut State, entry: &InFlight, payer: &Ledger) -> Option<u
 }
 
 fn take_flight(state: &mut State, at: usize) -> Option<InFlight> {
-    let flight = state.flights.get_mut(at).filter(|flight| flight.taken)?;
-    flight.taken = false;
-    let entry = flight.entry;
-    // K-30: room for every flight was made with it.
-    state.free.push(at as u32);
-    Some(entry)
+    let is_taken = state.flights.get(at).is_some_and(|flight| flight.taken);
+    is_taken.then(|| land(state, at, |flight| *flight))
 }
 
-fn take_by_token(state: &mut State, token: u64, server: Option<&ThreadRef>) -> Option<InFlight> {
+/// The call at place `at` is in flight no more; `part` of it is handed out.
+#[inline(always)]
+fn land<T>(state: &mut State, at: usize, part: impl FnOnce(&InFlight) -> T) -> T {
+    let flight = &mut state.flights[at];
+    flight.taken = false;
+    let part = part(&flight.entry);
+    // K-30: room for every flight was made with it.
+    state.free.push(at as u32);
+    part
+}
+
+/// Where the call with `token` is, if it is in flight.
+#[inline(always)]
+fn find_by_token(state: &State, token: u64, server: Option<&ThreadRef>) -> Option<usize> {
     let at = token as u32 as usize;
     let flight = state.flights.get(at)?;
     let entry = flight.get()?;
@@ -758,7 +835,7 @@ fn take_by_token(state: &mut State, token: u64, server: Option<&ThreadRef>) -> O
     {
         return None;
     }
-    take_flight(state, at)
+    Some(at)
 }
 
 /// How urgent a call of the current thread is: as the thread itself, now. Who runs at its weight comes after all who run on a promise, also if it has
@@ -784,30 +861,39 @@ fn note_place(caller: &Waiter, at: u32) {
 }
 
 /// Writes to the memory of whoever waits. Nobody is left to be told about a process that is gone.
-fn write(whose: &Waiter, address: u64, bytes: &[u8]) -> bool {
+fn write(whose: &ThreadRef, address: u64, bytes: &[u8]) -> bool {
     bytes.is_empty()
-        || ring::process_of(whose).is_some_and(|process| process.space.write(address, bytes).is_ok())
+        || Process::of_thread(whose).is_some_and(|process| process.space.write(address, bytes).is_ok())
 }
 
 /// Gives a capability to the process of whoever waits; it comes back if that has no room, or is gone.
-fn insert(whose: &Waiter, cap: Cap) -> Result<CapId, Cap> {
-    match ring::process_of(whose) {
+fn insert(whose: &ThreadRef, cap: Cap) -> Result<CapId, Cap> {
+    match Process::of_thread(whose) {
         Some(process) => process.insert_cap(cap).map_err(|(_, cap)| cap),
         None => Err(cap),
     }
 }
 
-fn disconnect(caller: &Waiter, reply: &Buffer) {
-    fail(caller, reply, Exception::Disconnected, "the server is gone");
+/// What callers are told when nobody will answer.
+const GONE: &str = "the server is gone";
+
+fn disconnect(call: &Call) {
+    fail(call, Exception::Disconnected, GONE);
 }
 
 fn overloaded(call: &Call) {
-    fail(&call.caller, &call.reply, Exception::Overloaded, "too many calls wait at the endpoint");
+    fail(call, Exception::Overloaded, "too many calls wait at the endpoint");
 }
 
 /// Raises an exception at the caller.
-fn fail(caller: &Waiter, reply: &Buffer, exception: Exception, why: &str) {
+fn fail(call: &Call, exception: Exception, why: &str) {
+    let completion = failure(&call.caller.thread, &call.reply, exception, why);
+    complete::operation(&call.caller, &completion, false);
+}
+
+/// What an exception says: its text is in the caller's memory, as far as there is room.
+fn failure(caller: &ThreadRef, reply: &Buffer, exception: Exception, why: &str) -> Completion {
     let text = &why.as_bytes()[..why.len().min(reply.length as usize)];
     let value = if write(caller, reply.address, text) { text.len() as u64 } else { 0 };
-    ring::complete(caller, &Completion { status: exception as i32, value, ..Completion::OK }, false);
+    Completion { status: exception as i32, value, ..Completion::OK }
 }

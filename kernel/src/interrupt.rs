@@ -9,10 +9,11 @@ use crate::irqoff::{self, Path};
 use crate::mm::stacks;
 use crate::planted::{self, Bug};
 use crate::preempt;
+use crate::process::records::Owned;
 use crate::process::{self, Reason};
 use crate::thread::Thread;
 use crate::time::Bill;
-use crate::{console, context, counters, dispatch, measure, recorder, thread, time, watchdog};
+use crate::{console, context, counters, dispatch, measure, recorder, thread, timers, watchdog};
 use core::sync::atomic::Ordering;
 use kcore::recorder::Mark;
 
@@ -40,7 +41,7 @@ fn handle(
     match vector {
         VECTOR_TIMER => {
             apic::end_of_interrupt();
-            time::event(me, now, &mut bill);
+            timers::event(me, now, &mut bill);
         }
         VECTOR_IPI => {
             apic::end_of_interrupt();
@@ -157,7 +158,7 @@ pub extern "C" fn from_idle(frame: &mut Frame, tsc: u64) {
 /// An event that comes another way than by the CPU's own timer interrupt.
 #[inline(never)]
 fn event_otherwise(me: &'static PerCpu, now: u64, bill: &mut Bill) {
-    time::event(me, now, bill);
+    timers::event(me, now, bill);
 }
 
 /// A preemption point (`preempt::point`) found something to do: serves the interrupts that wait, and lets others run until nothing is left

@@ -9,7 +9,7 @@ use crate::arch::{cpu, percpu};
 use crate::planted::{self, Bug};
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU16, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use kcore::rank::HeldRanks;
 pub use kcore::rank::Rank;
 
@@ -59,10 +59,24 @@ impl Held {
     }
 }
 
+/// Lock ranks and the allocation guard are checked from here on: the CPU's record is there.
+static CHECKS: AtomicBool = AtomicBool::new(false);
+
+/// The first CPU has its record; at boot.
+pub fn begin_checks() {
+    CHECKS.store(true, Ordering::Relaxed);
+}
+
+/// Has it, and so does every other one that runs?
+#[inline(always)]
+pub fn is_begun() -> bool {
+    CHECKS.load(Ordering::Relaxed)
+}
+
 /// Are ranks checked in this build, and yet on this CPU?
 #[inline(always)]
-fn checked() -> bool {
-    cfg!(debug_assertions) && crate::CHECKS.load(Ordering::Relaxed)
+pub fn checked() -> bool {
+    cfg!(debug_assertions) && is_begun()
 }
 
 /// A lock around a value.

@@ -1,4 +1,4 @@
-//! The capOS kernel. `docs/kernel.md` is the map; start reading here, then `syscall`, `ring`, `ops` for what programs ask, `sched` for who runs.
+//! The capOS kernel. `docs/kernel.md` is the map; start reading here, then `syscall`, `ring`, `ops` for what programs ask, `dispatch` for who runs.
 #![no_std]
 #![no_main]
 
@@ -19,6 +19,7 @@ mod image;
 mod interrupt;
 mod irqoff;
 mod lock;
+mod log;
 mod measure;
 mod methods;
 mod mm;
@@ -43,6 +44,7 @@ mod syscall;
 mod sysinfo;
 mod thread;
 mod time;
+mod timers;
 mod tracing;
 mod watchdog;
 
@@ -50,18 +52,26 @@ use ::sched::{CpuIds, Policy as _};
 use arch::boot::Loader;
 use arch::smp::{NewCpu, Start};
 use arch::{acpi, apic, features, pit, segments, serial, smp};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use dispatch::percpu;
 use mm::stacks::Stack;
 use mm::{frames, paging};
+use thread::Thread;
 
-/// Lock ranks and the allocation guard are checked from here on: the CPU's record is there.
-pub static CHECKS: AtomicBool = AtomicBool::new(false);
 static INIT_PID: AtomicU32 = AtomicU32::new(0);
 
+/// Where the machine's boot code enters.
+// SAFETY: nothing else has this name; the boot code calls it by that, since it is below all layers that the root puts together (K-25).
+#[unsafe(export_name = "kernel_start")]
+extern "C" fn start(info: u32, loader: u32) -> ! {
+    start_bsp(info, loader)
+}
+
 /// The first Rust code of the boot CPU, on the boot stack.
-extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
+#[inline(never)]
+fn start_bsp(info: u32, loader: u32) -> ! {
     serial::init();
+    log::hand_down(recorder::keep);
     pit::mask_pic();
     let loader = if loader == Loader::Pvh as u32 { Loader::Pvh } else { Loader::Multiboot2 };
     let boot = bootinfo::parse(loader, info.into());
@@ -80,14 +90,14 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     let idle_stack = Stack::allocate().expect("memory for the first stack");
     // The APIC's number is known when it is on; the first record is made before that.
     let apic_id = arch::cpu::cpuid(1, 0)[1] >> 24;
-    let me = percpu::make(0, apic_id, idle_stack);
+    let me = context::leaving::make_cpu(0, apic_id, idle_stack);
     // SAFETY: once, on the boot CPU, with its own record.
     unsafe {
         percpu::install(me);
         segments::fill_idt();
         segments::load(me);
     }
-    CHECKS.store(true, Ordering::Relaxed);
+    lock::begin_checks();
     mm::asker::hand_down(thread::asker);
     let protection = features::enable();
     println!(
@@ -99,6 +109,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
         features::HAS_AVX.load(Ordering::Relaxed),
     );
     image::init(boot.module);
+    panic::hand_down(image::symbol);
     if boot.options.panic {
         panic!("asked for on the command line");
     }
@@ -117,7 +128,7 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
     println!("boot: manifest {} ({})", manifest.name(), manifest.source());
     // Said before there is a first process, whose words it would otherwise stand among.
     println!("sched: idle cpu=0 idle_path=cooperative-cpl0");
-    process::programs_speak();
+    dispatch::programs_speak();
     match spawn::boot(&manifest) {
         Ok(init) => INIT_PID.store(init.pid, Ordering::Relaxed),
         Err(why) => {
@@ -125,6 +136,15 @@ extern "C" fn start_bsp(info: u32, loader: u32) -> ! {
             power::off(1)
         }
     }
+    process::hand_down(boot_process_ended);
+    timers::hand_down(park::timed_out);
+    dispatch::hand_down(&dispatch::Above {
+        complete_bind: |head| context::complete_bind(Thread::of(head)),
+        fault: |head| context::faults::fault(Thread::of(head)),
+        deliver: |head| context::deliver(Thread::of(head)),
+        post: context::notify::post,
+        reap: |head, token| process::reap(Thread::of(head), token),
+    });
     preempt::hand_down(interrupt::serve_and_yield, interrupt::serve_and_yield_once);
     dispatch::enter_idle(me)
 }
@@ -187,7 +207,7 @@ fn start_others(apic_ids: &[u32], is_first_late: bool) -> usize {
         let stack = Stack::allocate()?;
         let stack_top = stack.top();
         // The stack that it begins on is that of its idle loop.
-        Some(NewCpu { record: percpu::make(percpu::count(), apic_id, stack), stack_top })
+        Some(NewCpu { record: context::leaving::make_cpu(percpu::count(), apic_id, stack), stack_top })
     };
     let (root, give_up, run) = (paging::kernel_root(), recorder::remove_cpu, dispatch::idle_loop);
     let start = Start { root, make, give_up, run, is_first_late };

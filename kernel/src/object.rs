@@ -3,7 +3,8 @@
 //! A capability is an object, the epoch of the object at which it was made, rights and a badge. Revoking moves the object's epoch on, which
 //! makes every capability of an earlier epoch worthless wherever it is (K-21).
 
-use crate::context::{Ctx, Handle};
+use crate::context::Handle;
+use crate::context::complete;
 use crate::deferred_work::{self, Remains};
 use crate::endpoint::Endpoint;
 use crate::lock::{Rank, SpinLock};
@@ -14,8 +15,9 @@ use crate::mm::space::SpaceError;
 use crate::policy::Gate;
 use crate::preempt::Pacer;
 use crate::process::{Process, StackCharge};
-use crate::ring::{self, Completion, Waiter};
+use crate::ring::{Completion, Waitable, Waiter, Withdraw};
 use crate::session::Session;
+use crate::timers;
 use abi::{Exception, Interface, rights};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -264,37 +266,6 @@ impl Drop for Cap {
     }
 }
 
-/// What an operation under way waits on: enough to withdraw it.
-#[derive(Clone)]
-pub enum Waitable {
-    /// A timer.
-    Sleep,
-    /// A parking place, by its key.
-    Park((u64, u64)),
-    /// An answer.
-    Call(Arc<Endpoint>),
-    /// A call.
-    Recv(Arc<Endpoint>),
-    /// A thread's end.
-    Join(Arc<ThreadExit>),
-    /// A process's end.
-    Exit(Arc<Process>),
-    /// Input.
-    Read,
-    /// News of a context. It does not keep that: with its last capability the context ends, and whoever waits is told.
-    Watch(&'static Ctx),
-}
-
-impl Waitable {
-    /// Something may end with it: then it is not dropped in an interrupt, where nothing may (K-18).
-    pub fn keeps_something(&self) -> bool {
-        match self {
-            Waitable::Sleep | Waitable::Park(_) | Waitable::Read | Waitable::Watch(_) => false,
-            Waitable::Call(_) | Waitable::Recv(_) | Waitable::Join(_) | Waitable::Exit(_) => true,
-        }
-    }
-}
-
 // ---- threads ----------------------------------------------------------------------------------------------------------------
 
 struct Ending {
@@ -360,16 +331,6 @@ impl ThreadExit {
         Ok(None)
     }
 
-    /// Withdraws the one who joins.
-    pub fn withdraw(&self, waiter: &Waiter) -> bool {
-        let mut state = self.state.lock();
-        let found = state.waiter.as_ref().is_some_and(|w| w.thread == waiter.thread && w.op == waiter.op);
-        if found {
-            state.waiter = None;
-        }
-        found
-    }
-
     /// The thread has ended with `code`, and is gone from its stack.
     pub fn ended(&self, code: i64) {
         let mut state = self.state.lock();
@@ -383,7 +344,7 @@ impl ThreadExit {
         drop(charge);
         if let Some(waiter) = waiter {
             // Who joins is told without a look at its memory: the code is in the completion itself.
-            ring::complete(&waiter, &Completion { w: [code as u64, 0], ..Completion::OK }, false);
+            complete::operation(&waiter, &Completion { w: [code as u64, 0], ..Completion::OK }, false);
         }
     }
 
@@ -395,6 +356,18 @@ impl ThreadExit {
         let charge = if state.code.is_some() { state.charge.take() } else { None };
         drop(state);
         drop(charge);
+    }
+}
+
+impl Withdraw for ThreadExit {
+    /// Withdraws the one who joins.
+    fn withdraw(&self, waiter: &Waiter) -> bool {
+        let mut state = self.state.lock();
+        let found = state.waiter.as_ref().is_some_and(|w| w.thread == waiter.thread && w.op == waiter.op);
+        if found {
+            state.waiter = None;
+        }
+        found
     }
 }
 
@@ -460,18 +433,16 @@ impl Drop for MemoryObject {
 pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {
     match on {
         Waitable::Sleep => crate::thread::get(waiter.thread.tid)
-            .is_some_and(|thread| crate::time::cancel_timer(thread, waiter.op as usize)),
+            .is_some_and(|thread| timers::cancel_timer(thread, waiter.op as usize)),
         Waitable::Park(key) => crate::park::withdraw(waiter, *key),
-        Waitable::Call(endpoint) => endpoint.withdraw_call(waiter),
-        Waitable::Recv(endpoint) => endpoint.withdraw_recv(waiter),
-        Waitable::Join(exit) => exit.withdraw(waiter),
-        Waitable::Exit(process) => process.withdraw(waiter),
+        Waitable::Recv(object) => object.withdraw_receiver(waiter),
+        Waitable::Call(object) | Waitable::Join(object) | Waitable::Exit(object) => object.withdraw(waiter),
         Waitable::Read => crate::console::withdraw(waiter),
-        Waitable::Watch(ctx) => crate::context::notify::withdraw(ctx, waiter),
+        Waitable::Watch(object) => object.withdraw(waiter),
     }
 }
 
 /// Completes a withdrawn operation.
 pub fn cancelled(waiter: &Waiter) {
-    ring::complete(waiter, &Completion::error(abi::TransportError::Cancelled), false);
+    complete::operation(waiter, &Completion::error(abi::TransportError::Cancelled), false);
 }

@@ -1,12 +1,13 @@
 //! Ring operations: each is decoded (everything checked, nothing changed) and then done.
 
-use crate::context::loan;
+use crate::context::{Ctx, loan};
 use crate::dispatch::percpu;
 use crate::endpoint::{Answer, Call, Endpoint, Message};
 use crate::irqoff::{self, Path};
-use crate::object::{Cap, Object, RevokeError, Waitable};
+use crate::object::{Cap, Object, RevokeError};
+use crate::process::records::Owned;
 use crate::process::{MessageCharge, PACE_SLOTS, Process};
-use crate::ring::{self, Completion, Submitted, Submitter};
+use crate::ring::{self, Completion, Submitted, Submitter, Waitable};
 use crate::thread::Thread;
 use crate::{console, deferred_work, dispatch, methods, park, preempt, time};
 use abi::{
@@ -245,15 +246,15 @@ fn sleep(by: Submitter, user_data: u64, ns: u64) -> Option<Completion> {
     if ns == 0 {
         return Some(Completion::OK);
     }
-    let ledger = &process_of(by).ledger;
-    if !ledger.take_sleep() {
+    let process = process_of(by);
+    if !process.take_sleep() {
         return Some(Completion::error(TransportError::NoSpace));
     }
     let Some(waiter) = ring::accept(by.thread, user_data, Waitable::Sleep) else {
-        ledger.release_sleep();
+        process.release_sleep();
         return Some(Completion::error(TransportError::NoSpace));
     };
-    time::set_timer(by.thread, waiter.op as usize, waiter.sequence, false, time::deadline(ns));
+    crate::timers::set_timer(by.thread, waiter.op as usize, waiter.sequence, false, time::deadline(ns));
     None
 }
 
@@ -492,7 +493,7 @@ fn recv(by: Submitter, user_data: u64, cap: u32, buffer: Buffer) -> Decoded<Repl
         return Err(TransportError::TooLong);
     }
     if by.thread.borrows.load(Ordering::Relaxed)
-        && let Some(ctx) = by.thread.context()
+        && let Some(ctx) = Ctx::of(by.thread)
     {
         // Who takes the next call does not work on the account of the last one.
         loan::leave(ctx, &by.thread.reference());
@@ -506,9 +507,9 @@ fn recv(by: Submitter, user_data: u64, cap: u32, buffer: Buffer) -> Decoded<Repl
 fn answer_words(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
     let caps = process.caps.lock();
     let Some((endpoint, _)) = endpoint_of(&caps, sqe.cap, rights::RECV) else { return false };
-    let Some(flight) = endpoint.take(&by.thread.reference(), sqe.result_addr) else { return false };
+    let Some(caller) = endpoint.take_caller(&by.thread.reference(), sqe.result_addr) else { return false };
     drop(caps);
-    flight.answer_words([sqe.arg0, sqe.arg1], by.will_wait);
+    caller.answer_words([sqe.arg0, sqe.arg1], by.will_wait);
     true
 }
 

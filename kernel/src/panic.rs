@@ -1,11 +1,13 @@
 //! When the kernel fails: who, where, and how it got there.
 
 use crate::arch::{cpu, percpu, phys};
-use crate::console;
+use crate::hook::Hook;
+use crate::log;
 use crate::mm::paging;
 use crate::recorder;
 use core::fmt::Arguments;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use image::Symbol;
 
 /// Frames that a backtrace shows.
 const MAX_FRAMES: usize = 24;
@@ -14,6 +16,14 @@ static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
 const NOBODY: usize = usize::MAX;
 /// Longest name of a function that is shown, for lines of 100 columns.
 const NAME_WIDTH: usize = 60;
+
+/// Finds the function that an address lies in: the boot image, which has their names, is above this layer.
+static SYMBOL: Hook<fn(u64) -> Option<Symbol<'static>>> = Hook::empty();
+
+/// From here on reports name functions; at boot.
+pub fn hand_down(symbol: fn(u64) -> Option<Symbol<'static>>) {
+    SYMBOL.set(symbol);
+}
 
 /// Prints a report and stops the machine. `details` prints lines of its own and gives the frame pointer to begin with.
 pub fn report(
@@ -27,15 +37,15 @@ pub fn report(
         Ok(_) => {}
         // A panic in the report: what is printed is all that there will be.
         Err(first) if first == me => {
-            console::print_forced(format_args!("\npanic: another panic in this report: {what}\n"));
+            log::print_forced(format_args!("\npanic: another panic in this report: {what}\n"));
             crate::power::off_by_panic()
         }
         // On another CPU: one report is enough, and it shows this CPU, too.
         Err(_) => cpu::halt(),
     }
     recorder::freeze();
-    let out = |line: Arguments<'_>| console::print_forced(format_args!("panic: {line}\n"));
-    console::print_forced(format_args!("\n"));
+    let out = |line: Arguments<'_>| log::print_forced(format_args!("panic: {line}\n"));
+    log::print_forced(format_args!("\n"));
     if percpu::ready() {
         // Where a trace is taken, CPUs that can are to stop between two of its events.
         crate::tracing::stop_others();
@@ -59,13 +69,14 @@ pub fn report(
 /// Who called whom, from `rip` or from the frame pointer `frame` on.
 pub fn backtrace(mut frame: u64, rip: Option<u64>, most: usize, out: &dyn Fn(Arguments<'_>)) {
     // A return address may be the first byte after a function that ends with the call: look one byte before it.
-    let show = |n: usize, address: u64, back: u64| match crate::image::symbol(address - back) {
-        Some(symbol) => {
-            let name = symbol.name;
-            out(format_args!("  {n:2} {address:#x} {name:.NAME_WIDTH$}+{:#x}", symbol.offset + back))
-        }
-        None => out(format_args!("  {n:2} {address:#x}")),
-    };
+    let show =
+        |n: usize, address: u64, back: u64| match SYMBOL.get().and_then(|symbol| symbol(address - back)) {
+            Some(symbol) => {
+                let name = symbol.name;
+                out(format_args!("  {n:2} {address:#x} {name:.NAME_WIDTH$}+{:#x}", symbol.offset + back))
+            }
+            None => out(format_args!("  {n:2} {address:#x}")),
+        };
     let mut n = 0;
     if let Some(rip) = rip {
         show(n, rip, 0);

@@ -1,10 +1,12 @@
 //! Parking by address (K-14): a table of buckets whose lists run through the threads themselves, so nothing is allocated.
 
+use crate::context::complete;
 use crate::lock::{Rank, SpinLock};
-use crate::object::Waitable;
-use crate::ring::{self, Completion, Waiter};
+use crate::process::records::Owned;
+use crate::ring::{self, Completion, Waitable, Waiter};
 use crate::thread::{self, ParkLink, Thread};
 use crate::time;
+use crate::timers;
 use abi::TransportError;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,7 +106,7 @@ pub fn park(
         let waiter = ring::accept(thread, user_data, Waitable::Park(key)).ok_or(TransportError::NoSpace)?;
         // The timer first: once the bucket is open, the operation may complete.
         if timeout_ns != u64::MAX {
-            time::set_timer(thread, waiter.op as usize, waiter.sequence, true, time::deadline(timeout_ns));
+            timers::set_timer(thread, waiter.op as usize, waiter.sequence, true, time::deadline(timeout_ns));
         }
         // Linked through the waiters: no memory (K-30).
         bucket.push(thread, key, &waiter);
@@ -156,8 +158,8 @@ pub fn unpark(thread: &'static Thread, address: u64, count: u64, direct: bool) -
 }
 
 fn wake(waiter: &Waiter, direct: bool) -> bool {
-    time::cancel_operation(waiter);
-    ring::complete(waiter, &Completion::OK, direct)
+    timers::cancel_operation(waiter);
+    complete::operation(waiter, &Completion::OK, direct)
 }
 
 /// Threads that are taken out of a bucket at once, and woken before others may run.
@@ -191,7 +193,7 @@ fn take_first(key: (u64, u64), taken: &mut [Option<Waiter>]) -> usize {
 pub fn withdraw(waiter: &Waiter, key: (u64, u64)) -> bool {
     if let Some(thread) = thread::get(waiter.thread.tid) {
         // Of the thread itself, which may be ending.
-        time::cancel_timer(thread, waiter.op as usize);
+        timers::cancel_timer(thread, waiter.op as usize);
     }
     unqueue(waiter, key)
 }
@@ -211,6 +213,6 @@ fn unqueue(waiter: &Waiter, key: (u64, u64)) -> bool {
 /// The time limit of an operation that was parked on `key` is over.
 pub fn timed_out(waiter: &Waiter, key: (u64, u64)) {
     if unqueue(waiter, key) {
-        ring::complete(waiter, &Completion::error(TransportError::TimedOut), false);
+        complete::operation(waiter, &Completion::error(TransportError::TimedOut), false);
     }
 }

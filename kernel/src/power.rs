@@ -30,7 +30,7 @@ fn end(status: u8) -> ! {
         cpu::halt()
     }
     if status != PANICKED {
-        crate::process::tell_idle();
+        crate::dispatch::tell_idle();
     }
     crate::tracing::write_out(status == PANICKED);
     // An emulator that takes itself apart while its CPUs run may die of it (seen once, of QEMU 10). Who panics has stopped the others already.

@@ -1,12 +1,15 @@
 //! Processes: an address space, a table of capabilities, a ledger, and threads.
 
+pub mod records;
+
 use crate::arch::switch;
 use crate::arch::{fpu, segments};
-use crate::context::{self, CreateError};
+use crate::context::{self, CreateError, Ctx, complete};
 use crate::deferred_work;
 use crate::dispatch;
 use crate::dispatch::percpu;
 use crate::endpoint::Endpoint;
+use crate::hook::Hook;
 use crate::irqoff::{self, Path};
 use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::FRAME_BYTES;
@@ -14,21 +17,22 @@ use crate::mm::space::{Access, Backing, Space, SpaceError};
 use crate::mm::stacks::{OffStackToken, STACK_PAGES, Stack};
 use crate::mm::{frames, heap};
 pub use crate::name::Name;
-use crate::object::{Cap, ThreadExit, Waitable};
+use crate::object::{Cap, ThreadExit};
 use crate::planted::{self, Bug};
 use crate::policy::Share;
 use crate::preempt::{self, Pacer};
-use crate::ring::{self, Completion, Waiter};
+use crate::ring::{self, Completion, Waitable, Waiter, Withdraw};
 use crate::session::{Charge, Denied, Session};
-use crate::thread::{self, Body, SchedRef, Start, Thread};
+use crate::thread::{self, SchedRef, Shared, Thread};
 use ::sched::Spec;
 use abi::CapId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use kcore::captable::{CapTable, Reserved};
 use kcore::generation::ThreadRef;
 use kcore::quota::Kind;
+use records::{Body, Owned, Start};
 
 /// Thread records that one process may use.
 pub const PROCESS_THREAD_LIMIT: u32 = 1024;
@@ -61,12 +65,11 @@ const THREAD_FRAMES: u64 = STACK_PAGES + 1;
 pub struct Ledger {
     records: AtomicU32,
     stack_pages: AtomicU32,
-    sleeps: AtomicU32,
     /// Bytes of messages that are in the kernel's hands.
     message_bytes: AtomicU32,
     /// Bytes of the queues of endpoints that it made.
     queue_bytes: AtomicU32,
-    /// All but sleeps and messages counts there, too.
+    /// All but messages counts there, too.
     session: Arc<Session>,
 }
 
@@ -76,24 +79,9 @@ fn take(counter: &AtomicU32, amount: u32, limit: u32) -> bool {
 }
 
 impl Ledger {
-    /// How many rows it has.
-    pub const ROWS: usize = 5;
-
-    /// What is charged to the process now, by name.
-    pub fn rows(&self) -> [(&'static str, u64); Ledger::ROWS] {
-        [
-            ("own_thread_records", &self.records),
-            ("own_stack_pages", &self.stack_pages),
-            ("own_sleeps", &self.sleeps),
-            ("own_message_bytes", &self.message_bytes),
-            ("own_queue_bytes", &self.queue_bytes),
-        ]
-        .map(|(name, used)| (name, u64::from(used.load(Ordering::Relaxed))))
-    }
-
     fn new(session: Arc<Session>) -> Ledger {
-        let [records, stack_pages, sleeps, message_bytes, queue_bytes] = [const { AtomicU32::new(0) }; 5];
-        Ledger { records, stack_pages, sleeps, message_bytes, queue_bytes, session }
+        let [records, stack_pages, message_bytes, queue_bytes] = [const { AtomicU32::new(0) }; 4];
+        Ledger { records, stack_pages, message_bytes, queue_bytes, session }
     }
 
     /// Whom its process works for.
@@ -134,14 +122,6 @@ impl Ledger {
     pub fn release_stack(&self) {
         self.session.release(Kind::Memory, THREAD_FRAMES * FRAME_BYTES);
         self.stack_pages.fetch_sub(STACK_PAGES as u32, Ordering::Relaxed);
-    }
-    /// One more sleep, if the process may.
-    pub fn take_sleep(&self) -> bool {
-        take(&self.sleeps, 1, PROCESS_SLEEP_LIMIT)
-    }
-    /// One fewer.
-    pub fn release_sleep(&self) {
-        self.sleeps.fetch_sub(1, Ordering::Relaxed);
     }
     /// So many bytes of queues more, if the process may.
     pub fn take_queue(&self, bytes: u32) -> bool {
@@ -256,7 +236,8 @@ pub struct Process {
     live_threads: AtomicU32,
     /// Those, and threads that have ended and whose stacks are not free yet: on another CPU one may still stand on its own.
     unreaped_threads: AtomicU32,
-    ending: AtomicBool,
+    /// What its threads must know of it.
+    shared: Shared,
     /// Code and reason, from the first who said so.
     verdict: SpinLock<Option<(i64, Reason)>>,
     /// Nanoseconds that its ended threads ran.
@@ -269,40 +250,20 @@ struct Table {
 
 static TABLE: SpinLock<Table> = SpinLock::new(Rank::Processes, Table { slots: Vec::new() });
 
+/// Who wants to know of every process that ends: whoever booted the machine.
+static ENDED: Hook<fn(u32, i64)> = Hook::empty();
+
+/// From here on `ended` is told number and code of every process that has ended; at boot.
+pub fn hand_down(ended: fn(u32, i64)) {
+    ENDED.set(ended);
+}
+
 /// Deepest use of a kernel stack so far.
 pub static STACK_DEPTH: AtomicU64 = AtomicU64::new(0);
-/// The CPU that was idle first.
-static IDLE_CPU: AtomicUsize = AtomicUsize::new(NOBODY);
-static IDLE_TOLD: AtomicBool = AtomicBool::new(false);
-static PROGRAMS_SPEAK: AtomicBool = AtomicBool::new(false);
-const NOBODY: usize = usize::MAX;
 
 /// Remembers how deep a stack was used.
 pub fn note_depth(depth: u64) {
     STACK_DEPTH.fetch_max(depth, Ordering::Relaxed);
-}
-
-/// K-16: the steady-state idle loop was reached. Said at once while the kernel is alone, and at power-off once programs use the console.
-pub fn note_idle(cpu: usize) {
-    if IDLE_CPU.load(Ordering::Relaxed) == NOBODY
-        && IDLE_CPU.compare_exchange(NOBODY, cpu, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        && !PROGRAMS_SPEAK.load(Ordering::Relaxed)
-    {
-        tell_idle();
-    }
-}
-
-/// From here on the console is the programs'.
-pub fn programs_speak() {
-    PROGRAMS_SPEAK.store(true, Ordering::Relaxed);
-}
-
-/// Says which CPU was idle first, once.
-pub fn tell_idle() {
-    let cpu = IDLE_CPU.load(Ordering::Relaxed);
-    if cpu != NOBODY && !IDLE_TOLD.swap(true, Ordering::Relaxed) {
-        crate::println!("sched: idle cpu={cpu} idle_path=cpl0-dispatch");
-    }
 }
 
 /// Why something could not be made.
@@ -390,7 +351,7 @@ impl Process {
             ),
             live_threads: AtomicU32::new(0),
             unreaped_threads: AtomicU32::new(0),
-            ending: AtomicBool::new(false),
+            shared: Shared::new(),
             verdict: SpinLock::new(Rank::Object, None),
             ended_runtime_ns: AtomicU64::new(0),
         };
@@ -403,9 +364,15 @@ impl Process {
         made.map_err(|_| MakeError::Memory)
     }
 
+    /// The process of a thread, if that is still there.
+    pub fn of_thread(who: &ThreadRef) -> Option<Arc<Process>> {
+        // The ring is open while the body is there.
+        ring::while_open(who, |thread| thread.body().process.clone())
+    }
+
     /// Takes a process that never ran out of the table.
     pub fn abandon(&self) {
-        self.ending.store(true, Ordering::Release);
+        self.shared.is_ending.store(true, Ordering::Release);
         self.finish(-1, Reason::Killed);
         drop(self.end());
     }
@@ -413,7 +380,32 @@ impl Process {
     /// Is it on its way out?
     #[inline]
     pub fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Relaxed)
+        self.shared.is_ending()
+    }
+
+    /// How many rows [`Process::rows`] has.
+    pub const ROWS: usize = 5;
+
+    /// What is charged to the process now, by name.
+    pub fn rows(&self) -> [(&'static str, u64); Process::ROWS] {
+        [
+            ("own_thread_records", &self.ledger.records),
+            ("own_stack_pages", &self.ledger.stack_pages),
+            ("own_sleeps", &self.shared.sleeps),
+            ("own_message_bytes", &self.ledger.message_bytes),
+            ("own_queue_bytes", &self.ledger.queue_bytes),
+        ]
+        .map(|(name, used)| (name, u64::from(used.load(Ordering::Relaxed))))
+    }
+
+    /// One more sleep of a thread of it, if it may have one.
+    pub fn take_sleep(&self) -> bool {
+        take(&self.shared.sleeps, 1, PROCESS_SLEEP_LIMIT)
+    }
+
+    /// One fewer.
+    pub fn release_sleep(&self) {
+        self.shared.release_sleep();
     }
 
     /// Threads that have not ended.
@@ -476,13 +468,6 @@ impl Process {
         let waiter = register().ok_or("no operation to spare")?;
         inner.waiters.push(waiter);
         Ok(None)
-    }
-
-    /// Withdraws one who waits.
-    pub fn withdraw(&self, waiter: &Waiter) -> bool {
-        let mut inner = self.inner.lock();
-        let found = inner.waiters.iter().position(|w| w.thread == waiter.thread && w.op == waiter.op);
-        found.map(|at| inner.waiters.swap_remove(at)).is_some()
     }
 
     /// Makes a thread that begins at `start`, known to the scheduler but not yet queued. Everything is charged before it is made, and
@@ -556,7 +541,7 @@ impl Process {
         };
         let top = stack.top();
         let body = Body { process: self.clone(), stack, ring_frame, ring_address, exit: exit.clone(), start };
-        let seat = match thread::claim(body) {
+        let seat = match records::claim(body) {
             Ok(seat) => seat,
             Err(body) => {
                 self.unmap_ring(ring_address);
@@ -564,7 +549,7 @@ impl Process {
                 return Err(undo(body.stack, MakeError::Table));
             }
         };
-        let thread = seat.thread();
+        let thread = Thread::of(seat.head());
         exit.set_target(thread.reference());
         thread.fs_base.set(fs_base);
         // SAFETY: a new stack that nobody stands on.
@@ -586,7 +571,7 @@ impl Process {
             ring::close(thread);
             self.unmap_ring(ring_address);
             frames::free(ring_frame);
-            thread::forget(thread);
+            records::forget(thread);
             return Err(MakeError::Memory);
         }
         self.live_threads.fetch_add(1, Ordering::AcqRel);
@@ -640,7 +625,7 @@ impl Process {
     pub fn kill(&self, code: i64, reason: Reason) -> bool {
         // Under the verdict's lock: a thread that sees `ending` may be the last, and asks for the verdict at once.
         let mut verdict = self.verdict.lock();
-        if self.ending.swap(true, Ordering::AcqRel) {
+        if self.shared.is_ending.swap(true, Ordering::AcqRel) {
             return false;
         }
         *verdict = Some((code, reason));
@@ -654,7 +639,7 @@ impl Process {
             at -= 1;
             let who = {
                 let inner = self.inner.lock();
-                inner.threads.get(at).and_then(|tid| thread::get(*tid)).map(Thread::reference)
+                inner.threads.get(at).and_then(|tid| thread::get(*tid)).map(|thread| thread.reference())
             };
             let Some(who) = who else { continue };
             context::strip(&who);
@@ -701,6 +686,15 @@ impl Process {
         let mut inner = self.inner.lock();
         inner.ended = Some((code, reason));
         (code, reason, core::mem::take(&mut inner.waiters))
+    }
+}
+
+impl Withdraw for Process {
+    /// Withdraws one who waits.
+    fn withdraw(&self, waiter: &Waiter) -> bool {
+        let mut inner = self.inner.lock();
+        let found = inner.waiters.iter().position(|w| w.thread == waiter.thread && w.op == waiter.op);
+        found.map(|at| inner.waiters.swap_remove(at)).is_some()
     }
 }
 
@@ -761,7 +755,7 @@ pub fn exit_current(code: i64) -> ! {
     let process = body.process.clone();
     thread.sq.invalidate();
     // Before its last look for contexts, and before anything that lets others run: it must not be stopped for want of one.
-    dispatch::exit();
+    dispatch::exit(|| process.is_ending());
     // Others may look for what the one in our handoff place has, while we wait for them.
     dispatch::settle_handoff();
     withdraw_all(thread);
@@ -772,7 +766,7 @@ pub fn exit_current(code: i64) -> ! {
     // The last pause before its tables and its place are given up: when a thousand threads end, interrupts are served before each.
     preempt::point();
     context::thread_ends(thread);
-    crate::time::cancel_timer(thread, thread::TIMEOUT);
+    crate::timers::cancel_timer(thread, thread::TIMEOUT);
     // From here on completions find nobody.
     ring::close(thread);
     // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more. And before
@@ -789,7 +783,7 @@ pub fn exit_current(code: i64) -> ! {
     let last = process.live_threads.fetch_sub(1, Ordering::AcqRel) == 1;
     thread.exit_code.set(code);
     if last {
-        process.ending.store(true, Ordering::Release);
+        process.shared.is_ending.store(true, Ordering::Release);
         let (code, reason) = process.verdict.lock().take().unwrap_or((code, Reason::Exited));
         process.finish(code, reason);
         deferred_work::tend(thread);
@@ -807,7 +801,7 @@ fn withdraw_all(thread: &Thread) {
             // A kernel that relied on the check alone would leave its waiters behind.
             ring::forget(thread, &waiter);
         } else if crate::object::withdraw(&waiter, &on) {
-            if let Some(ctx) = thread.context() {
+            if let Some(ctx) = Ctx::of(thread) {
                 context::loan::settle_slowly(ctx, &waiter);
             }
             ring::forget(thread, &waiter);
@@ -852,7 +846,7 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
 
 /// Frees what an ended thread stood on.
 pub fn reap(thread: &'static Thread, token: OffStackToken) {
-    let Some(process) = thread::release(thread, token) else { return };
+    let Some(process) = records::release(thread, token) else { return };
     // Not the last one to end: that one may be reaped earlier, and the end is told when everything is free.
     if process.unreaped_threads.fetch_sub(1, Ordering::AcqRel) != 1 {
         return;
@@ -863,9 +857,11 @@ pub fn reap(thread: &'static Thread, token: OffStackToken) {
     drop(process);
     for waiter in waiters {
         let completion = Completion { w: [code as u64, reason as u64], ..Completion::OK };
-        ring::complete(&waiter, &completion, false);
+        complete::operation(&waiter, &completion, false);
     }
-    crate::boot_process_ended(pid, code);
+    if let Some(ended) = ENDED.get() {
+        ended(pid, code);
+    }
 }
 
 /// Leaves now if the process is ending: for every path that returns to user mode.

@@ -6,11 +6,10 @@
 use crate::arch::entry::Frame;
 use crate::arch::percpu::MachineCpu;
 use crate::arch::{apic, cpu, phys};
+use crate::dispatch::heads::{self, ThreadHead};
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::irqoff::IrqOffSpan;
 use crate::mm::paging;
-use crate::process::Process;
-use crate::thread::{self, Thread};
 use crate::time;
 use core::cell::UnsafeCell;
 use core::fmt::Arguments;
@@ -40,7 +39,7 @@ pub static FLIGHT_RECORDER: Recorder = Recorder::new(Head {
     bytes: size_of::<Recorder>() as u64,
     phys_base: phys::PHYS_BASE,
     threads_base: paging::THREADS_BASE,
-    thread_bytes: thread::RECORD_BYTES as u64,
+    thread_bytes: heads::RECORD_BYTES as u64,
     cpu_bytes: size_of::<PerCpu>() as u64,
     keeps_locks: cfg!(debug_assertions) as u64,
     parts: PARTS,
@@ -58,8 +57,8 @@ const PARTS: [u64; Part::COUNT] = {
     parts[Part::ApicId as usize] = offset_of!(MachineCpu, apic_id) as u64;
     parts
 };
-const _: () = assert!(align_of::<Thread>() as u64 >= kcore::recorder::THREAD_ALIGN);
-const _: () = assert!((thread::RECORD_BYTES as u64).is_multiple_of(kcore::recorder::THREAD_ALIGN));
+const _: () = assert!(align_of::<ThreadHead>() as u64 >= kcore::recorder::THREAD_ALIGN);
+const _: () = assert!((heads::RECORD_BYTES as u64).is_multiple_of(kcore::recorder::THREAD_ALIGN));
 
 /// What each CPU has of the recorder.
 pub struct Flight {
@@ -103,9 +102,10 @@ pub fn remove_cpu(id: usize) {
     FLIGHT_RECORDER.cpus[id].store(0, Ordering::Relaxed);
 }
 
-/// A thread of `process` begins.
-pub fn introduce(thread: &Thread, process: &Process) {
-    FLIGHT_RECORDER.introduce(&Name { thread: thread.tid(), pid: process.pid, name: process.name.0 });
+/// A thread begins.
+pub fn introduce(thread: &ThreadHead) {
+    let pid = thread.pid.load(Ordering::Relaxed);
+    FLIGHT_RECORDER.introduce(&Name { thread: thread.tid(), pid, name: thread.name.get().0 });
 }
 
 /// Something happens on this CPU.
@@ -117,7 +117,7 @@ pub fn note(me: &PerCpu, now: u64, mark: Mark) {
 
 /// The event that `thread` runs here.
 #[inline(always)]
-pub fn runs(me: &PerCpu, now: u64, thread: &Thread) {
+pub fn runs(me: &PerCpu, now: u64, thread: &ThreadHead) {
     note(me, now, Mark::Run { thread: core::ptr::from_ref(thread) as u64 });
 }
 

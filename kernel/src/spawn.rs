@@ -9,10 +9,11 @@ use crate::object::{Cap, Object};
 use crate::ops::Reply;
 use crate::policy::{Gate, Share};
 use crate::preempt::{self, Pacer};
+use crate::process::records::Start;
 use crate::process::{MakeError, Name, NewThread, Process};
 use crate::ring::Completion;
 use crate::session::Session;
-use crate::thread::{self, Start};
+use crate::thread;
 use abi::{
     BOOTINFO_MAGIC, BOOTINFO_VADDR, CAPSET_MAGIC, CAPSET_MAX, CAPSET_VADDR, CapId, CapSetEntry, CapSetHeader,
     Exception, Interface, MAX_ARGS_BYTES, RuntimeBootInfo, STACK_BYTES, STACK_TOP_VADDR, rights,
@@ -175,7 +176,7 @@ pub fn make(program: &str, birth: Birth, args: &[u8], gifts: Vec<Gift>) -> Resul
     // At boot there is no thread, and nobody waits.
     preempt::point();
     // A guest gets nothing of what is kept for operators, whoever starts it.
-    let _behalf = thread::on_behalf_of(&birth.session);
+    let _behalf = thread::on_behalf_of(birth.session.is_guest);
     let process = Process::new(birth.name, birth.parent, birth.session, birth.template)?;
     preempt::point();
     match furnish(&process, &elf, frame, args, gifts) {

@@ -2,6 +2,7 @@
 
 use crate::arch::entry::Frame;
 use crate::process;
+use crate::process::records::Owned;
 use crate::ring::Submitter;
 use crate::thread::{self, Thread};
 use crate::{context, dispatch, ops, ring};
@@ -18,7 +19,7 @@ pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
         SYS_EXIT => process::exit_current(first as i64),
         _ => TransportError::UnknownSyscall as i64,
     };
-    if dispatch::reschedule_leaving(thread) || thread.life().has_errands() {
+    if context::reschedule_leaving(thread) || thread.life().has_errands() {
         return after_marks(thread, number, result);
     }
     process::exit_if_ending(thread);
@@ -47,6 +48,7 @@ fn cap_enter(thread: &'static Thread, min_complete: u64, timeout_ns: u64) -> i64
         Ok(Some(code)) => process::exit_current(code),
         Err(error) => return error as i64,
     }
+    debug_assert!(!thread.deferred().any(), "a thread waits and has deferred work left");
     i64::from(ring::wait(thread, min, timeout_ns))
 }
 

@@ -6,7 +6,7 @@ use crate::methods::{MethodCall, Outcome};
 use crate::mm::stacks::STACK_BYTES;
 use crate::mm::{frames, plant};
 use crate::preempt::Pacer;
-use crate::process::{self, Ledger, Process};
+use crate::process::{self, Process};
 use crate::session::Session;
 use crate::thread;
 use crate::{console, counters, dispatch, event, image, measure, preempt, ring, time};
@@ -229,7 +229,7 @@ fn threads(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
             t.set_tid(who.tid);
             t.set_generation(who.thread_generation);
             let waiting = thread.life().waits();
-            let running = percpu::all().any(|cpu| core::ptr::eq(cpu.current.get(), thread));
+            let running = percpu::all().any(|cpu| core::ptr::eq(cpu.current.get(), &raw const **thread));
             t.set_state(match (waiting, running, snapshot) {
                 (true, ..) => m::ThreadState::Blocked,
                 (_, true, _) => m::ThreadState::Running,
@@ -282,15 +282,15 @@ fn cpus(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     )
 }
 
-const OTHERS: usize = 11 + Ledger::ROWS;
+const OTHERS: usize = 11 + Process::ROWS;
 const COUNTERS: usize = counters::COUNT + OTHERS + measure::COUNT;
 
 /// The kernel's counters, by name: those of CPUs first, and what the caller's own process is charged for.
-fn all_counters(caller: &Ledger) -> impl Iterator<Item = (&'static str, u64)> {
+fn all_counters(caller: &Process) -> impl Iterator<Item = (&'static str, u64)> {
     counters::all().into_iter().chain(other_counters()).chain(caller.rows()).chain(measure::all())
 }
 
-fn other_counters() -> [(&'static str, u64); OTHERS - Ledger::ROWS] {
+fn other_counters() -> [(&'static str, u64); OTHERS - Process::ROWS] {
     let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     [
         ("migrations", percpu::all().map(dispatch::migrations).sum()),
@@ -314,7 +314,7 @@ fn count(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     }
     // Sessions may end with what has left (`heap_used_bytes`).
     leaving::sweep_all();
-    let rest = list(COUNTERS, all_counters(&c.process.ledger).skip(skip))?;
+    let rest = list(COUNTERS, all_counters(c.process).skip(skip))?;
     let names: usize = rest.iter().map(|(name, _)| words::text(name.len())).sum();
     let size = words::structures::<m::counter::Owned>(rest.len()) + names;
     // All CPUs were looked at.

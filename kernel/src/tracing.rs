@@ -10,9 +10,9 @@
 
 use crate::arch::{cpu, smp};
 use crate::bootinfo::Room;
+use crate::dispatch::heads::SchedRef;
+use crate::dispatch::heads::{self, ThreadHead};
 use crate::dispatch::percpu::{self, PerCpu};
-use crate::thread::SchedRef;
-use crate::thread::{self, Thread};
 use crate::time;
 use alloc::vec::Vec;
 use core::cell::OnceCell;
@@ -225,7 +225,7 @@ fn record(cpu: usize, time_ns: u64, kind: Kind) {
 
 /// The name of a thread in the trace.
 fn name_of(id: ThreadId) -> u32 {
-    thread::get(id.0 as u32).map_or(u32::MAX, Thread::trace_id)
+    heads::get(id.0 as u32).map_or(u32::MAX, ThreadHead::trace_id)
 }
 
 /// What led to a decision who runs.
@@ -289,9 +289,9 @@ fn introduce(target: usize, thread: u32, runnable: &Runnable<SchedRef>, now: u64
     if let Some(context) = runnable.context() {
         record(target, now, Kind::Bind { thread, context: name_of_context(context) });
     }
-    if let (Some(room), Some(made)) = (percpu::this().trace.room.get(), thread::get(runnable.id().0 as u32)) {
-        let process = &made.body().process;
-        let named = NamedThread { id: thread, pid: process.pid, name: process.name.0 };
+    if let (Some(room), Some(made)) = (percpu::this().trace.room.get(), heads::get(runnable.id().0 as u32)) {
+        let pid = made.pid.load(Ordering::Relaxed);
+        let named = NamedThread { id: thread, pid, name: made.name.get().0 };
         // A ring of fixed size (K-30): there is room as long as there is for its events.
         let _ = room.names.push(named.to_words());
     }
@@ -308,7 +308,7 @@ fn record_mask(cpu: usize, thread: u32, cpus: sched::CpuMask, now: u64) {
 
 /// From its next enqueue on, `thread` runs on these CPUs only.
 #[inline(always)]
-pub fn confined(me: &PerCpu, thread: &Thread, cpus: sched::CpuMask, now: u64) {
+pub fn confined(me: &PerCpu, thread: &ThreadHead, cpus: sched::CpuMask, now: u64) {
     if on() {
         record_mask(me.id, thread.trace_id(), cpus, now);
     }
@@ -316,7 +316,7 @@ pub fn confined(me: &PerCpu, thread: &Thread, cpus: sched::CpuMask, now: u64) {
 
 /// The queue of `me`, whose lock is held, was told that the current thread leaves, and has decided who runs.
 #[inline(always)]
-pub fn decided(me: &PerCpu, left: Option<&Thread>, why: Why, decision: &Decision<SchedRef>, now: u64) {
+pub fn decided(me: &PerCpu, left: Option<&ThreadHead>, why: Why, decision: &Decision<SchedRef>, now: u64) {
     if on() {
         record_decision(me.id, left, why, decision, now);
     }
@@ -324,7 +324,7 @@ pub fn decided(me: &PerCpu, left: Option<&Thread>, why: Why, decision: &Decision
 
 /// As [`decided`]: the current thread of `me` waits, and `run` runs in its place.
 #[inline(always)]
-pub fn handed_over(me: &PerCpu, left: &Thread, run: ThreadId, now: u64) {
+pub fn handed_over(me: &PerCpu, left: &ThreadHead, run: ThreadId, now: u64) {
     if on() {
         record_handoff(me.id, left, run, now);
     }
@@ -332,7 +332,7 @@ pub fn handed_over(me: &PerCpu, left: &Thread, run: ThreadId, now: u64) {
 
 #[cold]
 #[inline(never)]
-fn record_handoff(me: usize, left: &Thread, run: ThreadId, now: u64) {
+fn record_handoff(me: usize, left: &ThreadHead, run: ThreadId, now: u64) {
     let decision =
         Decision { run: Some(run), until_ns: u64::MAX, switched: true, noted: Noted::NOTHING, evicted: None };
     record_decision(me, Some(left), Why::Handoff(run), &decision, now);
@@ -340,7 +340,7 @@ fn record_handoff(me: usize, left: &Thread, run: ThreadId, now: u64) {
 
 #[cold]
 #[inline(never)]
-fn record_decision(me: usize, left: Option<&Thread>, why: Why, decision: &Decision<SchedRef>, now: u64) {
+fn record_decision(me: usize, left: Option<&ThreadHead>, why: Why, decision: &Decision<SchedRef>, now: u64) {
     let run = decision.run;
     if let Some(left) = left {
         let thread = left.trace_id();
@@ -362,7 +362,7 @@ fn record_decision(me: usize, left: Option<&Thread>, why: Why, decision: &Decisi
         }
     }
     if let Why::Handoff(id) | Why::Lend(id) = why
-        && let Some(next) = thread::get(id.0 as u32)
+        && let Some(next) = heads::get(id.0 as u32)
     {
         let thread = next.trace_id();
         record(me, now, Kind::Wake { thread });
@@ -423,7 +423,7 @@ fn record_debt(me: usize, child: ThreadId, debt_ns: u64, now: u64) {
 
 /// The current thread of `me`, whose lock is held, pays for what interrupts did for it; or the context of one that is about to be queued there does.
 #[inline(always)]
-pub fn pays(me: &PerCpu, thread: &Thread, owed_ns: u64, now: u64) {
+pub fn pays(me: &PerCpu, thread: &ThreadHead, owed_ns: u64, now: u64) {
     let thread = thread.trace_id();
     note(me, Kind::Debt { high: (owed_ns >> 32) as u16, thread, low: owed_ns as u32 }, now);
 }
@@ -435,7 +435,7 @@ pub fn weighs(cpu: &PerCpu, thread: ThreadId, weight: Weight, now: u64) {
 
 /// The class of the current thread of `me` changes.
 pub fn ranks(me: &PerCpu, class: LatencyClass, now: u64) {
-    note(me, Kind::Class { thread: thread::current().trace_id(), class: class as u8 }, now);
+    note(me, Kind::Class { thread: heads::current().trace_id(), class: class as u8 }, now);
 }
 
 /// `me` gives up what its clock is behind `limit`.

@@ -117,7 +117,7 @@ boot_long:
     add rsp, rax
     xor ebp, ebp
     # edi = pointer, esi = loader
-    movabs rax, offset {main}
+    movabs rax, offset kernel_start
     call rax
     ud2
 
@@ -235,5 +235,4 @@ boot_stack_top:
     .text
     .code64
 "#,
-    main = sym crate::start_bsp,
 );

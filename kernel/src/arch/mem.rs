@@ -1,7 +1,7 @@
 //! The memory functions that compiled code calls. `rep movsq`/`stosq` would count every word as an instruction under icount and is slow in
 //! TCG; loops of 16 bytes are fast everywhere. Sizes are mostly small.
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 
 global_asm!(
     r#"
@@ -263,4 +263,13 @@ pub unsafe fn publish_48(first: u64, from: *const u8, to: *mut u8) {
             options(nostack, preserves_flags),
         );
     }
+}
+
+/// The same address, of which the compiler does not know how it came about. It would otherwise make a 64-bit constant of its own out of the base of a
+/// table and the place of each field that is used.
+#[inline(always)]
+pub fn hide(mut address: u64) -> u64 {
+    // SAFETY: no instruction at all.
+    unsafe { asm!("/* {} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags)) };
+    address
 }

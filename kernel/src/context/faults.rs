@@ -1,6 +1,6 @@
 //! Timeout faults: what becomes of a thread whose context is used up and that was made to be stopped then.
 
-use super::{Record, loan, notify, seize};
+use super::{Ctx, Record, loan, notify, seize};
 use crate::dispatch;
 use crate::dispatch::percpu;
 use crate::endpoint::FaultRoom;
@@ -15,7 +15,7 @@ const GO_ON_WITHOUT: u64 = 1;
 /// A thread was stopped because its budget is spent: its timeout endpoint is told. On another thread's stack, without locks.
 pub fn fault(thread: &'static Thread) {
     let who = thread.reference();
-    let Some(ctx) = thread.context() else { return resume(thread, &who) };
+    let Some(ctx) = Ctx::of(thread) else { return resume(thread, &who) };
     let record = ctx.record.lock();
     let room = record.timeout.clone();
     let donated = *record.book.owner() != who;
@@ -35,7 +35,7 @@ pub fn fault(thread: &'static Thread) {
 pub fn fault_answered(who: &ThreadRef, completion: &Completion) {
     let Some(thread) = thread::get(who.tid).filter(|thread| thread.is(who)) else { return };
     let without = completion.status == 0 && completion.w[0] == GO_ON_WITHOUT;
-    if without && let Some(ctx) = thread.context() {
+    if without && let Some(ctx) = Ctx::of(thread) {
         loan::leave(ctx, who);
         let is_own = |record: &Record| record.book.holder() == who && record.book.owner() == who;
         if let Some((mut record, time)) = seize(ctx, is_own) {

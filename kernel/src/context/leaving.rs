@@ -3,9 +3,11 @@
 //! A CPU holds what a context used until it is back; as long, the context's stake stays with its session, in a list of the CPU. When the promise
 //! has left nobody is told: the next who adds a stake, is refused one or asks for quotas finds out, in pieces (K-26).
 
+use crate::arch::percpu as machine;
 use crate::dispatch;
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::lock::{Rank, SpinLock};
+use crate::mm::stacks::Stack;
 use crate::preempt;
 use crate::session::{Denied, Session, Stake};
 use crate::time;
@@ -25,6 +27,27 @@ impl Leaving {
     }
 }
 
+/// One CPU, as objects know it: the whole record.
+#[repr(C)]
+struct ObjectCpu {
+    dispatch: PerCpu,
+    leaving: Leaving,
+}
+
+/// Makes the record of a CPU, which lives for ever; at boot (K-30).
+pub fn make_cpu(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
+    let record = ObjectCpu { dispatch: PerCpu::new(id, apic_id, idle_stack), leaving: Leaving::new() };
+    let record: *mut ObjectCpu = Box::leak(Box::new(record));
+    // SAFETY: just leaked; an `ObjectCpu` is the whole record, and begins with a `PerCpu`.
+    unsafe { percpu::register(record.cast()) }
+}
+
+/// The stakes in what leaves `cpu`.
+fn of(cpu: &PerCpu) -> &'static Leaving {
+    // SAFETY: `make_cpu` makes every record that is registered, and records are never freed.
+    unsafe { &(*machine::record(cpu.id).cast::<ObjectCpu>()).leaving }
+}
+
 /// `stake` pays for the promise of this number, which leaves `cpu`.
 pub fn keep(cpu: &PerCpu, number: u64, template: u64, stake: Stake) {
     if !stake.is_charged() {
@@ -34,7 +57,7 @@ pub fn keep(cpu: &PerCpu, number: u64, template: u64, stake: Stake) {
     loop {
         sweep(cpu, None);
         // There is room: the list has twice as many places as the CPU has promises, and every newcomer looks at some (`Stakes`).
-        match cpu.leaving.0.lock().push(stake) {
+        match of(cpu).0.lock().push(stake) {
             Ok(()) => return,
             Err(back) => stake = back,
         }
@@ -43,7 +66,7 @@ pub fn keep(cpu: &PerCpu, number: u64, template: u64, stake: Stake) {
 
 /// Gives back the stakes of what has left `cpu`, of the next few in `round`, or in their turn.
 fn sweep(cpu: &PerCpu, round: Option<&mut Round>) {
-    let mut stakes = cpu.leaving.0.lock();
+    let mut stakes = of(cpu).0.lock();
     // A round finds out for itself that there is nothing left.
     if round.is_none() && stakes.is_empty() {
         return;
@@ -70,7 +93,7 @@ fn sweep(cpu: &PerCpu, round: Option<&mut Round>) {
 /// Gives back the stakes of all that has left any CPU, in pieces between which others run. No lock is held.
 pub fn sweep_all() {
     for cpu in percpu::all() {
-        let mut round = cpu.leaving.0.lock().round();
+        let mut round = of(cpu).0.lock().round();
         while !round.is_over() {
             sweep(cpu, Some(&mut round));
             preempt::point();
@@ -111,7 +134,7 @@ impl Payment {
             return Err(denied);
         }
         for cpu in percpu::all() {
-            let found = cpu.leaving.0.lock().take(template, |stake| stake.is_of(session));
+            let found = of(cpu).0.lock().take(template, |stake| stake.is_of(session));
             let Some(stakes::Stake { number, payment: stake, .. }) = found else { continue };
             return match stake.grow(spec) {
                 Ok(growth) => {

@@ -21,12 +21,6 @@ use kcore::generation::ThreadRef;
 use kcore::life::Event;
 use kcore::loans::Refused;
 
-/// What `Thread::lent` and the book say while operation `call` is lent along: never 0.
-#[inline(always)]
-pub fn ticket(call: &Waiter) -> u64 {
-    1 << 63 | u64::from(call.op) << 32 | u64::from(call.sequence)
-}
-
 /// Threads to be woken when no lock is held any more.
 pub struct Woken {
     who: [ThreadRef; MAX_LOAN_DEPTH + 1],
@@ -53,7 +47,7 @@ impl Woken {
 /// Whether the current thread's call to `server` would lend, or why it must not be made. The call lends at last only if the server still
 /// waits when it is woken.
 pub fn judge(lender: &'static Thread, server: &ThreadRef) -> Result<bool, TransportError> {
-    let Some(ctx) = lender.context() else { return Ok(false) };
+    let Some(ctx) = Ctx::of(lender) else { return Ok(false) };
     let mut record = ctx.record.lock();
     let Some(thread) = thread::get(server.tid) else { return Ok(false) };
     let offer = record.book.offer(lender.reference(), *server, thread.context().is_some());
@@ -136,7 +130,7 @@ fn restore(record: &mut Record, time: Box<Context>) {
 /// is in the handoff place, and the lender must wait.
 #[inline]
 pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who: &ThreadRef) -> bool {
-    let Some(ctx) = lender.context() else { return false };
+    let Some(ctx) = Ctx::of(lender) else { return false };
     let mut record = ctx.record.lock();
     let guest = record.book.guest(call.thread);
     if record.book.may_lend(call.thread).is_err() {
@@ -157,7 +151,7 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
             blocked.context().map(|c| c.identity())
         );
         // Under its wait lock: nobody else gives it another one meanwhile.
-        server.set_context(Some(ctx), true);
+        server.set_context(ctx.head(), true);
         drop(wait);
         push(&mut record, call, lender, &mut lender.wait.lock(), who);
         Some(blocked)
@@ -177,7 +171,7 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
 /// The current thread has made a call, and lent nothing: what was found a host meanwhile comes home.
 #[cold]
 pub fn cancel_hosting(lender: &'static Thread) {
-    let Some(ctx) = lender.context() else { return };
+    let Some(ctx) = Ctx::of(lender) else { return };
     let mut record = ctx.record.lock();
     let guest = record.book.guest(lender.reference());
     keep(&mut record, guest);
@@ -218,8 +212,8 @@ fn take(thread: &Thread, wait: &mut Wait, cpu: CpuId) -> Option<Blocked<SchedRef
 
 #[inline]
 fn push(record: &mut Record, call: &Waiter, lender: &Thread, lender_wait: &mut Wait, who: &ThreadRef) {
-    let depth = record.book.lend(call.thread, ticket(call), *who);
-    lender.set_lent(lender_wait, ticket(call));
+    let depth = record.book.lend(call.thread, call.ticket(), *who);
+    lender.set_lent(lender_wait, call.ticket());
     let counters = &percpu::this().counters;
     counters.loans.bump();
     counters.loan_depth_max.raise(depth as u64);
@@ -228,12 +222,12 @@ fn push(record: &mut Record, call: &Waiter, lender: &Thread, lender_wait: &mut W
 /// The current thread has received a call that waited in the queue: if its caller waits, its context is lent now.
 pub fn borrow(server: &'static Thread, call: &Waiter) {
     let Some(lender) = thread::get(call.thread.tid) else { return };
-    let Some(ctx) = lender.context() else { return };
+    let Some(ctx) = Ctx::of(lender) else { return };
     let mut record = ctx.record.lock();
     if record.book.may_lend(call.thread).is_err()
         || !dispatch::current_may_run_on(record.cpu)
         || ring::receives(server)
-        || !server.claim(ctx, true)
+        || !server.claim(ctx.head(), true)
     {
         return;
     }
@@ -248,7 +242,7 @@ pub fn borrow(server: &'static Thread, call: &Waiter) {
         push(&mut record, call, lender, &mut wait, &server.reference());
         Some(time)
     });
-    let Some(time) = time.flatten() else { return server.set_context(None, false) };
+    let Some(time) = time.flatten() else { return server.set_context(core::ptr::null(), false) };
     // It fetches it before it returns to user mode.
     record.book.put(time);
     // Refused only if it is to end, which finds the box in the record.
@@ -258,7 +252,7 @@ pub fn borrow(server: &'static Thread, call: &Waiter) {
 /// The call `call` of `lender` is about to complete: its loan, if there is one, comes back. The lender itself is handed out if it goes to the
 /// handoff place with the context of the current thread, which is about to wait.
 pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Runnable<SchedRef>> {
-    let ctx = lender.context()?;
+    let ctx = Ctx::of(lender)?;
     if direct && let Some(runnable) = settle_quickly(ctx, lender, call) {
         return Some(runnable);
     }
@@ -270,7 +264,7 @@ pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Ru
 fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> Option<Runnable<SchedRef>> {
     let me = percpu::this();
     let mut record = ctx.record.lock();
-    record.book.may_return(call.thread, ticket(call)).ok()?;
+    record.book.may_return(call.thread, call.ticket()).ok()?;
     let server = thread::current_or_none()?;
     if record.cpu != me.id || !server.is(record.book.holder()) {
         return None;
@@ -289,14 +283,14 @@ fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> 
     lender.set_lent(&mut wait, 0);
     drop(wait);
     record.book.hand_back();
-    server.set_context(None, false);
+    server.set_context(core::ptr::null(), false);
     drop(record);
     Some(blocked.wake_to_borrow())
 }
 
 /// As [`settle`], wherever everybody is. Loans further along the chain end with it.
 pub fn settle_slowly(ctx: &'static Ctx, call: &Waiter) {
-    let find = |record: &Record| record.book.loan_along(call.thread, ticket(call));
+    let find = |record: &Record| record.book.loan_along(call.thread, call.ticket());
     let Some((record, time)) = seize(ctx, |record| find(record).is_some()) else { return };
     let Some(at) = find(&record) else { unreachable!("seized for it") };
     back(ctx, record, time, at);
@@ -331,8 +325,8 @@ pub fn end_from(ctx: &'static Ctx, record: &mut Record, at: usize, woken: &mut W
     // over by then.
     for loan in ended.iter().rev() {
         if let Some(borrower) = thread::get(loan.borrower.tid).filter(|thread| thread.is(&loan.borrower)) {
-            debug_assert!(borrower.context().is_some_and(|its| core::ptr::eq(its, ctx)), "I-C5");
-            borrower.set_context(None, false);
+            debug_assert!(core::ptr::eq(borrower.context_record(), ctx.head()), "I-C5");
+            borrower.set_context(core::ptr::null(), false);
         }
         if let Some(thread) = thread::get(loan.lender.tid).filter(|thread| thread.is(&loan.lender)) {
             thread.set_lent(&mut thread.wait.lock(), 0);
@@ -343,7 +337,7 @@ pub fn end_from(ctx: &'static Ctx, record: &mut Record, at: usize, woken: &mut W
 
 /// The bug `exception-keeps-loan`: the loan is over, and the box stays where it is.
 pub fn forget(lender: &'static Thread) {
-    if let Some(ctx) = lender.context() {
+    if let Some(ctx) = Ctx::of(lender) {
         let mut woken = Woken::NONE;
         end_from(ctx, &mut ctx.record.lock(), 0, &mut woken);
     }

@@ -3,12 +3,12 @@
 //! The dispatcher keeps what happened in its own CPU's memory, and writes it into the cells after the switch, when it holds no lock: between two
 //! threads a CPU takes no lock that others use (`shared_locks_in_dispatch`). Nothing here allocates.
 
-use super::{Ctx, Record};
+use super::{Ctx, Record, complete};
+use crate::dispatch::News;
 use crate::lock::Guard;
-use crate::ring::{self, Completion, Waiter};
-use crate::thread::{self, Thread};
-use ::sched::{ContextInfo, Missed, Noted, ThreadId};
-use core::sync::atomic::Ordering;
+use crate::ring::{Completion, Waiter, Withdraw};
+use crate::thread;
+use ::sched::Noted;
 use kcore::generation::ThreadRef;
 use schema::messages_capnp::NotificationKind;
 
@@ -75,61 +75,10 @@ impl Cells {
     }
 }
 
-/// What the core noted about a context, to be written into its cells when no lock is held.
-#[derive(Clone, Copy)]
-pub struct News {
-    ctx: &'static Ctx,
-    /// Which life of the record it is about.
-    id: u64,
-    noted: Noted,
-    holder: ThreadRef,
-    remaining_ns: u64,
-    next_ns: u64,
-    donated: bool,
-}
-
-impl News {
-    /// Who ran on the context.
-    pub fn thread(&self) -> Option<&'static Thread> {
-        thread::get(self.holder.tid)
-    }
-}
-
-/// `thread` left its CPU, and the core noted something about its context, which has `left` if it is queued. The CPU's lock is held, and so
-/// the thread's *wait* lock if it waits: nobody takes its context away meanwhile, and the record is still its.
-pub fn note(thread: &'static Thread, noted: Noted, left: Option<&ContextInfo>) -> Option<News> {
-    let ctx = thread.context()?;
-    Some(News {
-        ctx,
-        id: ctx.life.load(Ordering::Relaxed),
-        noted,
-        holder: thread.reference(),
-        remaining_ns: left.map_or(0, |left| left.available_ns),
-        next_ns: left.map_or(0, |left| left.ready_at_ns),
-        // Without the record's lock, which may not be taken here: a chain that changes at this moment may be told either way.
-        donated: thread.borrows.load(Ordering::Relaxed),
-    })
-}
-
-/// A deadline passed while its thread waited for the CPU, or ran (S-15). Without a lock held.
-pub fn missed(missed: &Missed) {
-    let ThreadId(tid) = missed.thread;
-    let Some(thread) = thread::get(tid as u32) else { return };
-    let Some(ctx) = thread.context() else { return };
-    post(&News {
-        ctx,
-        id: missed.context.identity.id,
-        noted: Noted::LATE,
-        holder: thread.reference(),
-        remaining_ns: missed.context.available_ns,
-        next_ns: missed.deadline_ns,
-        donated: thread.borrows.load(Ordering::Relaxed),
-    });
-}
-
 /// Writes it down, and tells the observer. Without a lock held.
 pub fn post(news: &News) {
-    let mut cells = news.ctx.cells.lock();
+    let Some(ctx) = Ctx::at_head(news.context) else { return };
+    let mut cells = ctx.cells.lock();
     // It may have ended since, and the record may be another's.
     if cells.identity.0 != news.id {
         return;
@@ -145,7 +94,7 @@ pub fn post(news: &News) {
         }
     }
     drop(cells);
-    tell(news.ctx);
+    tell(ctx);
 }
 
 /// A timeout fault is about to be reported.
@@ -172,7 +121,7 @@ pub fn tell(ctx: &'static Ctx) {
         if cells.has_news() { cells.observer.take() } else { None }
     };
     if let Some(observer) = observer {
-        ring::complete(&observer, &Completion::OK, false);
+        complete::operation(&observer, &Completion::OK, false);
     }
 }
 
@@ -222,7 +171,7 @@ pub fn watch(ctx: &'static Ctx, register: impl FnOnce() -> Option<Waiter>) -> Wa
         Watch::News => Completion::OK,
         _ => Completion::error(abi::TransportError::NoSpace),
     };
-    ring::complete(&waiter, &completion, false);
+    complete::operation(&waiter, &completion, false);
     Watch::Sleeps
 }
 
@@ -231,8 +180,10 @@ pub fn forget(ctx: &'static Ctx) -> Option<Waiter> {
     core::mem::replace(&mut *ctx.cells.lock(), Cells::EMPTY).observer
 }
 
-/// Takes an observer back.
-pub fn withdraw(ctx: &'static Ctx, waiter: &Waiter) -> bool {
-    let mut cells = ctx.cells.lock();
-    cells.observer.take_if(|w| w.thread == waiter.thread && w.op == waiter.op).is_some()
+impl Withdraw for Ctx {
+    /// Takes an observer back.
+    fn withdraw(&self, waiter: &Waiter) -> bool {
+        let mut cells = self.cells.lock();
+        cells.observer.take_if(|w| w.thread == waiter.thread && w.op == waiter.op).is_some()
+    }
 }

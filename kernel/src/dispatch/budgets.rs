@@ -1,12 +1,12 @@
 //! What contexts ask of the dispatcher: to find the box of a thread, wherever that is, and to have threads go on with one.
 
+use super::above::above;
 use super::looks::charge;
 use super::{Queue, apply, enqueue, flush_handoff, follow, leave, pay, requeue_current};
 use crate::arch::fpu;
-use crate::context;
+use crate::dispatch::heads::{self, SchedRef, ThreadHead, Wait};
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::lock::Guard;
-use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time;
 use crate::tracing::{self, Promise, Why};
 use ::sched::{
@@ -18,7 +18,7 @@ use kcore::life::{Action, Event, StopReason};
 use trace::Kind;
 
 /// Takes the context of `thread` out of the queue of CPU number `cpu`, if it is there: running or queued.
-pub fn take_context(cpu: usize, thread: &'static Thread) -> Option<Box<Context>> {
+pub fn take_context(cpu: usize, thread: &'static ThreadHead) -> Option<Box<Context>> {
     let me = percpu::this();
     let target = percpu::get(cpu)?;
     let now = time::now_ns();
@@ -43,7 +43,7 @@ pub fn take_context(cpu: usize, thread: &'static Thread) -> Option<Box<Context>>
 
 /// A thread has no place in a queue any more, and stands on no stack.
 fn evict(
-    thread: &'static Thread,
+    thread: &'static ThreadHead,
     blocked: Blocked<SchedRef>,
     want: StopReason,
 ) -> (Guard<'static, Wait>, Action) {
@@ -55,7 +55,7 @@ fn evict(
 
 /// A thread was taken off its CPU, and stands on its stack no more: it waits until somebody decides what becomes of it.
 #[cold]
-pub(super) fn stop(thread: &'static Thread, evicted: Evicted<SchedRef>) {
+pub(super) fn stop(thread: &'static ThreadHead, evicted: Evicted<SchedRef>) {
     let Evicted { thread: blocked, reason } = evicted;
     let want = match reason {
         EvictionReason::TimeoutFault => StopReason::FaultReply,
@@ -64,14 +64,14 @@ pub(super) fn stop(thread: &'static Thread, evicted: Evicted<SchedRef>) {
     let (wait, action) = evict(thread, blocked, want);
     follow(wait, action);
     match action {
-        Action::Park if want == StopReason::FaultReply => context::faults::fault(thread),
-        Action::Deliver => context::deliver(thread),
+        Action::Park if want == StopReason::FaultReply => (above().fault)(thread),
+        Action::Deliver => (above().deliver)(thread),
         _ => {}
     }
 }
 
 /// A thread that is stopped has nothing to fetch any more: it does what it was bound to do then.
-pub fn find_nothing(thread: &'static Thread) {
+pub fn find_nothing(thread: &'static ThreadHead) {
     let mut wait = thread.wait.lock();
     // Refused if it goes on already.
     if let Ok(action) = thread.turn(&mut wait, Event::Fetch) {
@@ -91,7 +91,7 @@ pub(super) fn free(parked: &mut Blocked<SchedRef>) {
 pub fn depend(only: bool) {
     let (me, now) = (percpu::this(), time::now_ns());
     let mut queue = me.dispatch.queue.lock();
-    tracing::depends(me, ThreadId(u64::from(thread::current().tid())), only, now);
+    tracing::depends(me, ThreadId(u64::from(heads::current().tid())), only, now);
     queue.set_current_context_only(only);
     let stops = only && queue.current_context().is_none();
     drop(queue);
@@ -110,7 +110,7 @@ pub enum NotBound {
 
 /// A thread that is queued somewhere goes on with `time`, where that was promised.
 pub fn bind_queued(
-    thread: &'static Thread,
+    thread: &'static ThreadHead,
     who: &ThreadRef,
     time: Box<Context>,
     context_only: Option<bool>,
@@ -133,7 +133,7 @@ pub fn bind_queued(
 }
 
 /// Takes a thread out of the queue that it waits in, wherever that is. Nobody, if it is in none, or moves from one to another meanwhile.
-fn dequeue(thread: &'static Thread, who: &ThreadRef) -> Option<Runnable<SchedRef>> {
+fn dequeue(thread: &'static ThreadHead, who: &ThreadRef) -> Option<Runnable<SchedRef>> {
     let cpu = percpu::get(thread.ticket().cpu.index())?;
     let mut queue = cpu.dispatch.queue.lock();
     // The record of its context is locked and names it, and no thread ends without that lock: `models/src/lives.rs` shows that nobody else is here.
@@ -154,7 +154,7 @@ pub(super) fn take_out(
 }
 
 /// What the context of `thread` has left, if the thread runs or is queued on CPU number `cpu`.
-pub fn context_info(cpu: usize, thread: &Thread) -> Option<ContextInfo> {
+pub fn context_info(cpu: usize, thread: &ThreadHead) -> Option<ContextInfo> {
     let target = percpu::get(cpu)?;
     let mut queue = target.dispatch.queue.lock();
     charge(target, &mut queue);
@@ -186,11 +186,11 @@ pub fn obey(effect: Effect, now: u64) {
 
 /// May the current thread run on CPU number `cpu`, by its mask?
 pub fn current_may_run_on(cpu: usize) -> bool {
-    CpuId::new(cpu).is_some_and(|cpu| may_run_on(thread::current(), cpu))
+    CpuId::new(cpu).is_some_and(|cpu| may_run_on(heads::current(), cpu))
 }
 
 /// May the current thread run on `cpu`, by its mask? Of others that is not known here; they are asked when they fetch a context.
-pub fn may_run_on(thread: &'static Thread, cpu: CpuId) -> bool {
+pub fn may_run_on(thread: &'static ThreadHead, cpu: CpuId) -> bool {
     let me = percpu::this();
     if !core::ptr::eq(me.current.get(), thread) {
         return true;
@@ -201,12 +201,13 @@ pub fn may_run_on(thread: &'static Thread, cpu: CpuId) -> bool {
 /// The current thread queues behind the one that `target` names, if that is ready on this CPU with budget.
 pub fn yield_to(target: &ThreadRef) -> bool {
     let me = percpu::this();
-    let thread = thread::current();
+    let thread = heads::current();
     flush_handoff(me);
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
     let mut queue = me.dispatch.queue.lock();
-    let Some(ticket) = thread::get(target.tid).filter(|thread| thread.is(target)).map(Thread::ticket) else {
+    let Some(ticket) = heads::get(target.tid).filter(|thread| thread.is(target)).map(ThreadHead::ticket)
+    else {
         return false;
     };
     let Ok(decision) = queue.yield_to(&ticket, now) else {
@@ -230,7 +231,7 @@ pub fn bind_current(
         let me = percpu::this();
         let now = time::now_ns();
         let mut queue = me.dispatch.queue.lock();
-        let id = ThreadId(u64::from(thread::current().tid()));
+        let id = ThreadId(u64::from(heads::current().tid()));
         if let Some(only) = context_only {
             tracing::depends(me, id, only, now);
             queue.set_current_context_only(only);
@@ -240,14 +241,14 @@ pub fn bind_current(
             tracing::bound(me, id, context, now);
         }
         drop(queue);
-        let thread = thread::current();
+        let thread = heads::current();
         thread.debt.add_to_whoever(time::debt_of_context(thread));
         obey(effect, now);
         return Ok(());
     }
     // Not after it was taken off its CPU: it would be queued with the box in its hands, and whoever looks for that waits, in the kernel, on the CPU where
     // it is queued.
-    if !may_run_on(thread::current(), time.home()) {
+    if !may_run_on(heads::current(), time.home()) {
         return Err(time);
     }
     let mut time = Some(time);

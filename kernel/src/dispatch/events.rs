@@ -1,14 +1,14 @@
 //! What interrupts ask of the dispatcher: whose time they are (S-16), and whether somebody else should run.
 
+use super::above::{News, above};
 use super::looks::assert_time;
 use super::moves::balance;
 use super::{PENDING, Queue};
 use crate::arch::cpu;
 use crate::clock;
-use crate::context::notify;
+use crate::dispatch::heads::{self, ThreadHead};
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::planted::{self, Bug};
-use crate::thread::{self, Thread};
 use crate::time::{self, Bill};
 use crate::tracing;
 use ::sched::{CpuId, Effect, ThreadId};
@@ -34,8 +34,8 @@ pub fn look_for_woken(me: &'static PerCpu, bill: &mut Bill) {
     }
 }
 
-fn thread_of(id: ThreadId) -> Option<&'static Thread> {
-    thread::get(id.0 as u32)
+fn thread_of(id: ThreadId) -> Option<&'static ThreadHead> {
+    heads::get(id.0 as u32)
 }
 
 /// Deadlines that passed, of which one look tells; with more it looks again.
@@ -80,7 +80,9 @@ pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
             if let Some(late) = thread_of(missed.thread) {
                 bill.falls_to(late);
             }
-            notify::missed(missed);
+            if let Some(news) = News::of_missed(missed) {
+                (above().post)(&news);
+            }
         });
         if count < MISSES {
             break (effect, until_ns);
@@ -199,7 +201,7 @@ pub(super) fn settle(queue: &mut Queue, bill: &mut Bill, now: u64) {
 /// What is done for `thread`, which was left, on the stack of who runs next: it is the time of neither, but of the one that it is done for. From where
 /// the next one was chosen on, under the lock under which it was.
 #[cold]
-pub(super) fn work_begins(me: &PerCpu, queue: &mut Queue, thread: &'static Thread) -> Option<Bill> {
+pub(super) fn work_begins(me: &PerCpu, queue: &mut Queue, thread: &'static ThreadHead) -> Option<Bill> {
     if planted::is(Bug::NewsUnpaid) {
         return None;
     }

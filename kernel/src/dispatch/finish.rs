@@ -1,10 +1,10 @@
 //! The end of a switch, on the stack that was switched to: what it held is opened, and the rest is done for the thread that was left.
 
+use super::above::{News, above};
 use super::budgets::stop;
 use super::lives::requeue;
 use super::percpu::{self, PerCpu};
 use super::{AS_IT_WAS, After, Queue, events};
-use crate::context::notify::{self, News};
 use crate::lock::Guard;
 use crate::mm::stacks::OffStackToken;
 
@@ -61,14 +61,14 @@ fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl Fn
         Some(After::Reap(left)) => {
             // SAFETY: this runs after the switch away from the stack of `left`.
             let token = unsafe { OffStackToken::after_switch() };
-            crate::process::reap(left, token);
+            (above().reap)(left, token);
         }
     }
     if let Some((left, evicted)) = evicted {
         stop(left, evicted);
     }
     if let Some(news) = news.filter(|_| told.is_some()) {
-        notify::post(&news);
+        (above().post)(&news);
     }
     if bill.is_none() && resumed.is_none() {
         return;

@@ -3,12 +3,41 @@
 use super::moves::steal;
 use super::{IDLE, end_irq_off, enqueue_on, leave};
 use crate::arch::cpu;
+use crate::dispatch::heads::SchedRef;
 use crate::dispatch::percpu::{self, PerCpu};
-use crate::thread::SchedRef;
 use crate::time;
 use crate::tracing::{self, Why};
 use ::sched::Runnable;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// The CPU that was idle first.
+static IDLE_CPU: AtomicUsize = AtomicUsize::new(NOBODY);
+static IDLE_TOLD: AtomicBool = AtomicBool::new(false);
+static PROGRAMS_SPEAK: AtomicBool = AtomicBool::new(false);
+const NOBODY: usize = usize::MAX;
+
+/// K-16: the steady-state idle loop was reached. Said at once while the kernel is alone, and at power-off once programs use the console.
+fn note_idle(cpu: usize) {
+    if IDLE_CPU.load(Ordering::Relaxed) == NOBODY
+        && IDLE_CPU.compare_exchange(NOBODY, cpu, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        && !PROGRAMS_SPEAK.load(Ordering::Relaxed)
+    {
+        tell_idle();
+    }
+}
+
+/// From here on the console is the programs'.
+pub fn programs_speak() {
+    PROGRAMS_SPEAK.store(true, Ordering::Relaxed);
+}
+
+/// Says which CPU was idle first, once.
+pub fn tell_idle() {
+    let cpu = IDLE_CPU.load(Ordering::Relaxed);
+    if cpu != NOBODY && !IDLE_TOLD.swap(true, Ordering::Relaxed) {
+        crate::println!("sched: idle cpu={cpu} idle_path=cpl0-dispatch");
+    }
+}
 
 /// What a CPU does with nothing to do. Never returns, never blocks.
 pub extern "C" fn idle_loop(_: u64) -> ! {
@@ -53,7 +82,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
         if until_ns != u64::MAX {
             time::arm(me, until_ns, time::now_ns());
         }
-        crate::process::note_idle(me.id);
+        note_idle(me.id);
         end_irq_off();
         cpu::wait_for_interrupt();
     }

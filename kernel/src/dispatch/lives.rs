@@ -3,9 +3,9 @@
 use super::budgets::{free, take_out};
 use super::percpu::{self, PerCpu};
 use super::{enqueue, hand_over};
+use crate::dispatch::heads::{self, SchedRef, ThreadHead, Wait};
 use crate::lock::Guard;
 use crate::planted::{self, Bug};
-use crate::thread::{self, SchedRef, Thread, Wait};
 use crate::time;
 use crate::tracing;
 use ::sched::{Blocked, DEFAULT_WEIGHT, Runnable, Snapshot, Weight};
@@ -15,14 +15,14 @@ use kcore::life::{Action, Event};
 /// Lets a thread go on, if it is still the one that is meant. With `direct` it runs here as soon as the current thread waits, in what is left
 /// of that one's slice: the fast path of a call to a waiting server.
 pub fn wake(who: &ThreadRef, direct: bool) {
-    if let Some(thread) = thread::get(who.tid) {
+    if let Some(thread) = heads::get(who.tid) {
         wake_thread(thread, who, direct);
     }
 }
 
 /// As [`wake`], of the record that `who` names.
 #[inline(always)]
-pub fn wake_thread(thread: &'static Thread, who: &ThreadRef, direct: bool) {
+pub fn wake_thread(thread: &'static ThreadHead, who: &ThreadRef, direct: bool) {
     let mut wait = thread.wait.lock();
     if !thread.is(who) {
         return;
@@ -64,8 +64,8 @@ pub(super) fn follow(mut wait: Guard<'_, Wait>, action: Action) {
 
 /// A new thread may run.
 pub fn start(runnable: Runnable<SchedRef>) {
-    let thread = runnable.payload().thread();
-    crate::recorder::introduce(thread, &thread.body().process);
+    let thread = runnable.payload().head();
+    crate::recorder::introduce(thread);
     thread.must(&mut thread.wait.lock(), Event::Start);
     enqueue(runnable);
 }
@@ -76,7 +76,7 @@ pub fn run(runnable: Runnable<SchedRef>) {
 }
 
 /// A thread is to end: it waits for nothing any more, and gets no context. False if it has ended, or is another one.
-pub fn doom(thread: &'static Thread, who: &ThreadRef) -> bool {
+pub fn doom(thread: &'static ThreadHead, who: &ThreadRef) -> bool {
     let mut wait = thread.wait.lock();
     if !thread.is(who) {
         return false;
@@ -90,11 +90,11 @@ pub fn doom(thread: &'static Thread, who: &ThreadRef) -> bool {
     }
 }
 
-/// The current thread ends. From here on nobody gives it a context, and it is not stopped for want of one.
-pub fn exit() {
-    let thread = thread::current();
+/// The current thread ends, and perhaps `is_killed`. From here on nobody gives it a context, and it is not stopped for want of one.
+pub fn exit(is_killed: impl FnOnce() -> bool) {
+    let thread = heads::current();
     thread.must(&mut thread.wait.lock(), Event::Exit);
-    if thread.body().process.is_ending() {
+    if is_killed() {
         // It may have been on its way here, and in no queue, when whoever kills it looked for it.
         hasten_on(percpu::this(), thread);
     }
@@ -113,7 +113,7 @@ fn is_slow(snapshot: &Snapshot) -> bool {
 ///
 /// One that is in nobody's queue and does not run is about to be queued, by a CPU that may not have seen yet that it is to end. That CPU holds the lock
 /// of the queue from its look at that on: so each lock is taken once, and afterwards the thread was found, or [`hasten_arrival`] or [`exit`] finds it.
-pub fn hasten(thread: &'static Thread, who: &ThreadRef) {
+pub fn hasten(thread: &'static ThreadHead, who: &ThreadRef) {
     // Held to the end: so the record is still this thread's, and the thread neither begins to wait nor is woken.
     let _wait = thread.wait.lock();
     if !thread.is(who) || thread.life().is_parked() {
@@ -124,7 +124,7 @@ pub fn hasten(thread: &'static Thread, who: &ThreadRef) {
 }
 
 /// [`hasten`], if the thread runs or is queued on `cpu`.
-fn hasten_on(cpu: &'static PerCpu, thread: &'static Thread) -> bool {
+fn hasten_on(cpu: &'static PerCpu, thread: &'static ThreadHead) -> bool {
     let now = time::now_ns();
     let mut queue = cpu.dispatch.queue.lock();
     let ticket = thread.ticket();
@@ -161,7 +161,7 @@ pub(super) fn hasten_arrival(target: &PerCpu, runnable: &mut Runnable<SchedRef>,
 }
 
 /// A thread that was set aside is off its stack: it is placed anew.
-pub(super) fn requeue(thread: &'static Thread) {
+pub(super) fn requeue(thread: &'static ThreadHead) {
     let mut wait = thread.wait.lock();
     let runnable = wait.parked.as_ref().is_some_and(Blocked::is_runnable);
     let action = thread.must(&mut wait, Event::Requeue { runnable });

@@ -2,8 +2,8 @@
 
 use super::Queue;
 use crate::arch::cpu;
+use crate::dispatch::heads::{self, ThreadHead};
 use crate::dispatch::percpu::{self, PerCpu};
-use crate::thread::{self, Thread};
 use crate::time;
 use crate::tracing;
 use ::sched::{CpuTime, Snapshot};
@@ -15,7 +15,7 @@ const LOOKS: usize = 4;
 
 /// What the scheduler counts of thread `tid`, wherever it is. `None` if it ended, or moved each time that we looked.
 pub fn snapshot(tid: u32) -> Option<Snapshot> {
-    let thread = thread::get(tid)?;
+    let thread = heads::get(tid)?;
     for _ in 0..LOOKS {
         let wait = thread.wait.lock();
         if let Some(parked) = &wait.parked {
@@ -33,7 +33,7 @@ pub fn snapshot(tid: u32) -> Option<Snapshot> {
     None
 }
 
-fn snapshot_on(cpu: &PerCpu, thread: &Thread) -> Option<Snapshot> {
+fn snapshot_on(cpu: &PerCpu, thread: &ThreadHead) -> Option<Snapshot> {
     let mut queue = cpu.dispatch.queue.lock();
     // What it has run or waited since its last event counts.
     charge(cpu, &mut queue);

@@ -1,8 +1,8 @@
 //! Threads that change CPU though they wait: stolen by an idle one, or moved because clocks are apart.
 
 use super::{Queue, apply};
+use crate::dispatch::heads;
 use crate::dispatch::percpu::{self, PerCpu};
-use crate::thread;
 use crate::time;
 use crate::tracing;
 use ::sched::{CpuId, MoveOutcome};
@@ -103,7 +103,7 @@ fn pull(fast: &'static PerCpu, slow: &'static PerCpu, me: &'static PerCpu, now: 
     });
     if let MoveOutcome::Moved { effect, thread, .. } = outcome {
         me.counters.balance_moves.bump();
-        let thread = thread::get(thread.0 as u32).expect("a thread that is queued");
+        let thread = heads::get(thread.0 as u32).expect("a thread that is queued");
         apply(fast, me, effect, thread, now);
     }
 }

@@ -1,31 +1,27 @@
-//! What each CPU has of its own, as the dispatcher and everything above it see it: the whole record.
+//! What each CPU has of its own, as the dispatcher sees it. Layers above put more behind it (`context::leaving`).
 
 use super::{CpuSched, Desk};
 use crate::arch::percpu::{self as machine, MachineCpu};
 pub use crate::arch::percpu::{attention, count, install};
-use crate::context::leaving::Leaving;
+use crate::dispatch::heads::ThreadHead;
 use crate::mm::paging;
 use crate::mm::percpu::MemoryCpu;
 use crate::mm::stacks::Stack;
 use crate::recorder;
-use crate::thread::Thread;
 use crate::tracing;
-use alloc::boxed::Box;
 use core::cell::Cell;
 use core::ops::Deref;
 
-/// One CPU.
+/// One CPU, as the layers up to the dispatcher know it.
 #[repr(C)]
 pub struct PerCpu {
     memory: MemoryCpu,
     /// Who runs; null when idle.
-    pub current: Cell<*const Thread>,
+    pub current: Cell<*const ThreadHead>,
     /// Run queue, timers, idle context.
     pub dispatch: CpuSched,
     /// Where it judges newcomers with a context.
     pub desk: Desk,
-    /// Who pays for what leaves it.
-    pub leaving: Leaving,
     /// What it has done, if that is recorded.
     pub trace: tracing::Buffer,
     /// Its part of the flight recorder.
@@ -43,32 +39,40 @@ impl Deref for PerCpu {
     }
 }
 
-/// Makes the record of a CPU, which lives for ever; at boot (K-30).
-pub fn make(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
-    let machine = MachineCpu::new(id, apic_id, paging::kernel_root());
-    let record = Box::leak(Box::new(PerCpu {
-        memory: MemoryCpu::new(machine, idle_stack),
-        current: Cell::new(core::ptr::null()),
-        dispatch: CpuSched::new(id),
-        desk: Desk::new(),
-        leaving: Leaving::new(),
-        trace: tracing::Buffer::new(),
-        flight: recorder::Flight::new(),
-    }));
-    record.own_lock.set((&raw const record.dispatch.queue).cast());
-    let record: *mut PerCpu = record;
-    // SAFETY: a `PerCpu` begins with a `MemoryCpu`, which begins with a `MachineCpu`; it was just leaked.
+impl PerCpu {
+    /// This layer's part of a new record; at boot (K-30).
+    pub fn new(id: usize, apic_id: u32, idle_stack: Stack) -> PerCpu {
+        let machine = MachineCpu::new(id, apic_id, paging::kernel_root());
+        PerCpu {
+            memory: MemoryCpu::new(machine, idle_stack),
+            current: Cell::new(core::ptr::null()),
+            dispatch: CpuSched::new(id),
+            desk: Desk::new(),
+            trace: tracing::Buffer::new(),
+            flight: recorder::Flight::new(),
+        }
+    }
+}
+
+/// From here on a record is found by its number.
+///
+/// # Safety
+/// `record` points to a whole record, of all layers, which begins with a [`PerCpu`], lives for ever, and that nobody else knows yet.
+pub unsafe fn register(record: *mut PerCpu) -> &'static PerCpu {
+    // SAFETY: the caller's promise; a `PerCpu` begins with a `MemoryCpu`, which begins with a `MachineCpu`.
     unsafe {
         machine::register(record.cast());
-        recorder::add_cpu(&*record);
-        &*record
+        let record = &*record;
+        record.own_lock.set((&raw const record.dispatch.queue).cast());
+        recorder::add_cpu(record);
+        record
     }
 }
 
 /// The CPU this runs on.
 #[inline(always)]
 pub fn this() -> &'static PerCpu {
-    // SAFETY: `make` makes every record that is registered.
+    // SAFETY: `register` has every record begin with a `PerCpu`.
     unsafe { &*machine::this_record().cast() }
 }
 

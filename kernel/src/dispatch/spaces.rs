@@ -1,30 +1,37 @@
 //! Which page tables a CPU has loaded.
 
 use crate::arch::{cpu, segments};
+use crate::dispatch::heads::ThreadHead;
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::mm::paging;
-use crate::process::Process;
-use alloc::sync::Arc;
+use crate::mm::space::Space;
 
-/// Loads the tables of `process`, or the kernel's, unless they are.
+/// The address space of a thread that is about to run.
 #[inline(always)]
-pub(super) fn load_space(me: &'static PerCpu, process: Option<&Arc<Process>>) {
-    let root = process.map_or(paging::kernel_root(), |process| process.space.root());
+pub(super) fn of(thread: &ThreadHead) -> Option<&Space> {
+    // SAFETY: whoever made the thread keeps its space until it is reaped.
+    unsafe { thread.space.get().as_ref() }
+}
+
+/// Loads the tables of `space`, or the kernel's, unless they are.
+#[inline(always)]
+pub(super) fn load_space(me: &'static PerCpu, space: Option<&Space>) {
+    let root = space.map_or(paging::kernel_root(), Space::root);
     if me.root.get() != root {
-        change_space(me, root, process);
+        change_space(me, root, space);
     }
 }
 
 #[inline(never)]
-fn change_space(me: &'static PerCpu, root: u64, process: Option<&Arc<Process>>) {
+fn change_space(me: &'static PerCpu, root: u64, space: Option<&Space>) {
     // The last thread of a process that is taken apart runs on the kernel's tables, too.
-    let process = process.filter(|_| root != paging::kernel_root());
-    if let Some(process) = process {
+    let space = space.filter(|_| root != paging::kernel_root());
+    if let Some(space) = space {
         // A mask, of fixed size (K-30).
-        process.space.resident.insert(me.id);
+        space.resident.insert(me.id);
         segments::clear_selectors();
     }
-    let old = me.space.replace(process.map(|process| &raw const process.space).unwrap_or(core::ptr::null()));
+    let old = me.space.replace(space.map_or(core::ptr::null(), core::ptr::from_ref));
     me.root.set(root);
     // SAFETY: every root maps the kernel alike.
     unsafe { cpu::set_cr3(root) };

@@ -3,10 +3,11 @@
 //! A context that faults holds a [`FaultRoom`] at its endpoint from its making on: a place in the queue, charged to whoever made the endpoint.
 //! So telling needs no memory, and the queue is never longer than there are rooms (K-30).
 
-use super::{Buffer, Endpoint, InFlight, MAX_CALLS, Receiver, new_flight};
+use super::{Buffer, Caller, Endpoint, InFlight, MAX_CALLS, Receiver, new_flight};
+use crate::context::{self, complete};
 use crate::mm::heap;
 use crate::queue;
-use crate::ring::{self, Completion, Waiter};
+use crate::ring::{Completion, Waiter};
 use abi::{TransportError, cqe_flags};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -80,8 +81,7 @@ impl Fault {
 
     /// Nobody will ever be told: the thread goes on.
     pub(super) fn cancel(self) {
-        let waits = Waiter { thread: self.thread, op: ring::FAULT_OP, sequence: 0 };
-        ring::complete(&waits, &Completion::error(TransportError::Cancelled), false);
+        context::faults::fault_answered(&self.thread, &Completion::error(TransportError::Cancelled));
     }
 }
 
@@ -107,14 +107,14 @@ impl Endpoint {
 
     /// As [`Endpoint::deliver`], of what the kernel says.
     pub(super) fn deliver_fault(&self, fault: Fault, receiver: Receiver) {
-        let caller = Waiter { thread: fault.thread, op: ring::FAULT_OP, sequence: 0 };
-        let reply = Buffer { address: 0, length: 0 };
         let server = receiver.waiter.thread;
-        let flight = InFlight { caller, reply, server, epoch: receiver.epoch };
+        let caller = Waiter { thread: fault.thread, op: 0, sequence: 0 };
+        let called = InFlight::called(caller, Buffer { address: 0, length: 0 }, server, receiver.epoch);
+        let flight = InFlight { caller: Caller { is_stopped: true, ..called.caller }, ..called };
         let made = new_flight(&mut self.state.lock(), flight, &self.payer);
         let Ok(token) = made else {
-            ring::complete(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
-            ring::complete(&caller, &Completion::error(TransportError::NoSpace), false);
+            complete::operation(&receiver.waiter, &Completion::error(TransportError::NoSpace), false);
+            flight.caller.tell(&Completion::error(TransportError::NoSpace), false);
             return;
         };
         let completion = Completion {
@@ -124,7 +124,7 @@ impl Endpoint {
             w: fault.words,
             ..Completion::OK
         };
-        if !ring::complete(&receiver.waiter, &completion, false) {
+        if !complete::operation(&receiver.waiter, &completion, false) {
             self.undelivered(token);
         }
     }

@@ -1,25 +1,23 @@
 //! SchedulingContext's methods: Cap'n Proto in, an operation result out (S-01, S-02).
 
 use super::{MethodCall, Outcome, Refusal};
+use crate::context::bind::{self, BindError, Bound};
+use crate::context::change::{self, Unchanged};
 use crate::context::notify::{self, Cell, Watch};
-use crate::context::{CreateError, Ctx, Handle, Record, at, create, end, give, handle, leaving, look, seize};
+use crate::context::{CreateError, Ctx, Handle, Record, at, create, end, handle, leaving, look, seize};
 use crate::dispatch;
-use crate::dispatch::percpu;
 use crate::endpoint::FaultRoom;
-use crate::object::{Cap, Object, Waitable};
+use crate::object::{Cap, Object};
 use crate::ops::Reply;
 use crate::planted::{self, Bug};
 use crate::preempt::{self, Pacer};
-use crate::ring::Completion;
-use crate::session::{Denied, Stake};
+use crate::ring::{Completion, Waitable};
 use crate::thread::{self, Thread};
 use ::sched::{AdmissionError, ContextInfo, CpuMask, Overrun, Reason, Spec, Witness};
 use abi::{CapId, Exception, TransportError, rights};
 use alloc::sync::Arc;
 use kcore::generation::ThreadRef;
-use kcore::life::Event;
 use kcore::loans::Refused;
-use kcore::quota::Growth;
 use schema::messages_capnp as m;
 use schema::words;
 
@@ -70,11 +68,11 @@ fn said(answer: Result<(), Refused>) -> R {
 }
 
 fn effect(record: &Record) -> DispatchEffect {
-    if *record.book.owner() == ThreadRef::NONE {
-        DispatchEffect::InfoOnlyNoDispatchChange
-    } else {
-        DispatchEffect::BudgetEnforced
-    }
+    effect_of(*record.book.owner() != ThreadRef::NONE)
+}
+
+fn effect_of(is_owned: bool) -> DispatchEffect {
+    if is_owned { DispatchEffect::BudgetEnforced } else { DispatchEffect::InfoOnlyNoDispatchChange }
 }
 
 /// The answer of most methods.
@@ -354,34 +352,6 @@ fn create_another(c: &MethodCall<'_>, held_by: &Handle, held: u64, params: &[u8]
 
 // ---- binding --------------------------------------------------------------------------------------------------------------
 
-/// Reserves the context for `thread`, which has none: from here on it is its owner. The box stays where it is.
-fn claim(handle: &Handle, held: u64, who: &'static Thread, reference: &ThreadRef, context_only: bool) -> R {
-    let mut record = handle.ctx.record.lock();
-    let answer = record.book.may_bind(held);
-    if answer.is_err() {
-        return said(answer);
-    }
-    let Some(home) = ::sched::CpuId::new(record.cpu) else { return R::NoCommonCpu };
-    let mut wait = who.wait.lock();
-    // One that ends looks for its context a last time: it would not find this one.
-    let may_bind = who.turn(&mut wait, Event::Bind).is_ok() || planted::is(Bug::BindsTheEnding);
-    if !who.is(reference) || !may_bind {
-        return R::DeadThread;
-    }
-    if who.context().is_some() {
-        return R::AlreadyBound;
-    }
-    let may_run = wait.parked.as_ref().is_none_or(|parked| parked.could_run_on(home));
-    if !may_run || !dispatch::may_run_on(who, home) {
-        return R::NoCommonCpu;
-    }
-    record.book.bind(*reference);
-    record.context_only = context_only;
-    who.set_context(Some(handle.ctx), false);
-    drop(wait);
-    R::Ok
-}
-
 fn bind_params(params: &[u8]) -> Result<(bool, u32), Refusal> {
     let message = schema::decode(params)?;
     let p = message.root::<m::scheduling_context_bind_params::Reader<'_>>()?;
@@ -424,27 +394,18 @@ fn bind(
     who: ThreadRef,
     context_only: bool,
 ) -> Outcome {
-    let result = claim(handle, held, thread, &who, context_only);
-    if result != R::Ok {
-        return refuse(c, handle.ctx, result);
-    }
-    let mut record = handle.ctx.record.lock();
-    // Somebody may have revoked it since.
-    let mut is_to_wake = false;
-    if record.book.promise(who).is_ok() {
-        is_to_wake = give(&mut record, who);
-        if *record.book.owner() != who {
-            // It waits for a CPU, and not for this one.
-            drop(record);
-            return refuse(c, handle.ctx, R::NoCommonCpu);
+    match bind::bind(handle, held, thread, who, context_only) {
+        Ok(Bound { standing, is_owned }) => say(c, (said(standing), effect_of(is_owned))),
+        Err(why) => {
+            let result = match why {
+                BindError::Refused(why) => said(Err(why)),
+                BindError::NoCommonCpu => R::NoCommonCpu,
+                BindError::Dead => R::DeadThread,
+                BindError::Bound => R::AlreadyBound,
+            };
+            refuse(c, handle.ctx, result)
         }
     }
-    let answer = (standing(&record, held), effect(&record));
-    drop(record);
-    if is_to_wake {
-        dispatch::wake(&who, false);
-    }
-    say(c, answer)
 }
 
 fn unbind(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
@@ -502,9 +463,9 @@ fn reconfigure(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) ->
         return answer(R::NoCommonCpu);
     }
     // What the session may not have is said first; it is taken with the change.
-    if let Err(denied) = could_pay(handle.ctx, &spec) {
+    if let Err(denied) = change::could_pay(handle.ctx, &spec) {
         leaving::sweep_all();
-        could_pay(handle.ctx, &spec).map_err(|_| Refusal::Quota(denied))?;
+        change::could_pay(handle.ctx, &spec).map_err(|_| Refusal::Quota(denied))?;
     }
     let mut why = AdmissionError::Stale;
     for _ in 0..dispatch::TRIES {
@@ -516,7 +477,7 @@ fn reconfigure(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) ->
                 break;
             }
         };
-        match change(handle, held, spec, &verdict, &mut timeout) {
+        match change::change(handle, held, spec, &verdict, &mut timeout) {
             Ok(()) => return answer(R::Ok),
             Err(Unchanged::Lent) => return answer(R::Lent),
             Err(Unchanged::Quota(denied)) => return Err(Refusal::Quota(denied)),
@@ -533,116 +494,6 @@ fn reconfigure(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) ->
         _ => Witness::unfinished(::sched::CpuId::new(home).unwrap_or(::sched::CpuId::FIRST)),
     };
     say_changed(c, handle.ctx, R::ResourceExhausted, Some(&witness))
-}
-
-/// Could its session pay for `spec` in the place of what a context has?
-fn could_pay(ctx: &'static Ctx, spec: &Spec) -> Result<(), Denied> {
-    let mut record = ctx.record.lock();
-    let Some(stake) = &mut record.stake else { return Ok(()) };
-    let growth = stake.grow(spec)?;
-    stake.settle(growth, false);
-    Ok(())
-}
-
-/// Why a context is as it was.
-enum Unchanged {
-    /// It is lent, or was taken back.
-    Lent,
-    Quota(Denied),
-    Refused(AdmissionError),
-}
-
-/// Changes a context as it was judged. The endpoint that it told of timeouts before is left in `timeout`, to be dropped without a lock.
-fn change(
-    handle: &Handle,
-    held: u64,
-    spec: Spec,
-    verdict: &::sched::Verdict,
-    timeout: &mut Option<Arc<FaultRoom>>,
-) -> Result<(), Unchanged> {
-    let still = |record: &Record| record.book.may_change(held).is_ok();
-    let Some((mut record, time)) = seize(handle.ctx, still) else { return Err(Unchanged::Lent) };
-    let home = record.cpu;
-    let mut left = None;
-    let (time, result) = match Payment::take(&mut record, &spec) {
-        Err(denied) => (time, Err(Unchanged::Quota(denied))),
-        Ok(payment) => {
-            let template = time.template();
-            match dispatch::readmit(home, time, spec, verdict, payment.may_leave()) {
-                Ok((time, departed)) => {
-                    let old = payment.settle(&mut record);
-                    left = old.zip(departed).map(|(stake, number)| (number, template, stake));
-                    (time, Ok(()))
-                }
-                Err((why, time)) => (time, Err(payment.give_back(&mut record, why))),
-            }
-        }
-    };
-    if result.is_ok() {
-        handle.ctx.band.store(spec.criticality, core::sync::atomic::Ordering::Relaxed);
-        core::mem::swap(&mut record.timeout, timeout);
-    }
-    // The box goes back to whoever had it.
-    record.book.put(time);
-    let holder = *record.book.holder();
-    let is_to_wake = holder != ThreadRef::NONE && give(&mut record, holder);
-    drop(record);
-    if let (Some(home), Some((number, template, stake))) = (percpu::get(home), left) {
-        leaving::keep(home, number, template, stake);
-    }
-    if is_to_wake {
-        dispatch::wake(&holder, false);
-    }
-    result
-}
-
-/// What another specification is paid with.
-enum Payment {
-    /// A stake of its own: the old one pays for what was used until that is back.
-    Beside(Stake),
-    /// The old stake, which paid so much before: there must be nothing that was used. Otherwise this is what the session may not have.
-    InPlace(Option<Growth>, Denied),
-}
-
-impl Payment {
-    fn take(record: &mut Record, spec: &Spec) -> Result<Payment, Denied> {
-        let Record { session: Some(session), stake: Some(stake), .. } = record else {
-            unreachable!("a context with time has a session and a stake in it")
-        };
-        match Stake::take(session, spec) {
-            Ok(new) => Ok(Payment::Beside(new)),
-            Err(denied) => Ok(Payment::InPlace(stake.grow(spec)?, denied)),
-        }
-    }
-
-    fn may_leave(&self) -> bool {
-        matches!(self, Payment::Beside(_))
-    }
-
-    /// The context was changed. The stake that is not needed for it any more.
-    fn settle(self, record: &mut Record) -> Option<Stake> {
-        match self {
-            Payment::Beside(new) => record.stake.replace(new),
-            Payment::InPlace(growth, _) => {
-                if let Some(stake) = &mut record.stake {
-                    stake.settle(growth, true);
-                }
-                None
-            }
-        }
-    }
-
-    /// It was not.
-    fn give_back(self, record: &mut Record, why: AdmissionError) -> Unchanged {
-        let Payment::InPlace(growth, denied) = self else { return Unchanged::Refused(why) };
-        if let Some(stake) = &mut record.stake {
-            stake.settle(growth, false);
-        }
-        match why {
-            AdmissionError::Refused(Witness { reason: Reason::BusyLeaving, .. }) => Unchanged::Quota(denied),
-            why => Unchanged::Refused(why),
-        }
-    }
 }
 
 fn revoke(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {

@@ -6,7 +6,7 @@ use super::frames::{self, FRAME_BYTES, Frame};
 use super::percpu;
 use super::plant;
 use crate::arch::phys;
-use crate::lock::{Rank, SpinLock};
+use crate::lock::{self, Rank, SpinLock};
 use alloc::sync::Arc;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
@@ -78,7 +78,7 @@ pub fn cached_frames() -> u64 {
 
 /// K-18: panics where allocation is forbidden.
 fn guard() {
-    if cfg!(debug_assertions) && crate::CHECKS.load(Ordering::Relaxed) {
+    if lock::checked() {
         let cpu = percpu::this();
         assert!(!cpu.held.forbids_allocation(), "K-18: allocation under a scheduler lock");
         assert!(!cpu.in_interrupt.get(), "K-18: allocation in interrupt context");
@@ -294,7 +294,7 @@ struct KernelAllocator;
 unsafe impl GlobalAlloc for KernelAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         guard();
-        if crate::CHECKS.load(Ordering::Relaxed) {
+        if lock::is_begun() {
             let spares = &percpu::this().spares;
             let found = spares.iter().find(|spare| spare.get().is_some_and(|(_, kept)| kept == layout));
             if let Some((block, _)) = found.and_then(Cell::take) {

@@ -10,6 +10,8 @@ const ROOT: &str = "kernel/src/";
 const TOP: &str = "kernel/src/main.rs";
 /// A macro of the crate's root, and the module whose function it calls.
 const MACRO: (&str, &str) = ("println", "log");
+/// What is named by `crate::*`.
+const EVERYTHING: &str = "*";
 
 /// Layers by number, lowest first, and the layer of every module.
 struct Layers<'a> {
@@ -28,8 +30,15 @@ fn parse<'a>(text: &'a str, problems: &mut Vec<Problem>) -> Layers<'a> {
             problems.push(Problem::new(TABLE, at + 1, "not a layer: write `layer: module module ...`"));
             continue;
         };
-        let number = layers.names.len();
-        layers.names.push(name.trim());
+        let (number, name) = (layers.names.len(), name.trim());
+        if layers.names.contains(&name) {
+            problems.push(Problem::new(
+                TABLE,
+                at + 1,
+                format!("there are two layers `{name}`: name each once"),
+            ));
+        }
+        layers.names.push(name);
         for module in modules.split_whitespace() {
             if layers.of.insert(module, number).is_some() {
                 problems.push(Problem::new(
@@ -49,25 +58,105 @@ fn module_of(file: &str) -> Option<&str> {
     path.split('/').next().map(|first| first.trim_end_matches(".rs"))
 }
 
-/// Every module of the crate's root that `code` names by `crate::`, with the offset.
-fn uses(code: &str) -> Vec<(usize, &str)> {
+/// How many modules a file is below the crate's root: `super`, said so often, is that root.
+fn depth_of(file: &str) -> usize {
+    let path = file.strip_prefix(ROOT).unwrap_or(file);
+    path.trim_end_matches("/mod.rs").split('/').count()
+}
+
+/// What a file names of the crate's root, with the offset: `*` for everything that is there. `depth` is how far below the root the file is.
+fn uses(code: &str, depth: usize) -> Vec<(usize, &str)> {
     let mut found: Vec<(usize, &str)> = Vec::new();
-    for (at, word) in rust::words(code) {
+    // The braces at which the modules within the file end, and how many are open.
+    let (mut inner, mut braces, mut seen) = (Vec::new(), 0usize, 0);
+    let mut words = rust::words(code).peekable();
+    while let Some((at, word)) = words.next() {
+        for byte in code[seen..at].bytes() {
+            match byte {
+                b'{' => braces += 1,
+                b'}' => {
+                    braces = braces.saturating_sub(1);
+                    inner.retain(|level| *level < braces);
+                }
+                _ => {}
+            }
+        }
+        seen = at;
         let rest = &code[at + word.len()..];
         if word == MACRO.0 && rest.starts_with('!') {
             found.push((at, MACRO.1));
         }
-        if word != "crate" || code[..at].ends_with('$') {
+        if word == "mod"
+            && let Some((name_at, name)) = words.peek()
+            && code[name_at + name.len()..].trim_start().starts_with('{')
+        {
+            inner.push(braces);
+        }
+        let mut path_at = at + word.len();
+        if word == "super" && !code[..at].ends_with("super::") {
+            let mut count = 1;
+            while let Some(more) = code[path_at..].strip_prefix("::super") {
+                path_at = code.len() - more.len();
+                count += 1;
+            }
+            if count != depth + inner.len() {
+                continue;
+            }
+        } else if word != "crate" || code[..at].ends_with('$') {
             continue;
         }
-        let Some(path) = rest.strip_prefix("::") else { continue };
-        let from = at + word.len() + 2;
-        match path.strip_prefix('{') {
-            None => found.extend(rust::words(path).next().map(|(_, first)| (from, first))),
-            Some(list) => found.extend(heads(list).map(|(offset, head)| (from + 1 + offset, head))),
+        let rest = &code[path_at..];
+        let Some(path) = rest.strip_prefix("::") else {
+            // `pub(crate)` names nothing; `crate as x` names everything.
+            if rest.trim_start().starts_with("as ") {
+                found.push((at, EVERYTHING));
+            }
+            continue;
+        };
+        let from = path_at + 2;
+        if path.starts_with(EVERYTHING) {
+            found.push((from, EVERYTHING));
+        } else if let Some(list) = path.strip_prefix('{') {
+            found.extend(heads(list).map(|(offset, head)| (from + 1 + offset, head)));
+        } else {
+            found.extend(rust::words(path).next().map(|(_, first)| (from, first)));
         }
     }
     found
+}
+
+/// The types and traits that a file declares.
+fn declared(code: &str) -> impl Iterator<Item = &str> {
+    let mut words = rust::words(code).map(|(_, word)| word).peekable();
+    std::iter::from_fn(move || {
+        loop {
+            if matches!(words.next()?, "struct" | "enum" | "union" | "trait" | "type") {
+                return words.peek().copied();
+            }
+        }
+    })
+}
+
+/// The types that a file has methods of its own for, with the offset: `impl Type {`, and not `impl Trait for Type {`.
+fn implemented(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    rust::words(code).filter_map(|(at, word)| {
+        let rest = &code[at + word.len()..];
+        let head = &rest[..rest.find('{')?];
+        let is_own = word == "impl"
+            && code[..at].rsplit('\n').next().is_none_or(|line| line.trim().is_empty())
+            && !rust::words(head).any(|(_, word)| word == "for");
+        // After the parameters, if there are any.
+        let path = head.trim_start().strip_prefix('<').map_or(head, |rest| {
+            let mut open = 1;
+            let end = rest.find(|letter| {
+                open += i32::from(letter == '<') - i32::from(letter == '>');
+                open == 0
+            });
+            end.map_or(rest, |end| &rest[end..])
+        });
+        let path = path.split('<').find(|part| !part.trim().trim_matches('>').is_empty())?;
+        is_own.then(|| rust::words(path).last().map(|(_, name)| (at, name))).flatten()
+    })
 }
 
 /// The first word of each part of a list in braces, `list` being what follows the opening one.
@@ -102,23 +191,45 @@ pub(crate) fn layers(tree: &Tree) -> Vec<Problem> {
     };
     let layers = parse(table, &mut problems);
     let mut unused: Vec<&str> = layers.of.keys().copied().collect();
-    for (file, text) in tree.texts_of("rs") {
-        let Some(module) = module_of(file) else { continue };
+    let codes: Vec<_> = tree
+        .texts_of("rs")
+        .filter_map(|(file, text)| Some((file, module_of(file)?, rust::code_of(text))))
+        .collect();
+    let mut owners: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (_, module, code) in &codes {
+        declared(code).for_each(|name| owners.entry(name).or_default().push(module));
+    }
+    for (file, module, code) in &codes {
+        let (file, module) = (*file, *module);
         unused.retain(|name| *name != module);
         let Some(&own) = layers.of.get(module) else {
             problems.push(Problem::new(file, 1, format!("`{module}` is in no layer: add it to {TABLE}")));
             continue;
         };
-        let code = rust::code_of(text);
-        for (at, used) in uses(&code) {
-            let Some(&other) = layers.of.get(used) else { continue };
-            if other > own {
-                let what = format!(
+        for (at, used) in uses(code, depth_of(file)) {
+            let what = match layers.of.get(used) {
+                Some(&other) if other > own => format!(
                     "`{module}` ({}) uses `{used}` ({}), which is a layer above it: have it handed down, or move it",
                     layers.names[own], layers.names[other],
-                );
-                problems.push(Problem::new(file, rust::line_of(&code, at), what));
-            }
+                ),
+                Some(_) => continue,
+                None if used == MACRO.0 || used == "self" => continue,
+                None if used == EVERYTHING => {
+                    format!("`{module}` uses everything of the crate's root: name the modules")
+                }
+                None => format!(
+                    "`{module}` uses `{used}` of the crate's root, which is above all layers: have it handed down, or move it"
+                ),
+            };
+            problems.push(Problem::new(file, rust::line_of(code, at), what));
+        }
+        for (at, name) in implemented(code) {
+            let Some(of) = owners.get(name).filter(|of| !of.contains(&module)) else { continue };
+            let what = format!(
+                "`{module}` has methods for `{name}` of `{}`, whose layer could call them without a `use`: write a trait or functions",
+                of[0],
+            );
+            problems.push(Problem::new(file, rust::line_of(code, at), what));
         }
     }
     problems.extend(
@@ -162,6 +273,52 @@ mod tests {
     }
 
     #[test]
+    fn k_25_the_root_is_found_by_any_way_up() {
+        let inner = "mod inner {\n    use super::super::arch;\n    use super::thread_like;\n}\n";
+        let good = tree("use super::cpu;\nuse super::super::log;\n", inner, "use super::{mm, ring};\n");
+        let bad = tree("", "use super::{arch, thread};\n", "");
+        assert_catches(layers, &good, &bad, "kernel/src/mm.rs:1", "`thread` (threads)");
+        let bad = tree("\nfn f() { super::super::mm::poll() }\n", "", "");
+        assert_catches(layers, &good, &bad, "kernel/src/arch/cpu.rs:2", "`mm` (memory)");
+        let bad = tree("", "mod inner {\n    fn f() { super::super::thread::poll() }\n}\n", "");
+        assert_catches(layers, &good, &bad, "kernel/src/mm.rs:2", "`thread` (threads)");
+        // After an inner module has ended, `super` is the root again.
+        let bad = tree("", "mod inner {\n    fn f() {}\n}\nuse super::thread;\n", "");
+        assert_catches(layers, &good, &bad, "kernel/src/mm.rs:4", "`thread` (threads)");
+    }
+
+    #[test]
+    fn k_25_the_root_itself_is_above_all_layers() {
+        let good = tree("pub(crate) fn f() {}\n", "fn f() { crate::println!() }\n", "");
+        for (bad, why) in [
+            ("fn f() { crate::boot() }\n", "`boot` of the crate's root"),
+            ("use super::CHECKS;\n", "`CHECKS` of the crate's root"),
+            ("use crate::*;\n", "everything"),
+            ("use super::*;\n", "everything"),
+            ("use crate as kernel;\n", "everything"),
+        ] {
+            assert_catches(layers, &good, &tree("", bad, ""), "kernel/src/mm.rs:1", why);
+        }
+    }
+
+    #[test]
+    fn k_25_methods_are_where_their_type_is() {
+        let low = "pub struct Cpu<T>(T);\npub trait Runs {}\n";
+        let good = tree(
+            low,
+            "struct Own;\nimpl Own {}\nimpl Runs for Cpu<u8> {}\nfn f(a: impl Runs) { if a {} }\n",
+            "",
+        );
+        for bad in [
+            "fn f() {}\nimpl Cpu<u8> {}\n",
+            "\nimpl<T: Into<u8>> Cpu<T> {}\n",
+            "\nimpl crate::arch::cpu::Cpu<u8> {}\n",
+        ] {
+            assert_catches(layers, &good, &tree(low, bad, ""), "kernel/src/mm.rs:2", "`Cpu` of `arch`");
+        }
+    }
+
+    #[test]
     fn k_25_printing_is_a_use() {
         let table = (TABLE, "machine: arch\nmemory: log\n");
         let file = ("kernel/src/arch.rs", "fn f() {\n    crate::println!(\"crate::mm\");\n}\n");
@@ -186,6 +343,7 @@ mod tests {
             "two layers",
         );
         assert_catches(layers, &good, &[(TABLE, "a: log gone\n"), LOG], "kernel/layers.txt:1", "gone");
+        assert_catches(layers, &good, &[(TABLE, "a: log\na:\n"), LOG], "kernel/layers.txt:2", "two layers");
         assert_catches(
             layers,
             &good,

@@ -1,0 +1,80 @@
+//! Completing operations of programs: a call along which a context was lent ends with it, however it ends.
+
+use super::loan;
+use crate::dispatch;
+use crate::planted::{self, Bug};
+use crate::ring::{self, Completion, Posted, Waiter};
+use crate::thread::{self, Thread};
+
+/// Completes an operation, if its thread is still there. With `direct` the thread runs here next.
+///
+/// A call along which a context was lent ends here, however it ends: the loan is back before the completion is.
+pub fn operation(waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
+    operation_here(waiter, completion, direct)
+}
+
+/// As [`operation`], for the paths of every call and answer.
+#[inline(always)]
+pub fn operation_here(waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
+    let Some(thread) = thread::get(waiter.thread.tid) else { return false };
+    match ring::post(thread, waiter, completion) {
+        Posted::Stale => false,
+        Posted::Quiet => true,
+        Posted::Wakes => {
+            ring::wake(thread, waiter, direct);
+            true
+        }
+        Posted::Lent => complete_lent(thread, waiter, completion, direct),
+    }
+}
+
+/// As [`operation`], of a call along which the thread has lent its context. The thread is woken in any case: it may wait for the loan only.
+#[cold]
+#[inline(never)]
+fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
+    if planted::is(Bug::ExceptionKeepsLoan) && completion.status > 0 {
+        loan::forget(thread);
+    }
+    let mut handed = loan::settle(thread, waiter, direct);
+    let posted = loop {
+        match ring::post(thread, waiter, completion) {
+            // Another CPU is about to end the loan: it has begun, under the context's lock, and does not wait for anybody.
+            Posted::Lent => {
+                crate::arch::cpu::pause();
+                crate::arch::tlb::poll();
+                handed = handed.or_else(|| loan::settle(thread, waiter, direct));
+            }
+            posted => break posted,
+        }
+    };
+    match handed {
+        Some(runnable) => dispatch::hand_over_lending(runnable),
+        None => {
+            dispatch::wake_thread(thread, &waiter.thread, direct);
+        }
+    }
+    !matches!(posted, Posted::Stale)
+}
+
+/// Completes the RECV of a server, whom the current thread lends its context along `call`, if it can.
+#[inline]
+pub fn recv_lending(
+    server: &Waiter,
+    completion: &Completion,
+    lender: &'static Thread,
+    call: &Waiter,
+) -> bool {
+    let Some(thread) = thread::get(server.thread.tid) else { return false };
+    match ring::post(thread, server, completion) {
+        Posted::Stale => false,
+        Posted::Quiet => true,
+        Posted::Wakes => {
+            // Who waits for more calls than this one does not work for this one alone.
+            if ring::receives(thread) || !loan::lend(lender, call, thread, &server.thread) {
+                ring::wake(thread, server, true);
+            }
+            true
+        }
+        Posted::Lent => complete_lent(thread, server, completion, true),
+    }
+}
