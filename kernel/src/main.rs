@@ -49,7 +49,7 @@ mod tracing;
 mod watchdog;
 
 use ::sched::{CpuIds, Policy as _};
-use arch::boot::Loader;
+use arch::boot::{self, Loader};
 use arch::smp::{NewCpu, Start};
 use arch::{acpi, apic, features, pit, segments, serial, smp};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -86,6 +86,7 @@ fn start_bsp(info: u32, loader: u32) -> ! {
         dispatch::take_overload();
     }
     frames::init(&boot.memory);
+    boot::guard_stack();
     paging::init(boot.top);
     let idle_stack = Stack::allocate().expect("memory for the first stack");
     // The APIC's number is known when it is on; the first record is made before that.
@@ -206,8 +207,10 @@ fn start_others(apic_ids: &[u32], is_first_late: bool) -> usize {
     let make = |apic_id: u32| {
         let stack = Stack::allocate()?;
         let stack_top = stack.top();
+        let record = context::leaving::make_cpu(percpu::count(), apic_id, stack);
+        assert!(boot::is_stack_whole(), "the stack of the boot is too small");
         // The stack that it begins on is that of its idle loop.
-        Some(NewCpu { record: context::leaving::make_cpu(percpu::count(), apic_id, stack), stack_top })
+        Some(NewCpu { record, stack_top })
     };
     let (root, give_up, run) = (paging::kernel_root(), recorder::remove_cpu, dispatch::idle_loop);
     let start = Start { root, make, give_up, run, is_first_late };

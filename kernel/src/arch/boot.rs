@@ -4,6 +4,7 @@
 //! mode with paging off and a pointer in EBX. The tables made here map the first GiB at 0, the first 4 GiB at the physical
 //! map, and the image; `paging` replaces them with ones that know what may be written and what executed.
 
+use super::phys;
 use core::arch::global_asm;
 
 /// How the kernel was started.
@@ -14,6 +15,32 @@ pub enum Loader {
     Pvh = 1,
     /// Multiboot2: EBX was its information structure.
     Multiboot2 = 2,
+}
+
+unsafe extern "C" {
+    static boot_stack: u8;
+}
+
+/// Words at the end of the boot's stack that nobody may use, and what is in them.
+const GUARD_WORDS: usize = 128;
+const GUARD: u64 = 0x5ca1_ab1e_0ddb_a115;
+
+fn guards() -> impl Iterator<Item = *mut u64> {
+    // A linker symbol, of which only the address is used.
+    let end = phys::pointer::<u64>(&raw const boot_stack as u64);
+    (0..GUARD_WORDS).map(move |at| end.wrapping_add(at))
+}
+
+/// From here on [`is_stack_whole`] knows whether the stack of the boot was large enough. Once, at the beginning.
+pub fn guard_stack() {
+    // SAFETY: the end of the stack, which lies in the physical map and which nobody has used yet.
+    guards().for_each(|word| unsafe { word.write_volatile(GUARD) });
+}
+
+/// Was the stack of the boot large enough so far? Below it are the tables that other CPUs start with: one that is too small ruins these, and says nothing.
+pub fn is_stack_whole() -> bool {
+    // SAFETY: as above; nobody else writes there.
+    guards().all(|word| unsafe { word.read_volatile() } == GUARD)
 }
 
 global_asm!(
@@ -224,7 +251,7 @@ boot_gdt_pointer:
 
     .section .boot_bss, "aw", @nobits
     .align 4096
-    .global boot_pml4
+    .global boot_pml4, boot_stack
 boot_pml4: .skip 4096
 boot_pdpt: .skip 4096
 boot_pdpt_high: .skip 4096

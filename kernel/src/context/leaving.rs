@@ -36,10 +36,13 @@ struct ObjectCpu {
 
 /// Makes the record of a CPU, which lives for ever; at boot (K-30).
 pub fn make_cpu(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
-    let record = ObjectCpu { dispatch: PerCpu::new(id, apic_id, idle_stack), leaving: Leaving::new() };
-    let record: *mut ObjectCpu = Box::leak(Box::new(record));
-    // SAFETY: just leaked; an `ObjectCpu` is the whole record, and begins with a `PerCpu`.
-    unsafe { percpu::register(record.cast()) }
+    let record: *mut ObjectCpu = Box::leak(Box::new_uninit()).as_mut_ptr();
+    // SAFETY: room for a whole record, which begins with a `PerCpu`, lives for ever, and is whole when it is registered.
+    unsafe {
+        percpu::make_at(&raw mut (*record).dispatch, id, apic_id, idle_stack);
+        (&raw mut (*record).leaving).write(Leaving::new());
+        percpu::register(record.cast())
+    }
 }
 
 /// The stakes in what leaves `cpu`.

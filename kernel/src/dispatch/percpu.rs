@@ -39,18 +39,21 @@ impl Deref for PerCpu {
     }
 }
 
-impl PerCpu {
-    /// This layer's part of a new record; at boot (K-30).
-    pub fn new(id: usize, apic_id: u32, idle_stack: Stack) -> PerCpu {
+/// Makes this layer's part of a new record where it will be; at boot (K-30). A record is large, and the stack of the boot is not: on the way there it would lie
+/// on it more than once.
+///
+/// # Safety
+/// `place` may be written.
+pub unsafe fn make_at(place: *mut PerCpu, id: usize, apic_id: u32, idle_stack: Stack) {
+    // SAFETY: the caller's promise; each field is written once, and none is read.
+    unsafe {
         let machine = MachineCpu::new(id, apic_id, paging::kernel_root());
-        PerCpu {
-            memory: MemoryCpu::new(machine, idle_stack),
-            current: Cell::new(core::ptr::null()),
-            dispatch: CpuSched::new(id),
-            desk: Desk::new(),
-            trace: tracing::Buffer::new(),
-            flight: recorder::Flight::new(),
-        }
+        (&raw mut (*place).memory).write(MemoryCpu::new(machine, idle_stack));
+        (&raw mut (*place).current).write(Cell::new(core::ptr::null()));
+        (&raw mut (*place).dispatch).write(CpuSched::new(id));
+        (&raw mut (*place).desk).write(Desk::new());
+        (&raw mut (*place).trace).write(tracing::Buffer::new());
+        (&raw mut (*place).flight).write(recorder::Flight::new());
     }
 }
 
