@@ -642,9 +642,10 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     me.mark_dispatch(true);
     let mut queue = me.dispatch.queue.lock();
     pay(me, &mut queue, thread, now);
-    let decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
-    let decision =
-        if planted::is(Bug::SecondChoice) { second_choice(&mut queue, decision, now) } else { decision };
+    let mut decision = if voluntarily { queue.yield_now(now) } else { queue.dispatch(now) };
+    if planted::is(Bug::SecondChoice) {
+        second_choice(&mut queue, &mut decision, now);
+    }
     tracing::decided(me, Some(thread), if voluntarily { Why::Yield } else { Why::Look }, &decision, now);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
@@ -679,10 +680,11 @@ pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
             // It ends the budget, or a piece of it, of who runs.
             bill.falls_to(thread);
         }
-        let decision = queue.dispatch(now);
+        let mut decision = queue.dispatch(now);
         events::settle(&mut queue, bill, now);
-        let decision =
-            if planted::is(Bug::SecondChoice) { second_choice(&mut queue, decision, now) } else { decision };
+        if planted::is(Bug::SecondChoice) {
+            second_choice(&mut queue, &mut decision, now);
+        }
         tracing::decided(me, Some(thread), Why::Look, &decision, now);
         leave_until(me, queue, decision, now, Some(|queue: &mut Queue| events::goes_on(queue, bill)));
         fpu::reset(thread.mxcsr.get());
@@ -695,15 +697,13 @@ pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
 
 /// The bug `second-choice`: the first time that there is a choice, whatever the clock says, the core is asked once more, until it names another; the
 /// trace knows of the first answer alone. Once is enough for who checks it, and always or by turns may never let one of two threads run.
-fn second_choice(queue: &mut Queue, decision: Decision<SchedRef>, now: u64) -> Decision<SchedRef> {
+fn second_choice(queue: &mut Queue, decision: &mut Decision<SchedRef>, now: u64) {
     static ACTED: AtomicBool = AtomicBool::new(false);
     let is_choice = decision.run.is_some() && decision.evicted.is_none() && queue.waiting() > 0;
-    if !is_choice || ACTED.load(Ordering::Relaxed) {
-        return decision;
+    if is_choice && !ACTED.load(Ordering::Relaxed) {
+        let first = core::mem::replace(decision, queue.yield_now(now));
+        ACTED.store(first.run != decision.run, Ordering::Relaxed);
     }
-    let second = queue.yield_now(now);
-    ACTED.store(second.run != decision.run, Ordering::Relaxed);
-    second
 }
 
 /// A thread that is about to leave pays for what interrupts did for it since it last did (S-16).
