@@ -13,16 +13,16 @@ import gdb
 
 # Statics of the kernel.
 STATICS = {
-    "threads made": "kernel::thread::COUNT",
+    "threads made": "kernel::dispatch::heads::COUNT",
     "contexts": "kernel::context::POOL",
     "CPUs": "kernel::arch::percpu::CPUS",
     "idle": "kernel::dispatch::IDLE",
     "pending": "kernel::dispatch::PENDING",
     "recorder": "kernel::recorder::FLIGHT_RECORDER",
 }
-# Its types.
+# Its types. A record of a thread or a CPU is in layers, each of which begins with the one below it; these are the highest that are read.
 TYPES = {
-    "thread": "kernel::thread::Thread",
+    "thread": "kernel::process::records::Record",
     "CPU": "kernel::dispatch::percpu::PerCpu",
     "context": "kernel::context::Ctx",
     "stage": "kcore::life::Stage",
@@ -51,6 +51,8 @@ SWITCHING = ("kernel::dispatch", "kernel::arch::switch")
 # A queue's tree is not higher than this, however damaged it is; a thread's backtrace is not longer.
 HEIGHT_MAX = 8
 FRAMES_MAX = 24
+# A record of the table of threads has fewer bytes than this behind what is used (kernel/src/process/records.rs).
+RECORD_GAP_MAX = 128
 NOBODY = 0xFFFF_FFFF
 FOREVER = (1 << 64) - 1
 
@@ -151,6 +153,17 @@ def at(address, what):
     return gdb.Value(address).cast(kind(what).pointer()).dereference()
 
 
+def layer(record, field):
+    """The layer of a record that has a field: each begins with the one below it."""
+    found = record
+    while field not in [one.name for one in found.type.fields()]:
+        first = found.type.fields()[0]
+        if first.type.code != gdb.TYPE_CODE_STRUCT:
+            raise Trouble(f"no field `{field}` in a `{record.type}`: mend tools/gdb/capos.py")
+        found = found[first]
+    return found
+
+
 def variants(what):
     """The names of an enum's variants by their numbers."""
     return {field.enumval: field.name.rsplit("::", 1)[-1] for field in kind(what).fields()}
@@ -198,37 +211,38 @@ def amount(ns):
 class Thread:
     """A record of the table of threads."""
 
-    def __init__(self, record):
-        self.record = record
-        self.tid = int(record["tid"])
-        life = number(record["life"])
+    def __init__(self, address):
+        self.record = at(address, "thread")
+        head = layer(self.record, "tid")
+        self.tid = int(head["tid"])
+        life = number(head["life"])
         self.stage = variants("stage").get(life & STAGE_MASK, f"stage {life & STAGE_MASK}?")
         self.generation = life >> GENERATION_SHIFT
         self.marks = [name for name, bit in LIFE_BITS.items() if life & bit]
-        self.pid = number(record["pid"])
-        self.cpu = number(record["cpu"])
-        self.context = number(record["context"])
-        self.borrows = number(record["borrows"]) != 0
+        self.pid = number(head["pid"])
+        self.cpu = number(head["cpu"])
+        self.context = number(head["context"])
+        self.borrows = number(head["borrows"]) != 0
 
     def process(self):
-        body = some(peel(self.record["body"]))
+        body = some(peel(layer(self.record, "body")["body"]))
         return "-" if body is None else text_of(peel(pointer(body["process"]).dereference()["data"]["name"])["__0"])
 
     def entity(self):
         """The scheduler's part of it, if it lies with the record."""
-        parked = some(locked(self.record["wait"])["parked"])
+        parked = some(locked(layer(self.record, "wait")["wait"])["parked"])
         return None if parked is None else pointer(parked).dereference()
 
     def operations(self):
         """What the operations that it has under way wait for."""
-        ring = locked(self.record["ring"])
+        ring = locked(layer(self.record, "ring")["ring"])
         low, high = ring["pending"].type.range()
         under_way = [some(ring["pending"][index]) for index in range(low, high + 1) if int(ring["busy"]) >> index & 1]
         return [variant(one["on"])[0].lower() for one in under_way if one is not None]
 
     def frames(self):
         """Where it was left, from the inside: return addresses by frame pointers."""
-        rsp = number(self.record["rsp"])
+        rsp = number(layer(self.record, "rsp")["rsp"])
         if rsp == 0:
             return
         yield word_at(rsp + SAVED_RIP)
@@ -263,10 +277,10 @@ def thread(tid):
     if not 0 <= tid < thread_count():
         raise Trouble(f"no thread {tid}: there are records 0 to {thread_count() - 1}")
     head = static("recorder")["head"]
-    size = kind("thread").sizeof
-    if int(head["thread_bytes"]) != size:
-        raise Trouble(f"the kernel's records of threads have {int(head['thread_bytes'])} bytes, and gdb's type has {size}: another kernel's symbols")
-    return Thread(at(int(head["threads_base"]) + tid * size, "thread"))
+    room, size = int(head["thread_bytes"]), kind("thread").sizeof
+    if not 0 <= room - size < RECORD_GAP_MAX:
+        raise Trouble(f"the kernel's records of threads have {room} bytes, and gdb's type has {size}: another kernel's symbols")
+    return Thread(int(head["threads_base"]) + tid * room)
 
 
 def threads():
@@ -275,7 +289,7 @@ def threads():
 
 def thread_of(entity):
     """The thread that an entity of the scheduler is of."""
-    return Thread(pointer(entity["payload"]).dereference())
+    return Thread(int(pointer(entity["payload"])))
 
 
 def name_of(one):
@@ -286,22 +300,11 @@ class Cpu:
     """A CPU's record."""
 
     def __init__(self, record):
-        self.record = record
-        self.machine = self.part("armed_ns")
+        self.machine = layer(record, "armed_ns")
         self.id = number(self.machine["id"])
         self.dispatch = record["dispatch"]
         self.queue = locked(self.dispatch["queue"])
         self.is_locked = is_held(self.dispatch["queue"])
-
-    def part(self, field):
-        """The layer of the record that has a field: each begins with the one below it."""
-        layer = self.record
-        while field not in [one.name for one in layer.type.fields()]:
-            first = layer.type.fields()[0]
-            if first.type.code != gdb.TYPE_CODE_STRUCT:
-                raise Trouble(f"no field `{field}` in a CPU's record: mend tools/gdb/capos.py")
-            layer = layer[first]
-        return layer
 
     def running(self):
         """Who runs, as the scheduler has it: its entity, tier and end of turn."""

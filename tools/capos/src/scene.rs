@@ -16,7 +16,7 @@ pub(crate) const HANG: [&str; 2] = ["capos cpus", "capos cpu 1"];
 /// Commands that damage the machine, and look.
 pub(crate) const DAMAGE: [&str; 8] = [
     "set language rust",
-    "set var kernel::thread::COUNT.v.value = 200",
+    "set var kernel::dispatch::heads::COUNT.v.value = 200",
     "capos threads",
     "set var kernel::arch::percpu::CPUS[1].p.value = 16 as *mut kernel::arch::percpu::MachineCpu",
     "capos cpus",
@@ -336,6 +336,15 @@ mod tests {
             (runs.word() >> 32, runs.word() & 0xf),
             (u64::from(runs.generation()), Stage::Running as u64)
         );
+    }
+
+    /// So with how much of a thread's record may be unused, by which it tells another kernel's symbols.
+    #[test]
+    fn k_27_gdb_knows_the_gap_between_records_of_threads() {
+        let (script, source) =
+            (include_str!("../../gdb/capos.py"), include_str!("../../../kernel/src/process/records.rs"));
+        assert!(source.contains("RECORD_BYTES - size_of::<Record>() < 128,"));
+        assert!(script.contains("RECORD_GAP_MAX = 128\n"));
     }
 
     /// So with the reasons of inter-processor interrupts.
