@@ -5,10 +5,10 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use rt::abi::rights;
+use rt::abi::{TransportError, rights};
 use rt::{
-    Child, Client, Factory, Fallback, MemoryObject, NotificationKind, SchedulingContext, SchedulingPolicy,
-    Spec, caps, println,
+    Child, Client, Error, Factory, Fallback, MemoryObject, NotificationKind, SchedulingContext,
+    SchedulingPolicy, Spec, caps, println,
 };
 
 use super::pin;
@@ -45,6 +45,8 @@ const PAGE: usize = 4096;
 struct Board {
     lanes: [Lane; CPUS_MAX],
     ready: AtomicU64,
+    /// Threads that have ended, which none of them should.
+    ended: AtomicU64,
 }
 
 #[repr(C)]
@@ -113,6 +115,8 @@ impl Guarded {
     /// Fails unless everybody has had what was promised up to now, in time. Only a machine that counts instructions can be judged: on any
     /// other the host takes time from all. `instruction` is how far the clock goes in one of a CPU (`turns`).
     pub fn have_their_due(&self, instruction: Option<u64>) -> Outcome {
+        let ended = self.board.ended.load(Ordering::Relaxed);
+        ensure!(ended == 0, "{ended} of the guarded threads have ended");
         let Some(instruction) = instruction else { return Ok(()) };
         for (cpu, lane) in self.board.lanes.iter().enumerate().take(cpus() as usize) {
             let periods = (rt::time::now_ns()? - lane.since_ns.load(Ordering::Relaxed)) / PERIOD_NS;
@@ -176,10 +180,10 @@ pub fn run(busy: Option<&str>) -> Outcome {
         contexts.push(copy(&context)?);
         core::mem::forget(super::small(move || {
             pin(cpu);
-            let _ = work(&context, lane, board, scale);
+            ends(board, "worker", work(&context, lane, board, scale));
         })?);
         core::mem::forget(super::small(move || {
-            let _ = nap(cpu, lane, board, nap_ns);
+            ends(board, "sleeper", nap(cpu, lane, board, nap_ns));
         })?);
         if busy == Some(BUSY) {
             core::mem::forget(super::small(move || keep_busy(cpu))?);
@@ -188,11 +192,21 @@ pub fn run(busy: Option<&str>) -> Outcome {
     loop {
         rt::time::sleep(PERIOD_NS / 2)?;
         for (context, lane) in contexts.iter().zip(&board.lanes) {
-            let news = context.drain()?.ok()?;
+            let news = match context.drain() {
+                // An attack has all memory, and the answer needs some. What was missed is counted until the next look.
+                Err(Error::Transport(TransportError::NoSpace)) => continue,
+                news => news?.ok()?,
+            };
             let missed = news.get(NotificationKind::DeadlineOrTimeout).map_or(0, |cell| cell.coalesced);
             lane.misses.fetch_add(missed, Ordering::Relaxed);
         }
     }
+}
+
+/// A guarded thread has ended: whatever the reason, somebody was kept from what was promised.
+fn ends(board: &Board, who: &str, how: Outcome) {
+    board.ended.fetch_add(1, Ordering::Relaxed);
+    println!("siege guarded: the {who} has ended: {how:?}");
 }
 
 /// Nothing but runs, and counts the time for which it does: from one look at the clock to the next, if it has kept its mark all the while. What the
