@@ -103,13 +103,6 @@ enum After {
     Reap(&'static ThreadHead),
 }
 
-impl After {
-    fn thread(&self) -> &'static ThreadHead {
-        let (After::Requeue(left) | After::Reap(left)) = self;
-        left
-    }
-}
-
 /// Of a context that was not interrupted, nothing comes before the rest when it is chosen again.
 const AS_IT_WAS: Option<fn(&mut Queue)> = None;
 

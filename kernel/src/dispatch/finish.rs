@@ -51,8 +51,12 @@ fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl Fn
     let (after, evicted, news) =
         (me.dispatch.after.take(), me.dispatch.evicted.take(), me.dispatch.news.take());
     let told = evicted.as_ref().map(|(left, _)| *left).or(news.as_ref().and_then(News::thread));
-    // The way back of who was interrupted begins after it.
-    let left = after.as_ref().filter(|_| resumed.is_some()).map(After::thread);
+    // The way back of who was interrupted begins after it. Who has ended pays for nothing any more: its end is the time of who runs next, or it
+    // would be nobody's, and a storm of short threads would take more than its share (F-15).
+    let left = match &after {
+        Some(After::Requeue(left)) if resumed.is_some() => Some(*left),
+        _ => None,
+    };
     let bill = told.or(left).and_then(|thread| events::work_begins(me, &mut queue, thread));
     open(me, queue);
     match after {
