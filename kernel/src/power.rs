@@ -33,7 +33,7 @@ fn end(status: u8) -> ! {
         crate::dispatch::tell_idle();
     }
     crate::tracing::write_out(status == PANICKED);
-    // An emulator that takes itself apart while its CPUs run may die of it (seen once, of QEMU 10). Who panics has stopped the others already.
+    // QEMU 7.2 takes itself apart in the thread of this CPU, while the others run on. Who panics has stopped the others already.
     if status != PANICKED && percpu::ready() {
         crate::recorder::stop_others();
     }

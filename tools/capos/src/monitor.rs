@@ -42,6 +42,8 @@ pub struct Monitor {
     stream: Arc<Mutex<Option<UnixStream>>>,
     answers: Receiver<Value>,
     commands: u64,
+    /// It was told to end.
+    is_quitting: bool,
 }
 
 impl Monitor {
@@ -68,7 +70,7 @@ impl Monitor {
                 attend(connection, &shared, &sender, &shutdown);
             }
         });
-        Ok(Monitor { folder, stream, answers, commands: 0 })
+        Ok(Monitor { folder, stream, answers, commands: 0, is_quitting: false })
     }
 
     /// QEMU's arguments.
@@ -111,10 +113,12 @@ impl Monitor {
         Ok(id)
     }
 
-    /// Ends QEMU.
+    /// Ends QEMU. Once: QEMU 10 dies of a command that comes while it takes its monitor apart (K-24).
     pub fn quit(&mut self) {
-        // One that has ended already is as good.
-        let _ = self.send("quit", &json!({}));
+        if !std::mem::replace(&mut self.is_quitting, true) {
+            // One that has ended already is as good.
+            let _ = self.send("quit", &json!({}));
+        }
     }
 
     /// What the monitor answers.
@@ -173,7 +177,8 @@ fn attend(
     for line in BufReader::new(connection).lines() {
         let Ok(line) = line else { return };
         let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };
-        if message["event"] == "SHUTDOWN" {
+        // Its own end, by `quit`, is a shutdown too, and nobody's who listens here.
+        if message["event"] == "SHUTDOWN" && message["data"]["guest"] == true {
             shutdown(message["data"]["reason"].as_str().unwrap_or_default().to_owned());
         } else if !message["id"].is_null() && answers.send(message).is_err() {
             return;
@@ -225,6 +230,27 @@ mod tests {
         let heard = other.join().unwrap();
         assert!(heard[0].contains("qmp_capabilities"), "{heard:?}");
         assert!(heard[1].contains(r#""command-line":"info registers -a""#), "{heard:?}");
+    }
+
+    /// K-24: QEMU says of its own end, by `quit`, that it shuts down, and a second `quit` then is its death by a signal.
+    #[test]
+    fn k_24_qemu_is_told_to_quit_once() {
+        let (sender, reasons) = channel();
+        let mut monitor = Monitor::listen(move |reason| drop(sender.send(reason))).unwrap();
+        let [_, argument] = monitor.arguments();
+        let path = PathBuf::from(argument.strip_prefix("unix:").unwrap());
+        let event = |guest: bool, reason: &str| {
+            format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": {guest}, "reason": "{reason}"}}}}"#)
+        };
+        let said = [format!("{{}}\n{}", event(true, "guest-shutdown")), event(false, "host-qmp-quit")];
+        let other = thread::spawn(move || play(&path, &[&said[0], &said[1]]));
+        assert_eq!(reasons.recv_timeout(ANSWER_LIMIT).unwrap(), "guest-shutdown");
+        monitor.quit();
+        monitor.quit();
+        assert!(reasons.recv_timeout(Duration::from_millis(200)).is_err(), "its own end is told");
+        assert_eq!(monitor.commands, 1, "told to quit twice");
+        let heard = other.join().unwrap();
+        assert!(heard[1].contains("quit"), "{heard:?}");
     }
 
     #[test]
