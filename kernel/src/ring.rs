@@ -267,7 +267,7 @@ pub fn parked_on(waiter: &Waiter) -> Option<(u64, u64)> {
     }
 }
 
-/// What an operation waits on, if it still waits; it is then withdrawn by the caller and completed by [`complete`].
+/// What an operation waits on, if it still waits; it is then withdrawn by the caller and completed by [`complete()`].
 pub fn pending_on(thread: &Thread, user_data: u64) -> Option<(Waiter, Waitable)> {
     let ring = thread.ring.lock();
     let op = ring.pending.iter().position(|p| p.as_ref().is_some_and(|p| p.user_data == user_data))?;
