@@ -104,7 +104,7 @@ enum After {
 }
 
 /// Of a context that was not interrupted, nothing comes before the rest when it is chosen again.
-const AS_IT_WAS: Option<fn(&mut Queue)> = None;
+const AS_IT_WAS: Option<fn(&mut Queue, u64)> = None;
 
 /// CPUs with nothing to run.
 static IDLE: AtomicMask = AtomicMask::new();
@@ -679,7 +679,8 @@ pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
             second_choice(&mut queue, &mut decision, now);
         }
         tracing::decided(me, Some(thread), Why::Look, &decision, now);
-        leave_until(me, queue, decision, now, Some(|queue: &mut Queue| events::goes_on(queue, bill)));
+        let resumed = |queue: &mut Queue, since_ns| events::goes_on(queue, since_ns, bill);
+        leave_until(me, queue, decision, now, Some(resumed));
         fpu::reset(thread.mxcsr.get());
         // It may be on another CPU by now.
         me = percpu::this();
@@ -722,14 +723,14 @@ fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<SchedR
 }
 
 /// As [`leave`]; `resumed` is the first that is done when this context is chosen again, under the lock under which it was: nobody has charged for anything
-/// since then.
+/// since then. It is told since when the time is no longer that of who was left.
 #[inline(always)]
 fn leave_until(
     me: &'static PerCpu,
     queue: Guard<'_, Queue>,
     mut decision: Decision<SchedRef>,
     now: u64,
-    resumed: Option<impl FnOnce(&mut Queue)>,
+    resumed: Option<impl FnOnce(&mut Queue, u64)>,
 ) {
     let previous = me.current.get();
     if decision.noted != Noted::NOTHING || decision.evicted.is_some() {

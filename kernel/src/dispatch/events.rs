@@ -205,7 +205,8 @@ pub(super) fn work_begins(me: &PerCpu, queue: &mut Queue, thread: &'static Threa
     if planted::is(Bug::NewsUnpaid) {
         return None;
     }
-    let mut bill = begins_when_chosen(me, queue);
+    let chosen_ns = queue.at_ns();
+    let mut bill = begins_at(me, queue, chosen_ns);
     bill.falls_to(thread);
     Some(bill)
 }
@@ -223,17 +224,16 @@ pub(super) fn work_ends(me: &PerCpu, queue: &mut Queue, mut bill: Bill) {
 /// Under the lock under which it was chosen. Afterwards would be too late: another CPU that does something to this queue charges the running thread with the
 /// time up to then, and what is charged is not given back.
 #[cold]
-pub(super) fn goes_on(queue: &mut Queue, bill: &mut Bill) {
+pub(super) fn goes_on(queue: &mut Queue, since_ns: u64, bill: &mut Bill) {
     if bill.is_due() && !planted::is(Bug::NoWayBack) {
-        let since = begins_when_chosen(percpu::this(), queue);
-        bill.goes_on(&since);
+        let part = begins_at(percpu::this(), queue, since_ns);
+        bill.goes_on(&part);
     }
 }
 
-/// Time is nobody's but the kernel's since somebody was chosen to run, which is the last that was charged for.
-fn begins_when_chosen(me: &PerCpu, queue: &mut Queue) -> Bill {
-    let chosen_ns = queue.at_ns();
-    tracing::note(me, Kind::System, chosen_ns);
-    queue.interrupt_begin(chosen_ns);
-    Bill::new(chosen_ns)
+/// Time is nobody's but the kernel's from `since_ns` on: since somebody was chosen to run, which is the last that was charged for, or later.
+fn begins_at(me: &PerCpu, queue: &mut Queue, since_ns: u64) -> Bill {
+    tracing::note(me, Kind::System, since_ns);
+    queue.interrupt_begin(since_ns);
+    Bill::new(since_ns)
 }

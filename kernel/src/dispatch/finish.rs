@@ -7,6 +7,7 @@ use super::percpu::{self, PerCpu};
 use super::{AS_IT_WAS, After, Queue, events};
 use crate::lock::Guard;
 use crate::mm::stacks::OffStackToken;
+use crate::time;
 
 /// The first thing on a stack that was switched to: opens what the switch held, and frees who ended.
 pub fn finish_switch() {
@@ -15,19 +16,24 @@ pub fn finish_switch() {
 
 /// As [`finish_switch`]; `resumed` comes before that.
 #[inline(always)]
-pub(super) fn finish_switch_and(resumed: Option<impl FnOnce(&mut Queue)>) {
+pub(super) fn finish_switch_and(resumed: Option<impl FnOnce(&mut Queue, u64)>) {
     let me = percpu::this();
     // SAFETY: `leave` forgot the guard, on this CPU, just before the switch.
     finish(me, unsafe { me.dispatch.queue.regain() }, resumed);
 }
 
 #[inline(always)]
-pub(super) fn finish(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl FnOnce(&mut Queue)>) {
+pub(super) fn finish(
+    me: &PerCpu,
+    mut queue: Guard<'_, Queue>,
+    resumed: Option<impl FnOnce(&mut Queue, u64)>,
+) {
     if me.dispatch.is_work_left.get() {
         return finish_work(me, queue, resumed);
     }
     if let Some(resumed) = resumed {
-        resumed(&mut queue);
+        let chosen_ns = queue.at_ns();
+        resumed(&mut queue, chosen_ns);
     }
     open(me, queue);
 }
@@ -46,42 +52,46 @@ fn open(me: &PerCpu, queue: Guard<'_, Queue>) {
 /// Does what else is to be done for the thread that was left, and tells the observers of its context.
 #[cold]
 #[inline(never)]
-fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl FnOnce(&mut Queue)>) {
+fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl FnOnce(&mut Queue, u64)>) {
     me.dispatch.is_work_left.set(false);
     let (after, evicted, news) =
         (me.dispatch.after.take(), me.dispatch.evicted.take(), me.dispatch.news.take());
     let told = evicted.as_ref().map(|(left, _)| *left).or(news.as_ref().and_then(News::thread));
-    // The way back of who was interrupted begins after it. Who has ended pays for nothing any more: its end is the time of who runs next, or it
-    // would be nobody's, and a storm of short threads would take more than its share (F-15).
+    // Who has ended pays for nothing any more: its end is the time of who runs next, or it would be nobody's, and a storm of short threads would
+    // take more than its share (F-15).
     let left = match &after {
         Some(After::Requeue(left)) if resumed.is_some() => Some(*left),
         _ => None,
     };
     let bill = told.or(left).and_then(|thread| events::work_begins(me, &mut queue, thread));
     open(me, queue);
-    match after {
-        None => {}
-        Some(After::Requeue(left)) => requeue(left),
-        Some(After::Reap(left)) => {
-            // SAFETY: this runs after the switch away from the stack of `left`.
-            let token = unsafe { OffStackToken::after_switch() };
-            (above().reap)(left, token);
+    let ended = match after {
+        Some(After::Requeue(left)) => {
+            requeue(left);
+            None
         }
-    }
+        Some(After::Reap(left)) => Some(left),
+        None => None,
+    };
     if let Some((left, evicted)) = evicted {
         stop(left, evicted);
     }
     if let Some(news) = news.filter(|_| told.is_some()) {
         (above().post)(&news);
     }
-    if bill.is_none() && resumed.is_none() {
-        return;
-    }
-    let mut queue = me.dispatch.queue.lock();
     if let Some(bill) = bill {
-        events::work_ends(me, &mut queue, bill);
+        events::work_ends(me, &mut me.dispatch.queue.lock(), bill);
+    }
+    if let Some(left) = ended {
+        // SAFETY: this runs after the switch away from the stack of `left`.
+        let token = unsafe { OffStackToken::after_switch() };
+        (above().reap)(left, token);
     }
     if let Some(resumed) = resumed {
-        resumed(&mut queue);
+        // Freeing may go in pieces, between which others run: this may be another CPU.
+        let mut queue = percpu::this().dispatch.queue.lock();
+        // The way back of who was interrupted comes after that: whom the interrupt served owes nothing for those who ended meanwhile.
+        let since_ns = if ended.is_some() { time::now_ns() } else { queue.at_ns() };
+        resumed(&mut queue, since_ns);
     }
 }
