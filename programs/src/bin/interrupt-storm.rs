@@ -182,13 +182,15 @@ fn budgets(then: Then, window_ns: u64) -> Outcome<Seen> {
 /// Waits until there is news of `context`, again and again.
 fn observe(shared: &Shared, context: &SchedulingContext) -> Outcome {
     caps::any::<ThreadControl>()?.set_affinity(&[1])?;
-    while !shared.is_over() {
-        context.wait_notification()?;
-        // The context may be gone, with the thread that ran on it.
-        let _ = context.drain()?;
+    loop {
+        let news = context.wait_notification().and_then(|_| context.drain());
+        // The context is gone, or will be, with the thread that runs on it until it is over.
+        if shared.is_over() {
+            return Ok(());
+        }
+        let _ = news?;
         shared.blow(1);
     }
-    Ok(())
 }
 
 /// The method by which a thread tells the handler of its faults that it ends.
