@@ -298,11 +298,17 @@ impl Space {
     ) -> Result<(), SpaceError> {
         let (end, mut region) = tables.reserve(start, bytes, access, &backing)?;
         let mut at = start;
+        let mut promised = worst_tables(bytes / FRAME_BYTES);
         loop {
             let piece_end = end.min(at + PIECE_BYTES);
+            let before = tables.tables.len();
             let done = tables.map_pages(start, at, piece_end, access, &backing);
+            // A table that was made is no longer promised: others may settle between two pieces, and it is paid for once.
+            let made = (tables.tables.len() - before) as u64;
+            tables.promised -= made;
+            promised -= made;
             if done < piece_end {
-                tables.promised -= worst_tables(bytes / FRAME_BYTES);
+                tables.promised -= promised;
                 self.unmap_reserved(tables, start, done, end, &backing);
                 return Err(SpaceError::OutOfMemory);
             }
@@ -315,7 +321,7 @@ impl Space {
             tables = self.lock();
             region = tables.search(start);
         }
-        tables.promised -= worst_tables(bytes / FRAME_BYTES);
+        tables.promised -= promised;
         tables.settle();
         tables.shares |= matches!(kind, Kind::Object(..));
         if let Some(region) = tables.regions.get_mut(region) {
