@@ -35,6 +35,8 @@ static ON_DUTY: AtomicBool = AtomicBool::new(true);
 static PLANT: AtomicU8 = AtomicU8::new(0);
 /// Its time has come.
 static PLANT_IS_DUE: AtomicBool = AtomicBool::new(false);
+/// There is, or was, such a failure.
+static IS_TO_FAIL: AtomicBool = AtomicBool::new(false);
 /// The idle loop runs nobody: a planted failure.
 static NO_DISPATCH: AtomicBool = AtomicBool::new(false);
 
@@ -78,6 +80,7 @@ pub fn begin(looks: Option<u32>, plant: Option<Plant>) {
     // The last look but one is that of the interrupt.
     patience::set_limit(if looks == 0 { 0 } else { looks.max(2) });
     PLANT.store(plant.map_or(0, |plant| plant as u8), Ordering::Relaxed);
+    IS_TO_FAIL.store(plant.is_some(), Ordering::Relaxed);
     let (me, now) = (percpu::this(), time::now_ns());
     if plant.is_some() {
         look_at(me, now + PLANT_NS, now);
@@ -259,6 +262,11 @@ fn plant(me: &'static PerCpu) {
         PLANT_IS_DUE.store(true, Ordering::Relaxed);
         smp::interrupt(victim, smp::IPI_WATCH, None);
     }
+}
+
+/// Whether this machine was booted to fail.
+pub fn is_to_fail() -> bool {
+    IS_TO_FAIL.load(Ordering::Relaxed)
 }
 
 /// Whether the idle loop may run nobody: a planted failure.
