@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt::Debug;
 
 use abi::{CapId, Exception, TransportError};
-use rt::{Cap, Child, Client, Command, Error, ProcessSpawner, SystemInfo, ThreadState, caps, time};
+use rt::{Cap, Child, Client, Command, Error, ProcessSpawner, SystemInfo, ThreadState, caps, println, time};
 
 use crate::ensure;
 use crate::proof::{Doing, Failure, Outcome};
@@ -64,10 +64,28 @@ impl Patience {
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Outcome<bool>) -> Outcome {
     let mut patience = Patience::default();
     while !is_so()? {
-        ensure!(patience.is_left(), "{what}: not after {LOOKS_MAX} looks, a millisecond apart");
+        if !patience.is_left() {
+            tell_who_does_what();
+            return Err(Failure::new(format_args!("{what}: not after {LOOKS_MAX} looks, a millisecond apart")));
+        }
         time::sleep(MS).doing("sleep")?;
     }
     Ok(())
+}
+
+/// Prints what the machine's first threads, its contexts and its CPUs do: somebody waited in vain, and who reads the log wants to know for whom.
+fn tell_who_does_what() {
+    const LINES_MAX: usize = 48;
+    let Ok(system) = system() else { return };
+    for thread in system.threads().iter().flatten().take(LINES_MAX) {
+        println!("    {thread:?}");
+    }
+    for context in system.contexts().iter().flatten().take(LINES_MAX) {
+        println!("    {context:?}");
+    }
+    for cpu in system.cpus().iter().flatten().take(LINES_MAX) {
+        println!("    {cpu:?}");
+    }
 }
 
 /// What `wait` gets that waits for as many nanoseconds as it is told; nothing if it is stuck.

@@ -12,7 +12,7 @@ use rt::{
 };
 
 use super::pin;
-use crate::contexts::{copy, new_context};
+use crate::contexts::{copy, new_context_soon};
 use crate::ensure;
 use crate::kit::{self, MS};
 use crate::proof::{Doing, Outcome};
@@ -107,6 +107,8 @@ impl Guarded {
         let shared = ("board", memory.cap(), rights::CALL | rights::WRITE, 0);
         let child = kit::again(&["guarded", if judged { BUSY } else { "idle" }], &[shared])?;
         kit::wait_until("the guarded are ready", || {
+            let ended = board.ended.load(Ordering::Relaxed);
+            ensure!(ended == 0, "{ended} of the guarded threads have ended before they were ready");
             Ok(board.ready.load(Ordering::Acquire) == u64::from(2 * cpus()))
         })?;
         Ok(Guarded { child, board, scale })
@@ -176,7 +178,8 @@ pub fn run(busy: Option<&str>) -> Outcome {
     let mut contexts: Vec<SchedulingContext> = Vec::new();
     for cpu in 0..cpus() {
         let lane = &board.lanes[cpu as usize];
-        let context = new_context(&Spec::new(BUDGET_NS, PERIOD_NS).cpus([cpu]))?;
+        // The attacks before have gone, and their time comes back by and by (S-13).
+        let context = new_context_soon(&Spec::new(BUDGET_NS, PERIOD_NS).cpus([cpu]))?;
         contexts.push(copy(&context)?);
         core::mem::forget(super::small(move || {
             pin(cpu);
@@ -248,7 +251,7 @@ fn keep_busy(cpu: u32) {
 
 fn nap(cpu: u32, lane: &Lane, board: &Board, nap_ns: u64) -> Outcome {
     pin(cpu);
-    let context = new_context(&SLEEPER.cpus([cpu]))?;
+    let context = new_context_soon(&SLEEPER.cpus([cpu]))?;
     context.bind(Fallback::BestEffort)?.ok()?;
     rt::time::sleep(nap_ns)?;
     board.ready.fetch_add(1, Ordering::Release);
