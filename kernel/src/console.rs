@@ -95,10 +95,16 @@ fn take(to: &mut [u8]) -> usize {
     count
 }
 
+/// Has something arrived that nobody was given yet?
+#[inline]
+pub fn is_input_waiting() -> bool {
+    ARRIVED.load(Ordering::Relaxed)
+}
+
 /// Gives what has arrived to those who wait for it.
 #[inline]
 pub fn service() {
-    if ARRIVED.load(Ordering::Relaxed) {
+    if is_input_waiting() {
         serve();
     }
 }

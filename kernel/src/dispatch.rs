@@ -15,6 +15,7 @@ mod looks;
 mod moves;
 pub mod percpu;
 mod spaces;
+mod turn;
 
 pub use above::{Above, News, hand_down};
 pub use admission::{Desk, HOST_PIECES, TRIES, admit, host, judge_change, readmit, take_overload};
@@ -31,13 +32,14 @@ pub use idle::{idle_loop, programs_speak, tell_idle};
 pub use lives::{doom, exit, hasten, run, start, wake, wake_thread};
 pub use looks::{cpu_time, current_snapshot, migrations, snapshot};
 pub use spaces::{leave_space, unload};
+pub use turn::{may_end_turn, reschedule_interrupted, turn_ends};
 
 use crate::arch::tlb::AtomicMask;
 use crate::arch::{features, fpu, segments, smp, switch};
 use crate::lock::{Guard, Rank, SpinLock};
 use crate::planted::{self, Bug};
 use crate::recorder;
-use crate::time::{self, Bill, Payer};
+use crate::time::{self, Payer};
 use crate::tracing::{self, Why};
 use above::above;
 use core::cell::Cell;
@@ -642,51 +644,6 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     tracing::decided(me, Some(thread), if voluntarily { Why::Yield } else { Why::Look }, &decision, now);
     leave(me, queue, decision, now);
     fpu::reset(thread.mxcsr.get());
-}
-
-/// The current thread, which was interrupted, goes back to the queue if others are to run; did they? Then the interrupt ended, and the time is
-/// theirs, where they were chosen. One that another CPU asked for, and that has served nobody else, is theirs for whom it asked.
-///
-/// If it served somebody, it goes on where this thread is chosen again ([`events::goes_on`]), and whoever asked ends it.
-#[cold]
-#[inline(never)]
-pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
-    let (mut me, mut others_ran) = (me, false);
-    // What is done for the thread that was left, after the switch, may bring up more, as in `reschedule_now`.
-    while me.is_attention_asked() {
-        flush_handoff(me);
-        if !me.dispatch.resched.get() {
-            me.attended();
-            break;
-        }
-        let thread = heads::current();
-        thread.mxcsr.set(fpu::mxcsr());
-        let now = time::now_ns();
-        me.mark_dispatch(true);
-        let mut queue = me.dispatch.queue.lock();
-        if queue.is_in_interrupt() {
-            tracing::resumes(me, &queue, now);
-            queue.interrupt_end(now);
-        }
-        pay(me, &mut queue, thread, now);
-        if !others_ran && !bill.falls_to_asked() && queue.is_promised() {
-            // It ends the budget, or a piece of it, of who runs.
-            bill.falls_to(thread);
-        }
-        let mut decision = queue.dispatch(now);
-        events::settle(&mut queue, bill, now);
-        if planted::is(Bug::SecondChoice) {
-            second_choice(&mut queue, &mut decision, now);
-        }
-        tracing::decided(me, Some(thread), Why::Look, &decision, now);
-        let resumed = |queue: &mut Queue, since_ns| events::goes_on(queue, since_ns, bill);
-        leave_until(me, queue, decision, now, Some(resumed));
-        fpu::reset(thread.mxcsr.get());
-        // It may be on another CPU by now.
-        me = percpu::this();
-        others_ran = true;
-    }
-    others_ran
 }
 
 /// The bug `second-choice`: the first time that there is a choice, whatever the clock says, the core is asked once more, until it names another; the

@@ -7,7 +7,6 @@ use crate::arch::{apic, cpu, pit, smp, tlb};
 use crate::dispatch::percpu::{self, PerCpu};
 use crate::irqoff::{self, Path};
 use crate::mm::stacks;
-use crate::planted::{self, Bug};
 use crate::preempt;
 use crate::process::records::Owned;
 use crate::process::{self, Reason};
@@ -104,22 +103,42 @@ fn unusual_requests(me: &'static PerCpu, reasons: u32, now: u64) {
 #[unsafe(export_name = "kernel_interrupt_user")]
 pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
-    let is_asked = frame.vector as usize == VECTOR_IPI;
-    let begins = |me, tsc| dispatch::interrupt_begins(me, tsc, is_asked);
-    let mut bill = handle(me, frame.vector as usize, tsc, begins, |vector| Mark::Interrupt { vector });
-    console::service();
-    let others_ran = me.is_attention_asked() && dispatch::reschedule_interrupted(me, &mut bill);
-    // If others ran, it ended where they were chosen, and went on where this thread was chosen again, if there is who pays for that.
-    let goes_on = !others_ran || bill.is_due() && !planted::is(Bug::NoWayBack);
+    let vector = frame.vector as usize;
+    let now = crate::clock::ns_at(tsc);
+    // The bill of the interrupt, if that has not ended yet.
+    let open = if vector == VECTOR_TIMER && dispatch::may_end_turn(me, now) && !console::is_input_waiting() {
+        end_turn(me, tsc, now)
+    } else {
+        let begins = |me, tsc| dispatch::interrupt_begins(me, tsc, vector == VECTOR_IPI);
+        let mut bill = handle(me, vector, tsc, begins, |vector| Mark::Interrupt { vector });
+        console::service();
+        let others_ran = me.is_attention_asked() && dispatch::reschedule_interrupted(me, &mut bill);
+        // If others ran, it ended where they were chosen, and went on where this thread was chosen again, if there is who pays for that.
+        (!others_ran || bill.pays_for_way_back()).then_some(bill)
+    };
     let thread = thread::current();
     if thread.life().has_errands() || thread.body().process.is_ending() {
-        return after_marks(thread, goes_on.then_some(bill));
+        return after_marks(thread, open);
     }
     dispatch::end_irq_off();
-    if goes_on {
+    if let Some(bill) = open {
         // It may be on another CPU by now.
         dispatch::interrupt_ends(percpu::this(), bill);
     }
+}
+
+/// A timer interrupt for the running thread alone: what [`handle`] does, and what comes after, with the CPU's lock taken once.
+#[inline(always)]
+fn end_turn(me: &'static PerCpu, tsc: u64, now: u64) -> Option<Bill> {
+    me.in_interrupt.set(true);
+    irqoff::begins_at(me, Path::Interrupt(VECTOR_TIMER as u32), tsc);
+    let began = measure::interrupt_begins();
+    recorder::note(me, now, Mark::Interrupt { vector: VECTOR_TIMER as u32 });
+    apic::end_of_interrupt();
+    timers::event_of_turn(me, now);
+    measure::interrupt_ends(began);
+    me.in_interrupt.set(false);
+    dispatch::turn_ends(me, now)
 }
 
 /// The end of an interrupt of a thread that has to see to its context first, or ends. That is its own time.

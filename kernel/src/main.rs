@@ -58,7 +58,8 @@ use mm::stacks::Stack;
 use mm::{frames, paging};
 use thread::Thread;
 
-static INIT_PID: AtomicU32 = AtomicU32::new(0);
+/// The first process; known before there is one, because that one may end on another CPU before whoever made it is told.
+const INIT_PID: u32 = 1;
 
 /// Where the machine's boot code enters.
 // SAFETY: nothing else has this name; the boot code calls it by that, since it is below all layers that the root puts together (K-25).
@@ -99,7 +100,6 @@ fn start_bsp(info: u32, loader: u32) -> ! {
         segments::load(me);
     }
     lock::begin_checks();
-    mm::asker::hand_down(thread::asker);
     let protection = features::enable();
     println!(
         "cpu: smep={} smap={} umip={} nx=true w^x=true xsave={} avx={}",
@@ -110,7 +110,7 @@ fn start_bsp(info: u32, loader: u32) -> ! {
         features::HAS_AVX.load(Ordering::Relaxed),
     );
     image::init(boot.module);
-    panic::hand_down(image::symbol);
+    hand_down();
     if boot.options.panic {
         panic!("asked for on the command line");
     }
@@ -131,12 +131,19 @@ fn start_bsp(info: u32, loader: u32) -> ! {
     println!("sched: idle cpu=0 idle_path=cooperative-cpl0");
     dispatch::programs_speak();
     match spawn::boot(&manifest) {
-        Ok(init) => INIT_PID.store(init.pid, Ordering::Relaxed),
+        Ok(init) => assert!(init.pid == INIT_PID, "init is the first process"),
         Err(why) => {
             println!("boot: init does not start: {why}");
             power::off(1)
         }
     }
+    dispatch::enter_idle(me)
+}
+
+/// Hands down what lower layers call of higher ones (K-25), while this is the only CPU: the others read it without a lock.
+fn hand_down() {
+    mm::asker::hand_down(thread::asker);
+    panic::hand_down(image::symbol);
     process::hand_down(boot_process_ended);
     timers::hand_down(park::timed_out);
     dispatch::hand_down(&dispatch::Above {
@@ -147,7 +154,7 @@ fn start_bsp(info: u32, loader: u32) -> ! {
         reap: |head, token| process::reap(Thread::of(head), token),
     });
     preempt::hand_down(interrupt::serve_and_yield, interrupt::serve_and_yield_once);
-    dispatch::enter_idle(me)
+    hook::seal();
 }
 
 /// Clock, interrupts, the other CPUs.
@@ -298,7 +305,7 @@ fn route_serial(platform: &acpi::Platform, with_apic: bool) {
 
 /// A process has ended. When it is init, the run is over.
 fn boot_process_ended(pid: u32, code: i64) {
-    if pid == INIT_PID.load(Ordering::Relaxed) {
+    if pid == INIT_PID {
         println!("boot: init ended with {code}; powering off");
         power::off(u8::try_from(code).unwrap_or(1));
     }

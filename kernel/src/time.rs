@@ -10,6 +10,7 @@ pub use crate::clock::now_ns;
 use crate::dispatch::heads::{self, ThreadHead};
 use crate::dispatch::percpu::PerCpu;
 use crate::event;
+use crate::planted::{self, Bug};
 use core::sync::atomic::Ordering;
 use kcore::debt::Debt;
 
@@ -126,6 +127,12 @@ impl Bill {
     #[inline(always)]
     pub fn is_due(&self) -> bool {
         self.payer.is_some()
+    }
+
+    /// Others ran meanwhile: whether the way back to the interrupted thread is paid for by whom the interrupt served.
+    #[inline(always)]
+    pub fn pays_for_way_back(&self) -> bool {
+        self.is_due() && !planted::is(Bug::NoWayBack)
     }
 
     /// The payer owes the time up to `now`.

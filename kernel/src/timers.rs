@@ -28,18 +28,34 @@ pub fn hand_down(park_ends: ParkEnds) {
     PARK_ENDS.set(park_ends);
 }
 
-/// The event fired; `now` is when its interrupt began. Those whom it serves are put on the bill.
+/// This CPU's event fired, and is armed no more: what each event does, whomever it comes for.
 #[inline(always)]
-pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
-    if crate::selftest::take_event() {
-        return;
-    }
+fn fired(me: &'static PerCpu, now: u64) {
     me.armed_ns.store(u64::MAX, Ordering::Relaxed);
     me.counters.ticks.bump();
     if me.id == 0 {
         clock::discipline(now);
     }
     crate::watchdog::event(me, now);
+}
+
+/// As [`event`], of one that no sleeper waits for: it is armed for the next of those, and the dispatcher does the rest.
+#[inline(always)]
+pub fn event_of_turn(me: &'static PerCpu, now: u64) {
+    fired(me, now);
+    let at_ns = next_deadline(me).min(me.flight.watch.next_ns());
+    if at_ns != u64::MAX {
+        program(me, at_ns, now_ns());
+    }
+}
+
+/// The event fired; `now` is when its interrupt began. Those whom it serves are put on the bill.
+#[inline(always)]
+pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
+    if crate::selftest::take_event() {
+        return;
+    }
+    fired(me, now);
     let mut is_served = false;
     let mut at_ns = next_deadline(me);
     for _ in 0..BATCH {

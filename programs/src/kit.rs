@@ -66,7 +66,9 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Outcome<bool>) -> Outco
     while !is_so()? {
         if !patience.is_left() {
             tell_who_does_what();
-            return Err(Failure::new(format_args!("{what}: not after {LOOKS_MAX} looks, a millisecond apart")));
+            return Err(Failure::new(format_args!(
+                "{what}: not after {LOOKS_MAX} looks, a millisecond apart"
+            )));
         }
         time::sleep(MS).doing("sleep")?;
     }

@@ -11,7 +11,7 @@ use crate::dispatch::percpu::{self, PerCpu};
 use crate::planted::{self, Bug};
 use crate::time::{self, Bill};
 use crate::tracing;
-use ::sched::{CpuId, Effect, ThreadId};
+use ::sched::{CpuId, Effect, Missed, ThreadId};
 use core::sync::atomic::{AtomicU64, Ordering};
 use trace::Kind;
 
@@ -41,41 +41,60 @@ fn thread_of(id: ThreadId) -> Option<&'static ThreadHead> {
 /// Deadlines that passed, of which one look tells; with more it looks again.
 const MISSES: usize = 4;
 
-/// The timer fired or another CPU asked: what does the core say? Those who have a refill, or have missed a deadline, are put on the bill.
-pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
-    PENDING.remove(me.id);
-    if now >= me.dispatch.balance_ns.get() {
-        let id = CpuId::new(me.id).expect("a CPU number");
-        me.dispatch.balance_ns.set(sched::next_balance_ns(id, now));
-        if !planted::is(Bug::NoBalance) {
-            balance(me, now);
-        }
+/// Deadlines that have passed, which a look at the run queue has found, and whose observers are to be told.
+#[derive(Default)]
+pub(super) struct Misses {
+    found: [Option<Missed>; MISSES],
+    count: usize,
+}
+
+/// Looks, under the CPU's lock: what does the core ask for, and until when may the running thread go on? The thread that has a refill is put on the
+/// bill.
+#[inline(always)]
+pub(super) fn look_under(
+    me: &PerCpu,
+    queue: &mut Queue,
+    now: u64,
+    bill: &mut Bill,
+    misses: &mut Misses,
+) -> (Effect, u64) {
+    tracing::note(me, Kind::Timer, now);
+    // A dispatch has seen to the refills that came before.
+    let _ = queue.take_refilled();
+    while misses.count < MISSES
+        && let Some(one) = queue.next_missed(now)
+    {
+        misses.found[misses.count] = Some(one);
+        misses.count += 1;
     }
-    let (effect, until_ns) = loop {
-        let mut queue = me.dispatch.queue.lock();
-        tracing::note(me, Kind::Timer, now);
-        // Of a refill that came before, a dispatch has seen.
-        let _ = queue.take_refilled();
-        let mut missed = [const { None }; MISSES];
-        let mut count = 0;
-        while count < MISSES
-            && let Some(one) = queue.next_missed(now)
-        {
-            missed[count] = Some(one);
-            count += 1;
-        }
-        let effect = queue.timer(now);
-        let until_ns = queue.until_ns();
-        let refilled = queue.take_refilled();
-        assert_time(&queue);
-        drop(queue);
-        if let Some(refilled) = refilled.and_then(thread_of)
-            && !planted::is(Bug::RefillUnpaid)
-        {
-            bill.falls_to(refilled);
-        }
-        // Observers are told without a lock.
-        missed.iter().flatten().for_each(|missed| {
+    let effect = queue.timer(now);
+    let until_ns = queue.until_ns();
+    if let Some(refilled) = queue.take_refilled().and_then(thread_of)
+        && !planted::is(Bug::RefillUnpaid)
+    {
+        bill.falls_to(refilled);
+    }
+    assert_time(queue);
+    (effect, until_ns)
+}
+
+impl Misses {
+    /// Is there nobody to be told?
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// There may be more of them: whoever has told of these looks again.
+    pub(super) fn is_full(&self) -> bool {
+        self.count == MISSES
+    }
+
+    /// Tells the observers of those whose deadlines have passed, who pay for it. No lock is held: telling takes locks of higher layers.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn tell(&self, me: &PerCpu, bill: &mut Bill) {
+        for missed in self.found.iter().flatten() {
             me.counters.deadlines_missed.bump();
             if let Some(late) = thread_of(missed.thread) {
                 bill.falls_to(late);
@@ -83,9 +102,35 @@ pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
             if let Some(news) = News::of_missed(missed) {
                 (above().post)(&news);
             }
-        });
-        if count < MISSES {
-            break (effect, until_ns);
+        }
+    }
+}
+
+/// The timer fired or another CPU asked: what does the core say? Threads that have a refill, or have missed a deadline, are put on the bill.
+pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
+    PENDING.remove(me.id);
+    if now >= me.dispatch.balance_ns.get() {
+        let id = CpuId::new(me.id).expect("a CPU number");
+        // One that is alone has nobody to look at, ever.
+        let is_alone = percpu::count() == 1;
+        me.dispatch.balance_ns.set(if is_alone { u64::MAX } else { sched::next_balance_ns(id, now) });
+        if !planted::is(Bug::NoBalance) {
+            balance(me, now);
+        }
+    }
+    look_again(me, now, bill);
+}
+
+/// [`look`], as often as there are deadlines to tell of.
+pub(super) fn look_again(me: &'static PerCpu, now: u64, bill: &mut Bill) {
+    let (effect, until_ns) = loop {
+        let mut misses = Misses::default();
+        let looked = look_under(me, &mut me.dispatch.queue.lock(), now, bill, &mut misses);
+        if !misses.is_empty() {
+            misses.tell(me, bill);
+        }
+        if !misses.is_full() {
+            break looked;
         }
     };
     match effect {
@@ -157,20 +202,41 @@ pub fn interrupt_is_found(me: &PerCpu, tsc: u64) -> (u64, Bill) {
 #[inline(always)]
 fn time_stops(me: &PerCpu, now: u64, way_ns: impl FnOnce(&Queue) -> u64) -> Bill {
     let mut queue = me.dispatch.queue.lock();
-    let began_ns = now.saturating_sub(way_ns(&queue)).max(queue.at_ns());
+    let way_ns = way_ns(&queue);
+    let bill = time_stops_under(me, &mut queue, now, way_ns);
+    let began_ns = queue.at_ns();
+    me.dispatch.service_left_ns.set(queue.service_left_ns(began_ns));
+    bill
+}
+
+/// As [`time_stops`], under the CPU's lock.
+#[inline(always)]
+fn time_stops_under(me: &PerCpu, queue: &mut Queue, now: u64, way_ns: u64) -> Bill {
+    let began_ns = now.saturating_sub(way_ns).max(queue.at_ns());
     tracing::note(me, Kind::System, began_ns);
     queue.interrupt_begin(began_ns);
-    me.dispatch.service_left_ns.set(queue.service_left_ns(began_ns));
     Bill::new(began_ns)
+}
+
+/// As [`interrupt_begins`], under the CPU's lock, of an interrupt that serves no deadline of a sleeper.
+#[inline(always)]
+pub(super) fn turn_interrupted(me: &PerCpu, queue: &mut Queue, now: u64) -> Bill {
+    let way_ns = if queue.is_refill_due(now) { WAY_IN_NS.load(Ordering::Relaxed) } else { 0 };
+    time_stops_under(me, queue, now, way_ns)
 }
 
 /// The interrupt ends, for others with the way out of it: then time goes to the running thread again. The last that is done in it.
 #[inline(always)]
 pub fn interrupt_ends(me: &PerCpu, mut bill: Bill) {
-    let mut queue = me.dispatch.queue.lock();
+    ends_under(me, &mut me.dispatch.queue.lock(), &mut bill);
+}
+
+/// As [`interrupt_ends`], under the CPU's lock.
+#[inline(always)]
+pub(super) fn ends_under(me: &PerCpu, queue: &mut Queue, bill: &mut Bill) {
     let way_ns = if bill.falls_to_asked() { WAY_OUT_NS.load(Ordering::Relaxed) } else { 0 };
     let now = time::now_ns() + way_ns;
-    time_goes_on(me, &mut queue, &mut bill, now);
+    time_goes_on(me, queue, bill, now);
 }
 
 /// As [`interrupt_ends`], of one that has interrupted nobody, or that the current thread has found.
@@ -225,7 +291,7 @@ pub(super) fn work_ends(me: &PerCpu, queue: &mut Queue, mut bill: Bill) {
 /// time up to then, and what is charged is not given back.
 #[cold]
 pub(super) fn goes_on(queue: &mut Queue, since_ns: u64, bill: &mut Bill) {
-    if bill.is_due() && !planted::is(Bug::NoWayBack) {
+    if bill.pays_for_way_back() {
         let part = begins_at(percpu::this(), queue, since_ns);
         bill.goes_on(&part);
     }

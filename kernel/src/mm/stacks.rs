@@ -95,6 +95,7 @@ impl Stack {
             });
             if mapped.is_none() {
                 unmap(slot, page);
+                forget_translations();
                 arena.bare.push(slot);
                 return None;
             }
@@ -169,7 +170,12 @@ pub fn trim() -> bool {
         bare.push(slot);
     }
     CACHED.fetch_sub(count as u64 * STACK_PAGES, Ordering::Relaxed);
+    forget_translations();
+    true
+}
+
+/// Makes every CPU forget the translations of stacks that were unmapped: the next frames at these addresses are others.
+fn forget_translations() {
     crate::arch::cpu::flush_tlb_global();
     tlb::shootdown_all(super::asker::debt());
-    true
 }

@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow::{Break, Continue};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use programs::kit::MS;
 use programs::proof::{Doing, Outcome, prove};
@@ -125,6 +125,7 @@ fn one_cpu() -> Outcome {
         }
     })?;
     sleeps()?;
+    timer_ends("slice-end", None)?;
     contexts()
 }
 
@@ -139,6 +140,7 @@ fn contexts() -> Outcome {
     switches("context-switch-budget", Sqe { op: Op::Yield as u8, ..Sqe::default() }, Some(other))?;
     own.unbind()?.ok()?;
     drop(own);
+    timer_ends("budget-end", Some(any.create(&Spec::new(MS / 10, MS))?.context()?))?;
     revoke_among("revoke-among-10", 10, &any)?;
     revoke_among("revoke-among-500", 500, &any)?;
     // What the rows before used is back by then.
@@ -232,6 +234,50 @@ fn switches(name: &str, yielding: Sqe, context: Option<SchedulingContext>) -> Ou
     })?;
     stop.store(true, Ordering::Relaxed);
     other.join()?;
+    Ok(())
+}
+
+/// A timer interrupt that takes the CPU from one thread and gives it to another: of two that never wait, the end of a slice; with a context, which a
+/// second thread runs on, the end of its budget. Both threads look at the counter all the time, and the row is what passes between the last look
+/// of the one and the first look of the other.
+fn timer_ends(name: &str, context: Option<SchedulingContext>) -> Outcome {
+    /// The last look: when, and whose it was.
+    static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    static STOP: AtomicBool = AtomicBool::new(false);
+    /// Looks are slow where instructions are counted, and a slice has many.
+    const SAMPLES: usize = 9;
+    const MINE: u64 = 1;
+    const THEIRS: u64 = 2;
+    /// Looks once. Says how long nobody looked, if another thread did last, and was not interrupted in the middle of its look.
+    fn look(who: u64) -> Option<u64> {
+        let now = ticks();
+        let (last, other) = (LAST[0].load(Ordering::Relaxed), LAST[1].load(Ordering::Relaxed));
+        LAST[0].store(now, Ordering::Relaxed);
+        LAST[1].store(who, Ordering::Relaxed);
+        now.checked_sub(last).filter(|_| other != who)
+    }
+    STOP.store(false, Ordering::Relaxed);
+    LAST[1].store(MINE, Ordering::Relaxed);
+    let other = thread::spawn(|| {
+        while !STOP.load(Ordering::Relaxed) {
+            look(THEIRS);
+        }
+    });
+    if let Some(context) = &context {
+        let thread = other.handle().ok_or_else(|| programs::proof::Failure::new("no handle"))?;
+        context.bind_thread(thread, Fallback::BestEffort)?.ok()?;
+    }
+    let mut costs = Vec::new();
+    while costs.len() < SAMPLES {
+        costs.extend(look(MINE));
+        if costs.len() == SAMPLES / 2 && rt::args::args().next().is_some_and(|arg| arg == name) {
+            profile_begin();
+        }
+    }
+    STOP.store(true, Ordering::Relaxed);
+    other.join()?;
+    costs.sort_unstable();
+    println!("bench {name} {} (spread {} to {})", costs[SAMPLES / 2], costs[0], costs[SAMPLES - 1]);
     Ok(())
 }
 

@@ -43,7 +43,9 @@ pub(crate) const ROWS: [Row; 11] = [
 ];
 
 /// Rows of contexts. Linux has nothing like them: each stands beside another row of the same run, of which it may be so many percent.
-const BESIDE: [(&str, &str, u64); 3] = [
+const BESIDE: [(&str, &str, u64); 5] = [
+    ("slice-end", "context-switch", 150),
+    ("budget-end", "context-switch", 300),
     ("ipc-lending", "ipc-one-cpu", 125),
     ("context-switch-budget", "context-switch", 110),
     ("revoke-among-500", "revoke-among-10", 105),
