@@ -838,9 +838,8 @@ fn find_by_token(state: &State, token: u64, server: Option<&ThreadRef>) -> Optio
     Some(at)
 }
 
-/// How urgent a call of the current thread is: as urgent as the thread now. A thread that runs at its weight comes after all that run on a budget,
-/// even if its context is merely used up. The place in the queue is final: it does not change if the deadline moves or the context goes while the
-/// call waits.
+/// How urgent a call of the current thread is: as urgent as the thread is now. Threads that run at their weight come after those that run on a
+/// budget, even if their context is merely used up. A call's place in the queue is final, whatever becomes of the deadline or the context.
 fn urgency(caller: &'static Thread) -> u64 {
     if caller.context().is_none() {
         return callq::LAST;
