@@ -38,7 +38,7 @@ unsafe extern "C" {
     static boot_pml4: u8;
 }
 
-/// A value that no CPU expects: CPUs look for their APIC number plus one.
+/// The expected number that no CPU has: each CPU compares it with its APIC number plus one.
 const NOBODY: u32 = 0;
 
 static AP_TSC: AtomicU64 = AtomicU64::new(0);
