@@ -18,9 +18,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 pub use kcore::recorder::IN_A_PAUSE;
 use kcore::recorder::{CpuState, Entry, Head, MAGIC, Mark, Name, Part, Queue, Recorder, Ring, VERSION};
 
-/// The least time that the other CPUs get to stop. On a busy host they get more, because this CPU also has to look at them this often:
+/// The least time that the other CPUs get to stop. On a busy host they get more, because [`STOP_LOOKS`] must have passed, too.
 const STOP_NS: u64 = 200_000_000;
-/// the least number of looks before the others are given up.
+/// The least number of looks at the other CPUs before they are given up.
 const STOP_LOOKS: u32 = 100_000;
 /// Events of each CPU that a report shows: with few CPUs, and with many.
 const SHOWN: usize = 16;
