@@ -20,7 +20,7 @@ use schema::words;
 
 /// How many threads are looked at between two preemption points.
 const PACE_THREADS: u32 = 16;
-/// How many unused thread records are passed over between two preemption points.
+/// How many thread records, used or not, are passed between two preemption points.
 const PACE_RECORDS: u32 = 512;
 
 /// SystemInfo's methods.
