@@ -308,7 +308,7 @@ pub fn create(
     };
     let mut shown: Option<Witness> = None;
     let mut tried = CpuMask::EMPTY;
-    // The CPU with most room first. The promise may fail all the same: another CPU may have given that room away since.
+    // The CPU with most room first. It may refuse all the same: another context may have taken that room since.
     for _ in 0..percpu::count() {
         let Some(best) = roomiest(&candidates.without(&tried), template) else { break };
         tried = tried.or(&CpuMask::only(best));
@@ -623,7 +623,7 @@ pub fn settle_before_user(thread: &'static Thread) {
 /// should run.
 ///
 /// Says whether the interrupts-off span goes on, because the thread has errands or ends: then the caller sees to that, and ends the span. The
-/// caller must not check for errands again itself: another CPU may have done the errand meanwhile, and the span would go on in user mode.
+/// caller cannot find that out by a look of its own: another CPU may have done the errand meanwhile, and the span would go on in user mode.
 #[inline(always)]
 #[must_use]
 pub fn reschedule_leaving(thread: &'static Thread) -> bool {

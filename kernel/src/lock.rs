@@ -199,7 +199,7 @@ impl<T> SpinLock<T> {
         Guard { lock: self }
     }
 
-    /// Opens a lock whose guard was forgotten.
+    /// Releases a lock whose guard was forgotten.
     ///
     /// # Safety
     /// As for [`SpinLock::regain`].

@@ -209,7 +209,7 @@ impl RingSide {
         self.publish(1);
     }
 
-    /// Writes a completion at `ahead` entries behind the tail; the program does not see it until it is published.
+    /// Writes a completion `ahead` entries past the tail; the program does not see it until it is published.
     #[inline(always)]
     fn put(&mut self, ahead: u32, user_data: u64, c: &Completion) {
         // SAFETY: an open ring has its page, and the slot is inside it. The program may overwrite the slot, which harms only itself.
@@ -219,7 +219,7 @@ impl RingSide {
         }
     }
 
-    /// As [`RingSide::put`], of [`Completion::OK`].
+    /// As [`RingSide::put`], for [`Completion::OK`].
     #[inline(always)]
     fn put_plain(&mut self, ahead: u32, user_data: u64) {
         // SAFETY: as in `put`.

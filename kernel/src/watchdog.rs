@@ -269,7 +269,7 @@ pub fn is_to_fail() -> bool {
     IS_TO_FAIL.load(Ordering::Relaxed)
 }
 
-/// Whether the idle loop may run nobody: a planted failure.
+/// Whether the idle loop must run no thread: a planted failure.
 #[inline(always)]
 pub fn forbids_dispatch() -> bool {
     NO_DISPATCH.load(Ordering::Relaxed)

@@ -27,7 +27,7 @@ fn read(register: u32) -> u32 {
         return cpu::rdmsr(MSR_X2APIC + register / 16) as u32;
     }
     let address = BASE.load(Ordering::Relaxed) + u64::from(register);
-    // SAFETY: `init` mapped the page; these are device registers, read with their side effects.
+    // SAFETY: `map_registers` had the page mapped; these are device registers, read with their side effects.
     unsafe { (address as *const u32).read_volatile() }
 }
 

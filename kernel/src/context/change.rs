@@ -25,7 +25,7 @@ pub fn could_pay(ctx: &'static Ctx, spec: &Spec) -> Result<(), Denied> {
 pub enum Unchanged {
     /// It is lent, or its capability is stale.
     Lent,
-    /// Its session may not have as much.
+    /// The quotas of its session do not allow it.
     Quota(Denied),
     /// Its CPU cannot promise it.
     Refused(AdmissionError),
