@@ -1,4 +1,4 @@
-//! What the boot loader says: memory, the boot image, the command line, ACPI. From PVH or Multiboot2, as one structure.
+//! What the boot loader says, from PVH or Multiboot2, in one structure: memory, the boot image, the command line, ACPI.
 
 use crate::arch::boot::Loader;
 use crate::arch::phys;
@@ -9,7 +9,7 @@ use sched::Policy;
 
 const MAX_RANGES: usize = 64;
 const PAGE: u64 = 4096;
-/// Everything below is left alone: firmware data, and the start-up code of other CPUs.
+/// Memory below this is not used: firmware data and the start-up code of other CPUs are there.
 const LOW_MEMORY: u64 = 1 << 20;
 
 /// Memory that is free at boot, in whole pages.
@@ -50,7 +50,7 @@ impl MemoryMap {
     }
 }
 
-/// The structure.
+/// What the boot loader says.
 pub struct BootInfo {
     /// Free memory.
     pub memory: MemoryMap,
@@ -60,16 +60,16 @@ pub struct BootInfo {
     pub module: Option<(u64, u64)>,
     /// Boot options.
     pub options: Options,
-    /// ACPI's root pointer, if the loader knows.
+    /// ACPI's root pointer, if the loader knows it.
     pub rsdp: Option<u64>,
 }
 
 /// Boot options: words of the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// `pit`: as if no local timer calibrated.
+    /// `pit`: boots as if no local timer could be calibrated.
     pub pit: bool,
-    /// `nocalib`: as if nothing calibrated.
+    /// `nocalib`: boots as if nothing could be calibrated.
     pub no_calibration: bool,
     /// `maxcpus=n`.
     pub max_cpus: Option<usize>,
@@ -77,23 +77,23 @@ pub struct Options {
     pub trace: Option<Room>,
     /// `policy=wfq` or `policy=eevdf`.
     pub policy: sched::PolicyKind,
-    /// `allocfail`: SystemInfo.failAllocation may be asked.
+    /// `allocfail`: programs may use SystemInfo.failAllocation.
     pub alloc_fail: bool,
     /// `endlease`: programs may end a ring's lease (`abi::OP_END_LEASE`).
     pub end_lease: bool,
-    /// `overload`: contexts are promised that may be late.
+    /// `overload`: contexts are admitted even if they may miss deadlines.
     pub overload: bool,
-    /// `turns=n`: no CPU of an emulator that lets one run after the other runs for longer than n us at a time.
+    /// `turns=n`: in an emulator that runs its CPUs one after the other, none runs for longer than n us at a time.
     pub turns_us: Option<u64>,
-    /// `latecpu`: the first of the other CPUs is given up before it can come.
+    /// `latecpu`: the first of the other CPUs is given up before it can start.
     pub late_cpu: bool,
-    /// `panic`: fail on purpose, for the test of the report.
+    /// `panic`: the kernel fails on purpose, for the test of the report.
     pub panic: bool,
-    /// `watchdog=n`: looks of the watchdog before it speaks; 0 switches it off.
+    /// `watchdog=n`: how many looks the watchdog waits before it reports; 0 turns it off.
     pub watchdog: Option<u32>,
-    /// `hang=...`, `panic=late` or `triplefault`: fail on purpose while everything runs.
+    /// `hang=...`, `panic=late` or `triplefault`: the kernel fails on purpose while everything runs.
     pub plant: Option<Plant>,
-    /// `planted=name`, of a kernel that has bugs on purpose: which of them acts.
+    /// `planted=name`: which bug acts, in a kernel that has planted bugs.
     pub bug: Option<Bug>,
 }
 
@@ -136,7 +136,7 @@ impl Options {
         options
     }
 
-    /// Takes an option with a value; `None` if there is none of that name, or not with that value.
+    /// Takes an option with a value; `None` if no option has that name, or not that value.
     fn assign(&mut self, word: &str) -> Option<()> {
         let (name, value) = word.split_once('=')?;
         match name {
@@ -165,7 +165,7 @@ fn text(address: u64) -> &'static [u8] {
     if address == 0 {
         return &[];
     }
-    // One more than is taken: whoever reads it sees that it goes on.
+    // One byte more than is used, so that the caller sees that the line is too long.
     let most = BOOT_LINE_BYTES_MAX as u64 + 1;
     let length = (0..most).find(|i| read::<u8>(address + i) == 0).unwrap_or(most);
     phys::bytes(address, length as usize).unwrap_or(&[])
@@ -233,10 +233,10 @@ fn multiboot2(info: &mut BootInfo, at: u64) {
         }
         tag += size.max(8).next_multiple_of(8);
     }
-    // GRUB's structure lies somewhere in free memory: we are done with it except for what was copied.
+    // GRUB's structure lies somewhere in free memory. It is not needed any more, except for what was copied.
 }
 
-/// The loader's copy of ACPI's root pointer lies in memory that will be used otherwise; page 0 will not.
+/// Copies ACPI's root pointer: the loader's copy lies in memory that will be used otherwise, and low memory will not.
 fn rsdp_copy(from: u64, bytes: u64) -> u64 {
     const TO: u64 = 0x7000;
     for i in 0..bytes.min(64) {
@@ -247,12 +247,12 @@ fn rsdp_copy(from: u64, bytes: u64) -> u64 {
     TO
 }
 
-/// What of a trace is kept, on each CPU.
+/// Which events of a trace are kept on each CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// So many events.
+    /// How many events.
     pub capacity: usize,
-    /// The first ones, and not the last.
+    /// Whether the first ones are kept, and not the last.
     pub keeps_first: bool,
 }
 
@@ -274,18 +274,18 @@ impl Room {
 pub enum Plant {
     /// `hang=irqs-off`: the last CPU loops in an interrupt handler.
     IrqsOff = 1,
-    /// `hang=lock`: the same, with its queue locked.
+    /// `hang=lock`: the same, while it holds the lock of its run queue.
     Lock = 2,
-    /// `hang=no-dispatch`: idle CPUs run nobody.
+    /// `hang=no-dispatch`: idle CPUs run no thread.
     NoDispatch = 3,
-    /// `triplefault`: an exception without a table of handlers.
+    /// `triplefault`: an exception without a handler table.
     TripleFault = 4,
     /// `panic=late`: a panic while everything runs.
     Panic = 5,
 }
 
 impl Plant {
-    /// The one that hangs so.
+    /// The failure with this name as a value of `hang`.
     pub fn named(name: &str) -> Option<Plant> {
         match name {
             "irqs-off" => Some(Plant::IrqsOff),

@@ -1,35 +1,35 @@
-//! `monotonic_ns`: the TSC, calibrated against the PIT at boot and disciplined by it ever after (K-03).
+//! `monotonic_ns`: the TSC, calibrated against the PIT at boot and disciplined by it from then on (K-03).
 //!
-//! The arithmetic is `kcore::clock`. The clock's parameters change about once a second and are read everywhere, so they lie under a
-//! sequence counter. A TSC that does not calibrate is not used: then the tick counts, and the clock is as coarse as that.
+//! The arithmetic is in `kcore::clock`. The clock's parameters change about once a second and are read everywhere, so a sequence counter guards
+//! them. A TSC that cannot be calibrated is not used: then ticks are counted, and the clock is as coarse as they are.
 
 use crate::arch::{apic, cpu, pit};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use kcore::clock::{Clock, CpuClock, HighWater, Line, Scale};
 
-/// So many intervals must agree.
+/// This many intervals must agree.
 const INTERVALS: usize = 3;
-/// So often is one measured until they do.
+/// At most this many are measured until they do.
 const INTERVALS_MAX: usize = 40;
 /// Counts of the PIT in one interval: about 5 ms.
 const INTERVAL_COUNTS: u16 = 6000;
-/// How often the PIT is asked.
+/// How often the clock is compared with the PIT.
 const DISCIPLINE_NS: u64 = 1_000_000_000;
 /// One round of the PIT's counter.
 const PIT_ROUND: u64 = 1 << 16;
 
 struct Shared {
-    /// How often the clock's parameters were about to change, and how often they have. While the two differ nobody uses what it reads.
+    /// How many changes of the parameters have begun, and how many are done. While the two differ, readers must not use what they read.
     begun: AtomicU32,
     done: AtomicU32,
-    /// The clock's `Line`, word by word: what nearly every reader needs.
+    /// The clock's `Line`, word by word: the part that nearly every reader needs.
     base_tsc: AtomicU64,
     base_ns: AtomicU64,
     mult: AtomicU64,
     clock: UnsafeCell<Clock>,
 }
-// SAFETY: written by the boot CPU between the two counts; readers try again when these differ.
+// SAFETY: only the boot CPU writes, between the two counts; readers try again when the counts differ.
 unsafe impl Sync for Shared {}
 
 static CLOCK: Shared = Shared {
@@ -37,17 +37,17 @@ static CLOCK: Shared = Shared {
     done: AtomicU32::new(0),
     base_tsc: AtomicU64::new(0),
     base_ns: AtomicU64::new(0),
-    // 1 GHz, as the clock below.
+    // 1 GHz, like the clock below.
     mult: AtomicU64::new(1 << 40),
     clock: UnsafeCell::new(Clock::new(0, 0, Scale::from_hz(1_000_000_000).expect("1 GHz is a frequency"))),
 };
-/// Engaged if some CPU's TSC is not in step with the boot CPU's.
+/// Engaged if some CPU's TSC is not in step with that of the boot CPU.
 static HIGH_WATER: HighWater = HighWater::new();
-/// The TSC did not calibrate: ticks count.
+/// The TSC could not be calibrated: ticks are counted instead.
 static BY_TICKS: AtomicBool = AtomicBool::new(false);
 static TICKS_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Nanoseconds since the clock was calibrated. Never goes back, on no CPU and across CPUs.
+/// Nanoseconds since the clock was calibrated. Never goes back, neither on one CPU nor across CPUs.
 #[inline]
 pub fn now_ns() -> u64 {
     match usual(cpu::rdtsc) {
@@ -56,7 +56,7 @@ pub fn now_ns() -> u64 {
     }
 }
 
-/// As [`now_ns`], of a moment ago: when this CPU's counter read `tsc`. Where that alone does not tell the time, it is that of now.
+/// As [`now_ns`], for a moment ago, when this CPU's TSC read `tsc`. Where the TSC alone does not tell the time, the time of now is returned.
 #[inline]
 pub fn ns_at(tsc: u64) -> u64 {
     match usual(|| tsc) {
@@ -65,7 +65,7 @@ pub fn ns_at(tsc: u64) -> u64 {
     }
 }
 
-/// The time, unless the clock is just being changed or an [`UNUSUAL`] one.
+/// The time, unless the clock is just being changed or is [`UNUSUAL`].
 #[inline(always)]
 fn usual(tsc: impl FnOnce() -> u64) -> Option<u64> {
     let done = CLOCK.done.load(Ordering::Acquire);
@@ -79,10 +79,10 @@ fn usual(tsc: impl FnOnce() -> u64) -> Option<u64> {
     (CLOCK.begun.load(Ordering::Relaxed) == done).then(|| line.now(tsc))
 }
 
-/// A bit of [`Shared::begun`] that is never of [`Shared::done`]: [`BY_TICKS`] or [`HIGH_WATER`] must be asked.
+/// A bit that [`Shared::begun`] may have and [`Shared::done`] never has: it sends readers to [`BY_TICKS`] or [`HIGH_WATER`].
 const UNUSUAL: u32 = 1 << 31;
 
-/// From here on [`BY_TICKS`] or [`HIGH_WATER`] are asked.
+/// From here on readers ask [`BY_TICKS`] or [`HIGH_WATER`].
 fn become_unusual() {
     CLOCK.begun.fetch_or(UNUSUAL, Ordering::Release);
 }
@@ -107,7 +107,7 @@ fn unusual() -> u64 {
     }
     loop {
         let done = CLOCK.done.load(Ordering::Acquire);
-        // SAFETY: a copy that may be torn; it is used only if the counts say that it is not.
+        // SAFETY: the copy may be torn; it is used only if the counts show that it is not.
         let clock = unsafe { CLOCK.clock.get().read_volatile() };
         let tsc = cpu::rdtsc();
         fence(Ordering::Acquire);
@@ -120,7 +120,7 @@ fn unusual() -> u64 {
 
 fn publish(make: impl FnOnce(u64, &Clock) -> Clock) {
     let begun = CLOCK.begun.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-    // SAFETY: the counts differ, so nobody uses what they read; only the boot CPU writes.
+    // SAFETY: the counts differ, so no reader uses what it reads; only the boot CPU writes.
     unsafe {
         let clock = CLOCK.clock.get();
         *clock = make(cpu::rdtsc(), &*clock);
@@ -135,20 +135,20 @@ fn publish(make: impl FnOnce(u64, &Clock) -> Clock) {
 /// How the clock was made, for the boot log.
 #[derive(Clone, Copy, Debug)]
 pub struct Calibration {
-    /// TSC ticks a second; `None`: it is not used.
+    /// TSC ticks per second; `None` if the TSC is not used.
     pub tsc_hz: Option<u64>,
-    /// Counts of the local timer a second, if it counts.
+    /// Counts of the local timer per second, if it counts.
     pub apic_hz: Option<u64>,
 }
 
-/// All clocks at one instant.
+/// A reading of all clocks at one instant.
 struct Sample {
     tsc: u64,
     pit: u16,
     apic: u32,
 }
 
-/// Reads all clocks, several times, and keeps the reading that took least: whoever else uses the host may stop us in the middle.
+/// Reads all clocks several times, and keeps the reading that took least time: the host may stop this CPU in the middle of one.
 fn sample(apic: bool) -> Sample {
     let mut best = (u64::MAX, Sample { tsc: 0, pit: 0, apic: 0 });
     for _ in 0..8 {
@@ -178,7 +178,7 @@ fn pit_ns(counts: u64) -> u64 {
     counts * 1_000_000_000 / pit::HZ
 }
 
-/// Calibrates TSC and local timer against the PIT. `force_pit` pretends that there is no local timer, `fail` that nothing counts.
+/// Calibrates the TSC and the local timer against the PIT. `force_pit` pretends that there is no local timer, `fail` that nothing counts.
 pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
     let mut tsc = [(0u64, 0u64); INTERVALS_MAX];
     let mut counts = [(0u64, 0u64); INTERVALS_MAX];
@@ -205,7 +205,7 @@ pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
         let refused = |error| crate::println!("time: {what} does not calibrate: {error}");
         let found = match believed {
             Some(group) => kcore::clock::calibrate(&group.map(|at| samples[at])),
-            // No three agree: it says how far apart they are.
+            // No three intervals agree: the error says how far apart they are.
             None => kcore::clock::calibrate(&samples[..measured]),
         };
         found.map_err(refused).ok()
@@ -222,17 +222,17 @@ pub fn calibrate(force_pit: bool, fail: bool) -> Calibration {
     Calibration { tsc_hz, apic_hz }
 }
 
-/// What counts, for those who ask.
+/// The name of the clock source, for reports.
 pub fn source() -> &'static str {
     if BY_TICKS.load(Ordering::Relaxed) { "ticks" } else { "tsc" }
 }
 
-/// A tick of `ns` has passed, where ticks are all we have.
+/// A tick of `ns` has passed; used where ticks are the only clock.
 pub fn tick(ns: u64) {
     TICKS_NS.fetch_add(ns, Ordering::Relaxed);
 }
 
-/// Waits until `done` or for `ns`, by the PIT's counter: also when nothing calibrated. Was it done?
+/// Waits until `done` holds or `ns` have passed by the PIT's counter, which works even if nothing could be calibrated. Says whether `done` holds.
 pub fn spin(ns: u64, mut done: impl FnMut() -> bool) -> bool {
     let mut counts = ns * pit::HZ / 1_000_000_000;
     let mut last = pit::counter();
@@ -251,7 +251,7 @@ pub fn spin(ns: u64, mut done: impl FnMut() -> bool) -> bool {
 // ---- discipline -----------------------------------------------------------------------------------------------------------
 
 struct Reference {
-    /// Nanoseconds by the PIT, and its counter then.
+    /// Nanoseconds by the PIT, and the value of its counter then.
     ns: u64,
     pit: u16,
     next_ns: u64,
@@ -260,7 +260,7 @@ struct Reference {
 static REFERENCE: crate::lock::SpinLock<Option<Reference>> =
     crate::lock::SpinLock::new(crate::lock::Rank::Console, None);
 
-/// Now and then, on the boot CPU: compares with the PIT, and lets the clock run a little faster or slower until they agree.
+/// Called now and then on the boot CPU: compares the clock with the PIT, and lets it run a little faster or slower until they agree.
 #[inline]
 pub fn discipline(now: u64) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -278,7 +278,7 @@ fn step(now: u64) {
         *reference = Some(Reference { ns: now, pit, next_ns: 0 });
         return;
     };
-    // The counter goes round every 55 ms. Our own clock says how often, as long as it is wrong by less than half a round.
+    // The counter wraps every 55 ms. The clock itself says how often it did, as long as it is wrong by less than half a round.
     let phase = u64::from(last.pit.wrapping_sub(pit));
     let estimate = u128::from(now - last.ns) * u128::from(pit::HZ) / 1_000_000_000;
     let rounds = (estimate as u64 + PIT_ROUND / 2).saturating_sub(phase) / PIT_ROUND;
@@ -304,7 +304,7 @@ pub fn before_start() {
     BOOT_TSC.store(cpu::rdtsc(), Ordering::Release);
 }
 
-/// On a new CPU: its TSC must be ahead of what the boot CPU read before. If it is not, everybody goes by a shared mark from now on.
+/// On a new CPU: its TSC must be ahead of what the boot CPU read before. If it is not, all CPUs use a shared high-water mark from now on.
 pub fn check_step() {
     if cpu::rdtsc() < BOOT_TSC.load(Ordering::Acquire) {
         HIGH_WATER.engage(now_ns());
@@ -312,7 +312,7 @@ pub fn check_step() {
     }
 }
 
-/// On the boot CPU, after a new one said what it read: that must be behind us.
+/// On the boot CPU, after a new CPU has reported its TSC: that must be behind the boot CPU's.
 pub fn check_behind(other_tsc: u64) {
     if cpu::rdtsc() < other_tsc {
         HIGH_WATER.engage(now_ns());

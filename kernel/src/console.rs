@@ -1,6 +1,6 @@
-//! The console as programs have it: what they write, and what arrives on the serial line. What the kernel itself prints is `log`.
+//! The console as programs have it: what they write, and the input that arrives on the serial line. The kernel's own output is in `log`.
 //!
-//! Bytes that arrive are put into a ring by the interrupt handler; giving them to a reader needs its memory, and is done after the handler.
+//! The interrupt handler puts arriving bytes into a ring. Giving them to a reader needs the reader's memory, and is done after the handler.
 
 use crate::arch::serial;
 use crate::context::complete;
@@ -16,11 +16,11 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const INPUT_BYTES: usize = 1024;
-/// Reads that may wait in all, and of one process: nobody takes all places.
+/// How many reads may wait in all, and of one process, so that no process takes all places.
 const MAX_READERS: usize = 64;
 const MAX_READERS_OF_PROCESS: usize = 4;
 
-/// A program writes.
+/// Writes bytes of a program.
 pub fn write(thread: &Thread, address: u64, length: u32) -> Completion {
     if length as usize > MAX_IO_BYTES {
         return Completion::error(TransportError::TooLong);
@@ -59,8 +59,8 @@ struct Reader {
     length: u32,
 }
 
-/// Under its lock a reader and the bytes for it are found and go together, so there is no moment in which bytes and a reader wait for each
-/// other. A reader's memory is written under it: hence the rank, below that of spaces.
+/// Under this lock the first reader and the bytes for it are brought together, so bytes and a reader never wait for each other. The reader's memory
+/// is written under it, hence the rank, below that of spaces.
 static READERS: SpinLock<VecDeque<Reader>> = SpinLock::new(Rank::Process, VecDeque::new());
 
 /// Makes room for all readers that there may be.
@@ -68,7 +68,7 @@ pub fn init() {
     READERS.lock().reserve(MAX_READERS);
 }
 
-/// The serial line interrupts: takes what has arrived.
+/// Takes the bytes that have arrived; called in the interrupt of the serial line.
 pub fn interrupt() {
     let mut input = INPUT.lock();
     for _ in 0..64 {
@@ -95,13 +95,13 @@ fn take(to: &mut [u8]) -> usize {
     count
 }
 
-/// Has something arrived that nobody was given yet?
+/// Have bytes arrived that no reader was given yet?
 #[inline]
 pub fn is_input_waiting() -> bool {
     ARRIVED.load(Ordering::Relaxed)
 }
 
-/// Gives what has arrived to those who wait for it.
+/// Gives bytes that have arrived to readers that wait.
 #[inline]
 pub fn service() {
     if is_input_waiting() {
@@ -124,13 +124,13 @@ fn serve() {
     }
 }
 
-/// Gives what has arrived; `None` if nothing has.
+/// Gives bytes that have arrived to one reader; `None` if there are none.
 fn give(process: &Process, address: u64, length: u32) -> Option<Completion> {
     if INPUT.lock().count == 0 {
         return None;
     }
     let mut chunk = [0; 64];
-    // Before anything is taken: what this reader cannot have is the next one's.
+    // Checked before anything is taken: bytes that this reader cannot receive belong to the next one.
     if process.space.check_writable(address, length.min(64) as usize).is_err() {
         return Some(Completion::error(TransportError::BadAddress));
     }
@@ -144,7 +144,7 @@ fn give(process: &Process, address: u64, length: u32) -> Option<Completion> {
     })
 }
 
-/// A program reads; `None`: it waits.
+/// Reads for a program; `None` if it has to wait.
 pub fn read(thread: &'static Thread, user_data: u64, address: u64, length: u32) -> Option<Completion> {
     if length == 0 || length as usize > MAX_IO_BYTES {
         return Some(Completion::error(TransportError::TooLong));
@@ -158,14 +158,14 @@ pub fn read(thread: &'static Thread, user_data: u64, address: u64, length: u32) 
     let Some(waiter) = ring::accept(thread, user_data, Waitable::Read) else {
         return Some(Completion::error(TransportError::NoSpace));
     };
-    // K-30: `init` made room for as many as may wait.
+    // K-30: `init` made room for all readers that may wait.
     readers.push_back(Reader { waiter, process, address, length });
     drop(readers);
     serve();
     None
 }
 
-/// Withdraws a reader.
+/// Removes a reader.
 pub fn withdraw(waiter: &Waiter) -> bool {
     let mut readers = READERS.lock();
     let found = readers.iter().position(|r| r.waiter.thread == waiter.thread && r.waiter.op == waiter.op);

@@ -1,12 +1,12 @@
 //! Scheduling contexts: CPU time as an object (docs/contexts.md).
 //!
-//! The time is a box of the scheduling core, and in one place: in the record here, or in the entity of the thread that runs on it. The
-//! record's book (`kcore::loans`) says who *should* have it and what may happen to it next; it has the invariants I-C1 to I-C3. This file
-//! has the locks, moves the box, and wakes who has to be woken. The box may be on its way for some instructions: a call or an answer names
-//! the next holder first, and the core moves the box when the current one waits. Who looks for it then tries again, without a lock
-//! (`seize`).
+//! The time itself is a value of the scheduling core, a `Box<sched::Context>` (the `Context`, for short). It is in one place: in the record here,
+//! or in the entity of the thread that runs on it. The record's book (`kcore::loans`) says who *should* have it and what may happen to it next, and
+//! keeps the invariants I-C1 to I-C3. This file has the locks, moves the `Context`, and wakes threads. The `Context` may be in transit for some
+//! instructions: a call or an answer names the next holder first, and the core moves the `Context` when the current holder blocks. A CPU that looks
+//! for it then tries again, without a lock (`seize`).
 //!
-//! I-C4: a lender has `Thread::lent` set. I-C5: `Thread::context` is this record for the owner and for every borrower, and for nobody else.
+//! I-C4: a lender has `Thread::lent` set. I-C5: `Thread::context` names this record for the owner and for every borrower, and for no other thread.
 
 pub mod bind;
 pub mod change;
@@ -47,16 +47,16 @@ use kcore::loans::{Book, Flaw, Logout, Rules};
 use leaving::Payment;
 use notify::Cells;
 
-/// Contexts that the machine may have.
+/// The most contexts that the machine may have.
 pub const MAX_CONTEXTS: usize = 8192;
 
-/// A context's record. Never freed; used again under another number. It begins with what the dispatcher may know of it.
+/// A context's record. It is never freed, but used again under another number. It begins with the part that the dispatcher may know.
 #[repr(C)]
 pub struct Ctx {
     head: ContextHead,
-    /// Its state.
+    /// The state of the context.
     pub record: SpinLock<Record>,
-    /// What observers are told; a leaf.
+    /// What observers are told. Its lock is a leaf: no other lock is taken under it.
     pub cells: SpinLock<Cells>,
 }
 
@@ -74,20 +74,20 @@ impl Ctx {
         Ctx::at_head(thread.context_record())
     }
 
-    /// The context that a thread named so.
+    /// The context whose `head` a thread named.
     pub fn at_head(head: *const ContextHead) -> Option<&'static Ctx> {
-        // SAFETY: what a thread names is a record that `Ctx::head` gave it: a whole one, which is never freed.
+        // SAFETY: a thread names only pointers that `Ctx::head` gave it: to whole records, which are never freed.
         unsafe { head.cast::<Ctx>().as_ref() }
     }
 
-    /// What threads name the context by.
+    /// The pointer by which threads name the context.
     #[inline(always)]
     pub fn head(&'static self) -> *const ContextHead {
         core::ptr::from_ref(self).cast()
     }
 }
 
-/// The book's rules; kernels with these planted bugs must fail their tests.
+/// The book's rules. With these bugs planted, a kernel must fail its tests.
 #[derive(Clone, Copy)]
 pub struct Law;
 
@@ -109,25 +109,25 @@ impl Rules for Law {
 
 /// A context's state, under its lock.
 pub struct Record {
-    /// Its number; 0: the record is free.
+    /// The number of the context; 0 if the record is free.
     pub id: u64,
-    /// Who should have the time, and why; and the time, while nobody has it.
+    /// Who should have the `Context`, and why; and the `Context` itself while no thread has it.
     pub book: Book<ThreadRef, Box<Context>, Law>,
-    /// Some capability names it.
+    /// Some capability names the context.
     has_handle: bool,
-    /// Without it the owner stops.
+    /// Whether the owner stops when it does not have the context.
     pub context_only: bool,
-    /// The CPU where whoever has it runs.
+    /// The CPU on which the holder of the context runs.
     pub cpu: usize,
-    /// Whom a timeout is told.
+    /// The endpoint that is told of timeouts.
     pub timeout: Option<Arc<FaultRoom>>,
-    /// Of whoever made it.
+    /// The session that created the context.
     pub session: Option<Arc<Session>>,
-    /// Its place in that one's quotas, while there is time,
+    /// The context's place in the quotas of that session, while it has time,
     pub stake: Option<Stake>,
-    /// and another one while it runs elsewhere than at home.
+    /// and a second one while it runs elsewhere than at home.
     hosted: Option<Stake>,
-    /// What `consumed` said last.
+    /// The consumed time that was reported last.
     pub told_ns: u64,
 }
 
@@ -145,7 +145,7 @@ impl Record {
         told_ns: 0,
     };
 
-    /// The owner goes on without. The box is in the record, or in hand.
+    /// The owner goes on without the context. The `Context` is in the record, or in the caller's hands.
     pub fn unbind(&mut self) {
         let owner = self.book.unbind();
         debug_assert!(owner.is_ok(), "a bound context is unbound: {owner:?}");
@@ -153,7 +153,7 @@ impl Record {
     }
 }
 
-/// A thread does not own a context any more.
+/// A thread no longer owns a context.
 fn disown(owner: Option<ThreadRef>) {
     let owner = owner.and_then(|owner| thread::get(owner.tid).filter(|thread| thread.is(&owner)));
     if let Some(owner) = owner {
@@ -161,16 +161,16 @@ fn disown(owner: Option<ThreadRef>) {
     }
 }
 
-/// A capability's hold on a context. With the last one the context ends.
+/// A capability's hold on a context. The context ends with the last capability.
 pub struct Handle {
     /// The record.
     pub ctx: &'static Ctx,
-    /// Which life of the record.
+    /// The number of the context, which tells this use of the record from others.
     pub id: u64,
 }
 
 impl Handle {
-    /// Makes every capability but one of generation `held` stale; that one's next generation. What is bound stays bound.
+    /// Makes every capability stale, except the caller's, of generation `held`: that one's next generation is returned. A bound thread stays bound.
     pub fn advance(&self, held: u64) -> Option<u64> {
         let mut record = self.ctx.record.lock();
         let next = record.book.advance(held).ok()?;
@@ -178,7 +178,7 @@ impl Handle {
         Some(next)
     }
 
-    /// What a new capability remembers.
+    /// The generation that a new capability remembers.
     pub fn generation(&self) -> u64 {
         self.ctx.record.lock().book.generation()
     }
@@ -202,7 +202,7 @@ struct Pool {
 
 static POOL: SpinLock<Pool> = SpinLock::new(Rank::Stacks, Pool { all: Vec::new(), free: Vec::new() });
 
-/// Record number `at` of all that there are, used or not.
+/// Record number `at` of all records, used or not.
 pub fn at(at: usize) -> Option<&'static Ctx> {
     POOL.lock().all.get(at).copied()
 }
@@ -228,7 +228,7 @@ fn take_record() -> Option<&'static Ctx> {
         unsafe { &*Arc::into_raw(made) }
     };
     let mut pool = POOL.lock();
-    // The list of free records can always take every record.
+    // The list of free records always has room for every record, so that freeing one never allocates.
     let missing = (pool.all.len() + 1).saturating_sub(pool.free.len());
     if pool.all.try_reserve(1).is_err() || pool.free.try_reserve(missing).is_err() {
         drop(pool);
@@ -248,12 +248,12 @@ fn free_if_over(ctx: &'static Ctx, mut record: Guard<'_, Record>) {
     let free = Record { book: record.book.after(), ..Record::FREE };
     let over = core::mem::replace(&mut *record, free);
     drop(record);
-    // Endpoint and session may end here, without a lock.
+    // The endpoint and the session may end here, so no lock may be held.
     drop(over);
     let observer = notify::forget(ctx);
-    // K-30: there is room for every record that was ever made.
+    // K-30: the list has room for every record that was ever made.
     POOL.lock().free.push(ctx);
-    // Nothing will happen any more, and nobody else would tell it.
+    // Nothing will happen to the context any more, and nobody else would tell the observer.
     if let Some(observer) = observer {
         complete::operation(&observer, &Completion::OK, false);
     }
@@ -261,23 +261,23 @@ fn free_if_over(ctx: &'static Ctx, mut record: Guard<'_, Record>) {
 
 // ---- making ---------------------------------------------------------------------------------------------------------------
 
-/// Why there is no new context.
+/// Why no context was created.
 #[derive(Clone, Copy, Debug)]
 pub enum CreateError {
     /// No CPU could ever serve it.
     Spec(SpecError),
-    /// None of its CPUs is there.
+    /// None of the CPUs that it may use exists.
     NoCpu,
-    /// No CPU can promise it; what shows that, of the one that has promised least.
+    /// No CPU can promise the time. The witness is that of the CPU with most room.
     Full(Witness),
     /// No memory, or no record.
     Memory,
-    /// The session may not have as much.
+    /// The quotas of the session do not allow it.
     Quota(Denied),
 }
 
-/// Makes a context of `spec` and has the CPU with most room promise the time; or, if one of its line (not 0) has just gone, the CPU where that
-/// was, which remembers what it used.
+/// Creates a context with `spec`, and has the CPU with most room promise the time. If a context of the same `template` (not 0) has just left, that
+/// one's CPU comes first, because it remembers what was used.
 pub fn create(
     spec: Spec,
     timeout: Option<Arc<FaultRoom>>,
@@ -301,19 +301,19 @@ pub fn create(
             return Err(CreateError::Quota(denied));
         }
     };
-    // Who pays with what one of its line left takes that one's place.
+    // Paid with the stake of a context of the same template that left, the new one must take that one's place.
     let candidates = match payment.home() {
         Some(home) => candidates.and(&CpuMask::only(home)),
         None => candidates,
     };
     let mut shown: Option<Witness> = None;
     let mut tried = CpuMask::EMPTY;
-    // By room, most first; somebody else may have taken it meanwhile.
+    // The CPU with most room first. It may refuse all the same: another context may have taken that room since.
     for _ in 0..percpu::count() {
         let Some(best) = roomiest(&candidates.without(&tried), template) else { break };
         tried = tried.or(&CpuMask::only(best));
         let Some(home) = percpu::get(best.index()) else { continue };
-        // All CPUs were looked at.
+        // `roomiest` has looked at all CPUs, which takes long.
         if percpu::count() > 1 {
             preempt::point();
         }
@@ -349,7 +349,8 @@ pub fn create(
             Err(refused) => {
                 shown = Some(worth_showing(shown, refused.why, best));
                 proposal = refused.proposal;
-                // A test that was too short for a pause is one stretch with the next CPU's otherwise (K-26).
+                // Each test may be too short to pause by itself; without this point the tests of several CPUs would be one interrupts-off span
+                // (K-26).
                 preempt::point();
             }
         }
@@ -360,12 +361,12 @@ pub fn create(
     Err(shown.map_or(CreateError::NoCpu, CreateError::Full))
 }
 
-/// What the caller is shown: why the first CPU refused, the roomiest; of several, that none of them has a home for it. That it need only wait
-/// is better news than either.
+/// The refusal that the caller is shown: that of the first CPU, which has most room; after several refusals, that no CPU can be its home. If one
+/// CPU's reason is that the caller need only wait (`BusyLeaving`), that is shown instead: it is better news.
 fn worth_showing(before: Option<Witness>, why: AdmissionError, cpu: CpuId) -> Witness {
     let now = match why {
         AdmissionError::Refused(witness) => witness,
-        // Too many contexts, or others are quicker again and again.
+        // The CPU has too many contexts, or other admissions overtook this one again and again.
         _ => Witness::unfinished(cpu),
     };
     match before {
@@ -376,7 +377,8 @@ fn worth_showing(before: Option<Witness>, why: AdmissionError, cpu: CpuId) -> Wi
     }
 }
 
-/// The CPU of `among` that has promised least and holds least for those who left; before all one that `template` has just left.
+/// The CPU of `among` that has promised least, counting what it holds for contexts that left. A CPU that a context of `template` has just left
+/// comes first.
 fn roomiest(among: &CpuMask, template: u64) -> Option<CpuId> {
     if among.count() == 1 {
         return among.iter().next();
@@ -394,7 +396,7 @@ fn roomiest(among: &CpuMask, template: u64) -> Option<CpuId> {
         .map(|(_, _, cpu)| cpu)
 }
 
-/// The context without time that init has: it can only create.
+/// The context without time that `init` has: it can only create others.
 pub fn root(session: &Arc<Session>) -> Option<Arc<Handle>> {
     let ctx = take_record()?;
     let mut record = ctx.record.lock();
@@ -405,7 +407,7 @@ pub fn root(session: &Arc<Session>) -> Option<Arc<Handle>> {
     handle(ctx)
 }
 
-/// The hold of a first capability. Without memory for it the context ends.
+/// The hold of the first capability. If there is no memory for it, the context ends.
 pub fn handle(ctx: &'static Ctx) -> Option<Arc<Handle>> {
     let id = {
         let mut record = ctx.record.lock();
@@ -415,12 +417,13 @@ pub fn handle(ctx: &'static Ctx) -> Option<Arc<Handle>> {
     heap::try_arc(Handle { ctx, id }).ok()
 }
 
-// ---- finding the box ------------------------------------------------------------------------------------------------------
+// ---- finding the context --------------------------------------------------------------------------------------------------
 
-/// Takes the box from wherever it is, while `still` holds. `None` as soon as it does not.
+/// Takes the `Context` from wherever it is, as long as `still` holds. `None` as soon as it does not.
 ///
-/// Waits, without a lock, while the box is on its way: the CPU that has it is in the kernel, which does not preempt itself, on the way to its
-/// next wait or to user mode. What this CPU itself has in its handoff place is queued first.
+/// Waits, without a lock, while the `Context` is in transit. That is short: the CPU that moves it is in the kernel, which does not preempt itself,
+/// and will soon block the thread or return to user mode. A thread in this CPU's own handoff place is queued first, because it may be the one that
+/// has it.
 pub fn seize(
     ctx: &'static Ctx,
     still: impl Fn(&Record) -> bool,
@@ -447,7 +450,7 @@ pub fn seize(
     }
 }
 
-/// The box, in hand, unless it is on its way.
+/// Takes the `Context`, unless it is in transit.
 fn fetch(record: &mut Record) -> Option<Box<Context>> {
     if let Some(time) = record.book.seize() {
         return Some(time);
@@ -458,7 +461,7 @@ fn fetch(record: &mut Record) -> Option<Box<Context>> {
     Some(taken)
 }
 
-/// The box, from its holder.
+/// Takes the `Context` from its holder.
 fn fetch_away(record: &Record) -> Option<Box<Context>> {
     let holder = record.book.holder();
     let thread = thread::get(holder.tid)?;
@@ -474,7 +477,7 @@ fn fetch_away(record: &Record) -> Option<Box<Context>> {
     dispatch::take_context(record.cpu, thread)
 }
 
-/// Looks at the box, wherever it is.
+/// Looks at the `Context`, wherever it is.
 pub fn look<R>(ctx: &'static Ctx, id: u64, see: impl Fn(&Record, Option<&ContextInfo>) -> R) -> R {
     dispatch::settle_handoff();
     loop {
@@ -510,13 +513,13 @@ fn peek(record: &Record) -> Option<ContextInfo> {
     dispatch::context_info(record.cpu, thread)
 }
 
-/// Gives the box, which is in the record, to thread `to`, to whom it is promised: at once if it waits or is queued, otherwise when it next
-/// leaves the kernel. Says whether it must be woken: it was stopped for want of a context.
+/// Gives the `Context`, which is in the record, to thread `to`, to which it is promised: at once if the thread is blocked or queued, otherwise when
+/// it next leaves the kernel. Says whether the thread must be woken, because it was stopped for want of a context.
 #[must_use]
 pub fn give(record: &mut Record, to: ThreadRef) -> bool {
     debug_assert!(record.book.is_promised_to(to), "I-C2: given to whom it is promised");
     let Some(thread) = thread::get(to.tid) else { return false };
-    // Again, if it came to wait while it was looked for in the queues: then nobody would complete the bind.
+    // Tries again if the thread blocked while it was looked for in the run queues: then nobody would complete the bind.
     loop {
         match give_waiting(record, thread, &to) {
             Given::Done { is_to_wake } => return is_to_wake,
@@ -529,17 +532,17 @@ pub fn give(record: &mut Record, to: ThreadRef) -> bool {
 }
 
 enum Given {
-    /// It has the box, or finds it in the record.
+    /// The thread has the `Context`, or will find it in the record.
     Done { is_to_wake: bool },
-    /// It does not wait.
+    /// The thread is not blocked.
     Runs,
 }
 
-/// [`give`], to a thread that waits.
+/// [`give`], to a thread that is blocked.
 fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> Given {
     let kept = Given::Done { is_to_wake: false };
     let mut wait = thread.wait.lock();
-    // One that ends takes the box out of the record, and must not have to wait for budget. What it was asked to bind to before is void.
+    // A thread that ends takes the `Context` out of the record itself, and must not have to wait for budget. An earlier request to bind is void.
     if !thread.is(to) || thread.turn(&mut wait, Event::Bind).is_err() {
         return kept;
     }
@@ -561,7 +564,7 @@ fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) ->
             }
             Given::Done { is_to_wake: thread.must(&mut wait, Event::GiveContext) == Action::Wake }
         }
-        // Its mask has changed since; it will be told when it fetches it.
+        // The thread's affinity has changed since. It is told when it fetches the context.
         Err(back) => {
             record.book.put(back);
             kept
@@ -569,7 +572,7 @@ fn give_waiting(record: &mut Record, thread: &'static Thread, to: &ThreadRef) ->
     }
 }
 
-/// [`give`], to a thread that waits for a CPU. False, if it does not, or cannot take it there.
+/// [`give`], to a thread in a run queue. False if it is in none, or cannot take the context there.
 fn give_queued(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> bool {
     let Ok(time) = record.book.fetch(*to) else { return true };
     let is_own = record.book.owner() == to;
@@ -582,7 +585,7 @@ fn give_queued(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> 
         Err(NotBound::Elsewhere(time)) => {
             record.book.put(time);
             if is_own {
-                // It has chosen other CPUs: it goes on without.
+                // The thread has chosen other CPUs: it goes on without its context.
                 record.unbind();
             }
             is_own
@@ -590,7 +593,7 @@ fn give_queued(record: &mut Record, thread: &'static Thread, to: &ThreadRef) -> 
     }
 }
 
-/// [`give`], to a thread that runs: it fetches the box before it next leaves the kernel. False if it waits by now.
+/// [`give`], to a thread that runs: it fetches the `Context` before it next leaves the kernel. False if it is blocked by now.
 fn request_bind(record: &Record, thread: &'static Thread, to: &ThreadRef) -> bool {
     let without = (record.book.owner() == to).then_some(record.context_only);
     if thread.turn(&mut thread.wait.lock(), Event::RequestBind(without)) == Err(Refused::Waits) {
@@ -615,11 +618,12 @@ pub fn settle_before_user(thread: &'static Thread) {
     }
 }
 
-/// As [`dispatch::reschedule`], of a system call that returns. What is promised to its thread decides who is more urgent, so it is fetched first: a server
-/// answers one caller, takes the call of the next one, and has that one's deadline before the first one is looked at.
+/// As [`dispatch::reschedule`], for a system call that returns. What is promised to the thread is fetched first, because it decides which thread is
+/// more urgent: a server that answers one caller and takes the call of the next has the next one's deadline before anybody looks whether the first
+/// should run.
 ///
-/// Says whether the stretch without interrupts goes on, because the thread has errands or ends: then whoever asked sees to that, and ends the stretch.
-/// A look of its own would not do: another CPU may have done the errand meanwhile, and the thread would take the stretch with it to user mode.
+/// Says whether the interrupts-off span goes on, because the thread has errands or ends: then the caller sees to that, and ends the span. The
+/// caller cannot find that out by a look of its own: another CPU may have done the errand meanwhile, and the span would go on in user mode.
 #[inline(always)]
 #[must_use]
 pub fn reschedule_leaving(thread: &'static Thread) -> bool {
@@ -646,15 +650,15 @@ fn fetch_and_reschedule(thread: &'static Thread) {
     dispatch::reschedule();
 }
 
-/// The current thread, on its way out of the kernel, fetches what is promised to it.
+/// The current thread, which is about to leave the kernel, fetches the context that is promised to it.
 fn fetch_promised(thread: &'static Thread) {
-    // One that has lent its context waits for it first: see `settle_before_user`.
+    // A thread that has lent its context waits for that first: see `settle_before_user`.
     if thread.life().is_bind_requested_only() && !thread.body().process.is_ending() {
         complete_bind(thread);
     }
 }
 
-/// The current thread fetches what is promised to it, or finds that it is not any more.
+/// The current thread fetches the context that is promised to it, or finds that the promise was taken back.
 pub fn complete_bind(thread: &'static Thread) {
     let action = thread.must(&mut thread.wait.lock(), Event::Fetch);
     let promised = Ctx::of(thread).and_then(|ctx| {
@@ -665,7 +669,7 @@ pub fn complete_bind(thread: &'static Thread) {
         time.map(|time| (ctx, record, time))
     });
     let Some((ctx, record, time)) = promised else {
-        // Taken back before it was fetched: what it was bound to lasts.
+        // Taken back before it was fetched. The request still decides whether the thread stops or goes on without a context.
         if let Action::Depend(Some(only)) = action {
             dispatch::depend(only);
         }
@@ -673,11 +677,11 @@ pub fn complete_bind(thread: &'static Thread) {
     };
     let is_here = record.cpu == percpu::this().id;
     let context_only = (*record.book.owner() == thread.reference()).then_some(record.context_only);
-    // From here on the box is on its way.
+    // From here on the `Context` is in transit.
     drop(record);
     let refused = dispatch::bind_current(time, is_here, context_only);
     if let Err(time) = refused {
-        // It has chosen other CPUs since the context was promised: it goes on without.
+        // The thread has chosen other CPUs since the context was promised: it goes on without.
         let who = thread.reference();
         ctx.record.lock().book.put(time);
         loan::leave(ctx, &who);
@@ -688,7 +692,7 @@ pub fn complete_bind(thread: &'static Thread) {
     }
 }
 
-/// Gives the promise of a CPU back. What was used of it is paid for with `stake` until it is back, and with `hosted` where it ran elsewhere.
+/// Gives the promise back to its CPU. Until the time that was used is back, `stake` pays for it, and `hosted` where it was used away from home.
 fn retire(time: Box<Context>, stake: Option<Stake>, hosted: Option<Stake>) {
     let time = leaving::send_home(time, hosted);
     let (home, template) = (time.home().index(), time.template());
@@ -708,8 +712,8 @@ fn retire(time: Box<Context>, stake: Option<Stake>, hosted: Option<Stake>) {
 
 // ---- taking back ----------------------------------------------------------------------------------------------------------
 
-/// Ends a context's life, if `which`: its time goes back to the CPU, whoever had it goes on at its weight, capabilities are stale. Says
-/// whether there was one.
+/// Ends a context's life if `which` holds: its time goes back to the CPU, the thread that had it goes on at its weight, and its capabilities are
+/// stale. Says whether there was a context to end.
 pub fn end(ctx: &'static Ctx, which: impl Fn(&Record) -> bool) -> bool {
     let mut woken = loan::Woken::NONE;
     let (mut record, time) = match seize(ctx, &which) {
@@ -738,10 +742,10 @@ pub fn end(ctx: &'static Ctx, which: impl Fn(&Record) -> bool) -> bool {
     true
 }
 
-/// A thread ends: what it had bound is stale, what it had on loan goes back.
+/// A thread ends: the context that it owns is stale, and one that it has on loan goes back.
 pub fn thread_ends(thread: &'static Thread) {
     let who = thread.reference();
-    // Its own after a loan: it can have had one or the other.
+    // Until it has none: a context is the thread's own, which ends, or on loan to it, which goes back.
     while let Some(ctx) = Ctx::of(thread) {
         if end(ctx, |record| *record.book.owner() == who) {
             free_if_over(ctx, ctx.record.lock());
@@ -755,27 +759,27 @@ pub fn thread_ends(thread: &'static Thread) {
     }
 }
 
-/// A thread is to end soon: it must not have to wait for budget. What it runs on is taken from it.
+/// A thread is to end soon, and must not have to wait for budget: the context that it runs on is taken from it.
 pub fn strip(who: &ThreadRef) {
     let Some(thread) = thread::get(who.tid) else { return };
-    // First: from here on it gets no other.
+    // First, so that it gets no other context from here on.
     if !dispatch::doom(thread, who) {
         return;
     }
     if let Some(ctx) = Ctx::of(thread) {
         loan::leave(ctx, who);
         if let Some((mut record, time)) = seize(ctx, |record| record.book.holder() == who) {
-            // Its own: idle until the thread has ended, which makes it stale.
+            // Its own context: idle until the thread has ended, which makes the context stale.
             record.book.put(time);
             let laid_down = record.book.lay_down();
             debug_assert!(laid_down.is_ok(), "it was the thread's own: {laid_down:?}");
         }
     }
-    // Last: without its context it is queued by its weight.
+    // Last, because only without its context is the thread queued by its weight.
     dispatch::hasten(thread, who);
 }
 
-/// A thread was stopped on the way to what is promised to it: that is given to it, if it is still there.
+/// A thread was stopped before it could fetch a context that is promised to it: it is given the context now, if the promise still holds.
 pub fn deliver(thread: &'static Thread) {
     let who = thread.reference();
     let record = Ctx::of(thread).map(|ctx| ctx.record.lock());
@@ -791,19 +795,19 @@ pub fn deliver(thread: &'static Thread) {
     dispatch::find_nothing(thread);
 }
 
-/// Contexts that are looked at, and perhaps ended, before others may run: some 5,000 instructions each.
+/// How many contexts are looked at, and perhaps ended, between two preemption points: some 5,000 instructions each.
 const PACE_CONTEXTS: u32 = 2;
 
-/// What a logout did.
+/// What a logout did to contexts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoggedOut {
-    /// Contexts that are stale now.
+    /// Contexts that became stale.
     pub stale_marked: u32,
-    /// Contexts that threads of the session have on loan: left alone.
+    /// Contexts that threads of the session have on loan: they were left alone.
     pub donation_inflight_skipped: u32,
 }
 
-/// A session ends: contexts of its threads, and idle ones that it made, are stale from now on (K-20).
+/// A session ends: contexts that its threads own, and idle ones that it created, are stale from now on (K-20).
 pub fn logout(session: &Arc<Session>) -> LoggedOut {
     let mut done = LoggedOut::default();
     let mut index = 0;
@@ -832,11 +836,11 @@ fn works_for(who: &ThreadRef, session: &Arc<Session>) -> bool {
 
 // ---- templates ------------------------------------------------------------------------------------------------------------
 
-/// A context that was just made becomes that of a thread that was, too, and has not run yet.
+/// Binds a context that was just created to a thread that was just created, too, and has not run yet.
 pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<SchedRef>) {
     let mut record = ctx.record.lock();
     let thread = thread::get(runnable.id().0 as u32);
-    // Nobody else knows of either, and a new thread may run anywhere.
+    // Nobody else knows either of them, and a new thread may run anywhere.
     let Some(thread) = thread else { unreachable!("both are new") };
     let who = thread.reference();
     record.book.bind(who);
@@ -847,7 +851,7 @@ pub fn furnish(ctx: &'static Ctx, runnable: &mut ::sched::Runnable<SchedRef>) {
     debug_assert!(bound.is_ok(), "a new thread has a mask");
 }
 
-/// A context that was just made is not needed after all.
+/// Ends a context that was just created and is not needed after all.
 pub fn abandon(ctx: &'static Ctx) {
     end(ctx, |record| *record.book.owner() == ThreadRef::NONE);
     free_if_over(ctx, ctx.record.lock());

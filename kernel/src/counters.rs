@@ -1,9 +1,9 @@
-//! What the scheduler counts for good (T-01). Each CPU counts for itself, in lines of its own: a count is a load and a store.
+//! The counters of the scheduler, which are always on (T-01). Each CPU has its own, in cache lines of its own: counting is a load and a store.
 
 use crate::arch::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Interrupts that nobody expected, on any CPU.
+/// Interrupts with an unknown vector, on any CPU.
 pub static UNEXPECTED_INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 
 /// A number that one CPU changes and others read.
@@ -14,13 +14,13 @@ impl Counter {
         Counter(AtomicU64::new(0))
     }
 
-    /// One more. Only on the CPU that it belongs to, or under the lock that its comment names.
+    /// Adds one. Only on the CPU that the counter belongs to, or under the lock that its comment names.
     #[inline(always)]
     pub fn bump(&self) {
         self.0.store(self.get() + 1, Ordering::Relaxed);
     }
 
-    /// At least `value`.
+    /// Raises it to `value`, if it is lower.
     #[inline(always)]
     pub fn raise(&self, value: u64) {
         if value > self.get() {
@@ -28,7 +28,7 @@ impl Counter {
         }
     }
 
-    /// This, whatever it was.
+    /// Sets it to `value`.
     #[inline(always)]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
@@ -83,50 +83,50 @@ macro_rules! over_all {
 counters! {
     /// Timer interrupts.
     ticks: sum,
-    /// Timers that were armed for a moment that had passed already.
+    /// Timers that were armed for a time that had already passed.
     oneshot_misses: sum,
-    /// From one context to another, the idle loop included.
+    /// Switches from one thread to another, or to or from the idle loop.
     switches: sum,
-    /// Threads that an idle CPU took from others.
+    /// Threads that an idle CPU stole from others.
     steals: sum,
-    /// Threads that a busy CPU took because clocks were apart.
+    /// Threads that a busy CPU pulled because the virtual clocks were too far apart.
     balance_moves: sum,
-    /// Wake-ups that went where the thread ran last.
+    /// Wake-ups on the CPU where the thread ran last.
     wakes_stayed: sum,
-    /// Wake-ups that went to another CPU, which was idle.
+    /// Wake-ups on another CPU, which was idle.
     wakes_to_idle: sum,
-    /// Wake-ups that went to another CPU, which was busy; new threads too.
+    /// Wake-ups on another CPU, which was busy; new threads, too.
     wakes_to_loaded: sum,
     /// Wake-ups for which no CPU was found.
     wakes_failed: sum,
     /// Interrupts sent to other CPUs.
     ipis_sent: sum,
-    /// The most threads that waited on one CPU. Under that CPU's lock.
+    /// The most threads that were queued on one CPU. Under that CPU's lock.
     queue_depth_max: max,
-    /// Threads that ran in the place of one that waited for them.
+    /// Direct handoffs: threads that took over the CPU of a thread that blocked for them.
     handoffs_taken: sum,
-    /// Threads that were to do so and were queued instead.
+    /// Threads that were to do so but were queued instead.
     handoffs_flushed: sum,
-    /// Times that other CPUs had to forget translations.
+    /// Shootdowns: how often other CPUs had to flush translations.
     tlb_shootdowns: sum,
-    /// Exits after which no queue named the thread.
+    /// Exits for which it was checked that no queue named the thread.
     exits_checked: sum,
-    /// Locks that other CPUs use too, taken between the decision to leave a thread and the next one's first step. Must stay 0. Counted by
+    /// Locks that other CPUs use, too, taken between the decision to switch a thread out and the next one's first step. Must stay 0. Counted by
     /// builds with debug assertions, like lock ranks.
     shared_locks_in_dispatch: sum,
     /// Contexts that were lent along a call.
     loans: sum,
-    /// The most calls that one was lent along at a time.
+    /// The most calls that one context was lent along at a time.
     loan_depth_max: max,
     /// Threads that were stopped because their budget was spent, and reported.
     timeout_faults: sum,
-    /// Times that a budget ran dry.
+    /// How often a budget was used up.
     budgets_exhausted: sum,
-    /// Times that a deadline passed before its budget was used.
+    /// How often a deadline passed before its budget was used.
     deadlines_missed: sum,
-    /// Contexts that a CPU took on, and that no CPU did.
+    /// Contexts that a CPU admitted.
     contexts_admitted: sum,
-    /// See `contexts_admitted`.
+    /// Contexts that no CPU admitted.
     contexts_denied: sum,
     /// Other CPUs' queue locks, taken for a wake-up.
     queue_locks_by_wakes: sum,
@@ -134,12 +134,12 @@ counters! {
     queue_locks_by_steals: sum,
     /// Other CPUs' queue locks, taken to balance.
     queue_locks_by_balance: sum,
-    /// Ticks of the longest stretch in the kernel in which no interrupt was served, and what made it (`irqoff`).
+    /// Ticks of the longest interrupts-off span, and what it was spent on (`irqoff`).
     interrupts_off_max: max,
     /// See `interrupts_off_max`.
     interrupts_off_path: of_worst,
-    /// Such stretches of more than 20,000 ticks.
+    /// Interrupts-off spans of more than 20,000 ticks.
     interrupts_off_over_20k: sum,
-    /// Such stretches of more than 50,000 ticks.
+    /// Interrupts-off spans of more than 50,000 ticks.
     interrupts_off_over_50k: sum,
 }

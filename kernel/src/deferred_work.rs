@@ -1,10 +1,10 @@
-//! Work that a dropped capability leaves behind (K-26).
+//! Deferred work: what is left to do when a capability is dropped (K-26).
 //!
-//! With the last right to serve an endpoint everybody who waits there has to be told, and one of their messages may carry the last right to serve
-//! the next endpoint; with the last hold on a memory object thousands of frames go back. A destructor runs anywhere, also in the middle of
-//! something else, so it does none of that: it closes the endpoint to newcomers, or takes the frames out of everybody's reach, and leaves the
-//! rest in a list of the thread that runs. That one does it before its operation is answered, and before it waits or ends: in its own time, at
-//! its own weight, in pieces between which interrupts are served and others run. The lists run through what is in them: nothing is allocated.
+//! With the last right to serve an endpoint, every thread that waits there has to be told, and one of their messages may carry the last right to
+//! serve the next endpoint. With the last hold on a memory object, thousands of frames are freed. A destructor may run anywhere, also in the middle
+//! of something else, so it does none of that: it closes the endpoint to new calls, or makes the frames unreachable, and leaves the rest in a list
+//! of the running thread. That thread does the work before its operation is answered, and before it blocks or ends: in its own time, at its own
+//! weight, in pieces between which interrupts are served and others run. The lists are linked through their elements, so nothing is allocated.
 
 use crate::dispatch::percpu;
 use crate::endpoint::Endpoint;
@@ -19,28 +19,28 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-/// What one thread has to do. Touched by the thread itself only.
+/// The deferred work of one thread. Touched by the thread itself only.
 pub struct DeferredWork {
-    /// Endpoints to be closed.
+    /// Endpoints whose waiting threads are to be told that they closed.
     closing: Cell<Option<Arc<Endpoint>>>,
     /// Memory to be freed.
     remains: Cell<Option<Box<Remains>>>,
-    /// There may be something in one of the two.
+    /// Whether one of the two may not be empty.
     any: Cell<bool>,
 }
 
-/// The memory of an object, and who pays for it.
+/// The memory of an object, and the process that pays for it.
 pub struct Remains {
     /// Its frames.
     pub frames: Vec<Frame>,
-    /// Their count is charged there.
+    /// The process that the frames are charged to.
     pub payer: Arc<Process>,
-    /// The next of those to be freed.
+    /// The next memory in the list of those to be freed.
     next: Option<Box<Remains>>,
 }
 
 impl Remains {
-    /// Of an object that lives.
+    /// The memory of an object that is in use.
     pub fn new(frames: Vec<Frame>, payer: Arc<Process>) -> Remains {
         Remains { frames, payer, next: None }
     }
@@ -59,7 +59,7 @@ impl Remains {
 }
 
 impl DeferredWork {
-    /// Nothing.
+    /// No work.
     pub const fn new() -> DeferredWork {
         DeferredWork { closing: Cell::new(None), remains: Cell::new(None), any: Cell::new(false) }
     }
@@ -76,23 +76,23 @@ impl DeferredWork {
         Some(first)
     }
 
-    /// Is there anything to do?
+    /// Whether there may be anything to do.
     #[inline(always)]
     pub fn any(&self) -> bool {
         self.any.get()
     }
 }
 
-/// An endpoint that was closed to newcomers: those who wait there are told soon. Its link to the next is `link`, under its own lock.
+/// Puts a closed endpoint in the current thread's list, to tell those who wait there. `link` is the endpoint's link in that list, under its own lock.
 pub fn close(endpoint: &Arc<Endpoint>, link: &mut Option<Arc<Endpoint>>) {
-    // While the machine boots nobody waits anywhere.
+    // While the machine boots no thread waits anywhere.
     if let Some(thread) = thread::current_or_none() {
         *link = thread.deferred().closing.replace(Some(endpoint.clone()));
         thread.deferred().any.set(true);
     }
 }
 
-/// Memory that nobody can reach any more goes back soon; at once while the machine boots, when there is nobody else.
+/// Puts memory that nobody can reach any more in the current thread's list, to be freed. At boot, without a thread, it is freed at once.
 pub fn free(mut remains: Box<Remains>) {
     match thread::current_or_none() {
         Some(thread) => {
@@ -104,7 +104,7 @@ pub fn free(mut remains: Box<Remains>) {
     }
 }
 
-/// Does what the current thread has to do. It holds no lock.
+/// Does the deferred work of the current thread, which holds no lock.
 #[inline]
 pub fn tend(thread: &'static Thread) {
     if thread.deferred().any() {

@@ -1,7 +1,7 @@
-//! Endpoints (K-15): calls meet receivers.
+//! Endpoints (K-15): where calls meet receivers.
 //!
-//! A call waits in the queue until somebody receives; a receiver waits until somebody calls. What is delivered and not yet answered is *in
-//! flight*, under a token that only the receiver's process may use. A server that waits is run at once on the caller's CPU, in what is left
+//! A call waits in the queue until a thread receives it; a receiver waits until a thread calls. A call that is delivered and not yet answered is *in
+//! flight*, under a token that only the receiver's process may use. A server that is blocked is run at once on the caller's CPU, in what is left
 //! of the caller's slice.
 //!
 //! Messages are copied between address spaces without the endpoint's lock: the parties are taken out of their queues first.
@@ -32,56 +32,56 @@ use kcore::generation::ThreadRef;
 use kcore::quota::Kind;
 pub use kcore::request::Buffer;
 
-/// Calls that may wait or be in flight at one endpoint.
+/// Calls that may be queued or in flight at one endpoint.
 pub const MAX_CALLS: usize = 1024;
-/// Receivers that may wait.
+/// Receivers that may wait at one endpoint.
 pub const MAX_RECEIVERS: usize = 1024;
 
-/// What is said.
+/// The contents of a call or an answer.
 pub enum Message {
     /// Two words.
     Inline([u64; 2]),
-    /// Bytes, in the kernel's hands, and charged to whoever said them.
+    /// Bytes, copied into the kernel and charged to the process that sent them.
     Bytes {
-        /// They.
+        /// The copy.
         bytes: Vec<u8>,
-        /// Ends with them.
+        /// The charge, which is given back with the bytes.
         _charge: MessageCharge,
     },
 }
 
-/// A call on its way.
+/// A call that was not delivered yet.
 pub struct Call {
-    /// Who waits for the answer.
+    /// The operation that waits for the answer.
     pub caller: Waiter,
     /// Where the answer goes.
     pub reply: Buffer,
-    /// Which method.
+    /// The method that is called.
     pub method: u16,
-    /// Of the capability that was used.
+    /// The badge of the capability that was used.
     pub badge: u32,
-    /// Its epoch.
+    /// The epoch of that capability.
     pub epoch: u64,
-    /// What is said.
+    /// The contents of the call.
     pub message: Message,
-    /// What comes along.
+    /// The capability that is passed along, if any.
     pub cap: Option<Cap>,
 }
 
 struct Receiver {
     waiter: Waiter,
-    /// Of the capability that was used.
+    /// The epoch of the capability that was used.
     epoch: u64,
     buffer: Buffer,
 }
 
 /// A place for a call in flight.
 struct Flight {
-    /// The upper half of the token of the call, or of the last one that was here.
+    /// The upper half of the token of the call, or of the last call that was here.
     generation: u32,
-    /// Is one here?
+    /// Whether a call is here.
     taken: bool,
-    /// It, or the last one that was here.
+    /// The call, or the last one that was here.
     entry: InFlight,
 }
 
@@ -91,17 +91,17 @@ impl Flight {
     }
 }
 
-/// Who waits for an answer.
+/// A thread that waits for an answer.
 #[derive(Clone, Copy)]
 pub struct Caller {
-    /// A thread, and its call.
+    /// The thread, and its call.
     waiter: Waiter,
-    /// It has not called: it was stopped because its budget is spent, and waits for the verdict. `waiter` names no operation then.
+    /// The thread has not called: it was stopped because its budget is spent, and waits for the verdict. `waiter` names no operation then.
     is_stopped: bool,
 }
 
 impl Caller {
-    /// Tells it the answer.
+    /// Completes the call with the answer.
     #[inline(always)]
     fn tell(&self, completion: &Completion, direct: bool) {
         if self.is_stopped {
@@ -110,7 +110,7 @@ impl Caller {
         complete::operation_here(&self.waiter, completion, direct);
     }
 
-    /// Answers it with words.
+    /// Answers the call with two words.
     #[inline(always)]
     pub fn answer_words(self, words: [u64; 2], direct: bool) {
         let completion = Completion { flags: cqe_flags::INLINE, w: words, ..Completion::OK };
@@ -118,14 +118,14 @@ impl Caller {
     }
 }
 
-/// [`Caller::tell`], of a thread that waits for the verdict.
+/// [`Caller::tell`], for a thread that waits for the verdict on a timeout fault.
 #[cold]
 #[inline(never)]
 fn tell_stopped(thread: ThreadRef, completion: &Completion) {
     context::faults::fault_answered(&thread, completion);
 }
 
-/// A call that was delivered and not yet answered. It is copied at every call: the fields lie so that nothing is between them.
+/// A call that was delivered and not yet answered. It is copied at every call, so the fields are ordered to have no padding.
 #[derive(Clone, Copy)]
 pub struct InFlight {
     caller: Caller,
@@ -133,7 +133,7 @@ pub struct InFlight {
     reply_length: u32,
     reply_address: u64,
     server: ThreadRef,
-    /// Of the capability that the server used.
+    /// The epoch of the capability that the server used.
     epoch: u64,
 }
 
@@ -145,34 +145,34 @@ fn process_of(thread: &ThreadRef) -> ProcessRef {
 }
 
 struct State {
-    /// Who revoked last: what its process has under way goes on.
+    /// The process that revoked last: what it has under way goes on.
     owner: ProcessRef,
-    /// Capabilities of this epoch that may receive. With the last of them the endpoint closes.
+    /// How many capabilities of this epoch may receive. With the last of them the endpoint closes.
     servers: u32,
-    /// By band, deadline and arrival (S-15).
+    /// Ordered by band, deadline and arrival (S-15).
     calls: CallQueue<Call>,
-    /// Timeout faults that wait for a receiver; before all calls. There are places for one of each [`FaultRoom`].
+    /// Timeout faults that wait for a receiver; they go before all calls. There is room for one of each [`FaultRoom`].
     faults: VecDeque<Fault>,
-    /// How many rooms there are.
+    /// How many [`FaultRoom`]s there are.
     fault_room: usize,
     receivers: VecDeque<Receiver>,
     flights: Vec<Flight>,
     free: Vec<u32>,
-    /// Of the last call that was delivered: no token comes again, wherever the next one's place is.
+    /// The generation of the last call that was delivered. Shared by all places, so that no token comes again.
     generation: u32,
     closed: bool,
-    /// The next of those that a thread is about to close (`deferred_work`).
+    /// The next endpoint in the list of those that a thread is about to close (`deferred_work`).
     next: Option<Arc<Endpoint>>,
 }
 
-/// A place to call.
+/// An object that threads call, and that servers receive calls from.
 pub struct Endpoint {
     state: SpinLock<State>,
     /// Moves on, under the lock, when capabilities are revoked.
     pub epoch: AtomicU64,
-    /// The last search for calls of an ended thread that came by. Two at a time overwrite each other's, and look once too often.
+    /// The last search for calls of an ended thread that came by. Two searches at a time overwrite each other's number, and look once too often.
     pub search: AtomicU64,
-    /// Who made it: its queues count there, whoever has it now.
+    /// The account that the queues are charged to: that of the process that created the endpoint, whoever uses it now.
     payer: Arc<Ledger>,
 }
 
@@ -203,13 +203,13 @@ impl Endpoint {
         })
     }
 
-    /// Gives the memory of queues back in which nothing is left.
+    /// Gives back the memory of queues that are empty.
     #[cold]
     fn trim(&self, state: &mut State) {
         let payer = &self.payer;
         queue::trim(&mut state.calls, payer);
         queue::trim(&mut state.receivers, payer);
-        // Faults were promised places.
+        // Faults were promised room: it stays, and so does the room for their flights.
         if state.fault_room > 0 {
             return;
         }
@@ -230,7 +230,7 @@ impl Endpoint {
         }
     }
 
-    /// One fewer.
+    /// One capability of `epoch` fewer may receive.
     pub fn drop_server(self: &Arc<Endpoint>, epoch: u64) {
         let mut state = self.state.lock();
         if epoch != self.epoch.load(Ordering::Relaxed) {
@@ -242,7 +242,7 @@ impl Endpoint {
         }
     }
 
-    /// Nobody comes to it any more; whoever waits there learns of it by [`Endpoint::tell_all`].
+    /// Closes the endpoint: it accepts nothing any more. Threads that wait there are told later, by [`Endpoint::tell_all`].
     fn close(self: &Arc<Endpoint>, state: &mut State) {
         if !state.closed {
             state.closed = true;
@@ -250,14 +250,14 @@ impl Endpoint {
         }
     }
 
-    /// The next of those that a thread is about to close.
+    /// Takes the next endpoint out of the list of those that a thread is about to close.
     pub fn take_next(&self) -> Option<Arc<Endpoint>> {
         self.state.lock().next.take()
     }
 
-    /// Begins a new epoch, in which nobody but a capability of `owner` has access; `serves` says whether that one may receive. Whoever is
-    /// under way with an older one is told by [`Endpoint::expel`].
-    /// Nothing, if a capability of `epoch` has been revoked in the meantime.
+    /// Begins a new epoch, in which only a capability of `owner` has access; `serves` says whether that one may receive. Operations that are under
+    /// way with older capabilities are ended by [`Endpoint::expel`].
+    /// `None` if a capability of `epoch` has been revoked in the meantime.
     pub fn revoke(&self, epoch: u64, owner: ProcessRef, serves: bool) -> Option<u64> {
         let mut state = self.state.lock();
         if self.epoch.load(Ordering::Relaxed) != epoch {
@@ -269,15 +269,15 @@ impl Endpoint {
         Some(epoch + 1)
     }
 
-    /// May what `thread` has under way with a capability of `epoch` go on?
+    /// Whether what `thread` has under way with a capability of `epoch` may go on.
     fn is_current(&self, state: &State, epoch: u64, thread: &ThreadRef) -> bool {
         epoch == self.epoch.load(Ordering::Relaxed) || process_of(thread) == state.owner
     }
 
-    /// Ends what is under way with revoked capabilities: their calls and receivers are told, and so are those whom they did not answer.
+    /// Ends what is under way with revoked capabilities: their calls and receivers are told, and so are the callers whom they did not answer.
     pub fn expel(self: &Arc<Endpoint>) {
         let mut pacer = Pacer::of_searches();
-        // Places are looked at once: who comes from now on is not meant.
+        // Each place is looked at once: calls that come from now on are not meant.
         let mut from = 0;
         loop {
             let mut state = self.state.lock();
@@ -302,14 +302,14 @@ impl Endpoint {
         self.fail_flights(|state, flight| !self.is_current(state, flight.epoch, &flight.server));
     }
 
-    /// A process has given up its last capability to receive: it can answer nobody any more.
+    /// A process has given up its last capability to receive: it can answer no call any more.
     pub fn process_left(&self, process: ProcessRef) {
         self.dismiss(|_, receiver| process_of(&receiver.waiter.thread) == process, crate::object::cancelled);
         self.fail_flights(|_, flight| process_of(&flight.server) == process);
     }
 
-    /// Everybody who waits for a server learns that there is none. The endpoint is closed, so nobody comes; one at a time, because each may
-    /// be on its way out on another CPU.
+    /// Tells every thread that waits for a server that there is none. The endpoint is closed, so nobody else comes. One thread at a time, because
+    /// each may be ending on another CPU.
     pub fn tell_all(&self) {
         let mut pacer = Pacer::of_wakes();
         loop {
@@ -332,12 +332,12 @@ impl Endpoint {
         self.fail_flights(|_, _| true);
     }
 
-    /// A server thread ends, and receives no more: calls that it did not answer fail.
+    /// A server thread ends, and receives no more: the calls that it did not answer fail.
     pub fn server_ended(&self, server: &ThreadRef) {
         self.fail_flights(|_, flight| flight.server == *server);
     }
 
-    /// Those of whom `is_meant` says so do not receive any more, and are told. Others run between two.
+    /// Removes the receivers for which `is_meant` holds, and tells them. Other threads may run between two of them.
     fn dismiss(&self, is_meant: impl Fn(&State, &Receiver) -> bool, tell: impl Fn(&Waiter)) {
         let mut pacer = Pacer::of_searches();
         loop {
@@ -350,8 +350,8 @@ impl Endpoint {
         }
     }
 
-    /// Calls that were delivered, and of which `is_meant` says so, fail. Others run between two. Places are looked at once: what is delivered
-    /// from now on is by somebody who is not meant.
+    /// Calls in flight for which `is_meant` holds fail. Other threads may run between two of them. Each place is looked at once: a call that is
+    /// delivered from now on goes to a server that is not meant.
     fn fail_flights(&self, is_meant: impl Fn(&State, &InFlight) -> bool) {
         let mut from = 0;
         let mut pacer = Pacer::of_wakes();
@@ -372,12 +372,12 @@ impl Endpoint {
         }
     }
 
-    /// Delivers a call to a receiver that waits, or queues it. `direct`: the caller is about to wait.
+    /// Delivers a call to a receiver that waits, or queues it. `direct`: the caller is about to block.
     pub fn call(&self, thread: &'static Thread, call: Call, direct: bool) {
         self.offer(call, Some(thread), direct, None);
     }
 
-    /// The usual call in one step: words, to a receiver that waits. `None` if it is not that simple; then nothing has happened.
+    /// The usual call in one step: words, to a receiver that waits. `None` if it is not that simple; then nothing has changed.
     #[inline(always)]
     pub fn rendezvous(
         self: &Arc<Endpoint>,
@@ -401,7 +401,7 @@ impl Endpoint {
         Some(Rendezvous { server, token, lends: lends.then_some(caller) })
     }
 
-    /// The end of [`Endpoint::rendezvous`]: the receiver is told.
+    /// The second half of [`Endpoint::rendezvous`]: completes the receiver's operation.
     #[inline(always)]
     pub fn deliver_words(
         &self,
@@ -419,7 +419,7 @@ impl Endpoint {
         }
     }
 
-    /// A receiver died under our hands: nobody will answer.
+    /// The receiver ended before it could be told: nobody will answer.
     #[cold]
     fn undelivered(&self, token: u64) {
         let flight = {
@@ -431,7 +431,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits for a call, if that is all there is to do. `false`: it is not, and nothing has happened.
+    /// Waits for a call, if there is nothing else to do. `false` if there is; then nothing has changed.
     #[inline(always)]
     pub fn wait_for_call(
         self: &Arc<Endpoint>,
@@ -453,13 +453,13 @@ impl Endpoint {
             return false;
         };
         thread.served.set(true);
-        // K-30: a place is free, or it were not simple.
+        // K-30: there is room, as `is_simple` has checked.
         state.receivers.push_back(Receiver { waiter, epoch, buffer });
         true
     }
 
-    /// As [`Endpoint::call`]; `by` is the caller if that is the current thread. With `again` the call was accepted before, and goes back to where it
-    /// was in the queue.
+    /// As [`Endpoint::call`]; `by` is the caller if that is the current thread. With `again` the call was accepted before, and goes back to its old
+    /// place in the queue.
     fn offer(&self, mut call: Call, by: Option<&'static Thread>, direct: bool, again: Option<callq::Key>) {
         loop {
             let mut state = self.state.lock();
@@ -505,7 +505,7 @@ impl Endpoint {
         }
     }
 
-    /// A call for the current thread, if one waits; otherwise the thread's operation waits.
+    /// Receives a call for the current thread, if one is queued; otherwise the thread's operation waits.
     pub fn recv(
         self: &Arc<Endpoint>,
         thread: &'static Thread,
@@ -543,7 +543,7 @@ impl Endpoint {
                 }
                 drop(state);
                 let caller = call.caller;
-                // It was nobody's while we tried: others may have come to receive, or the last server may have gone.
+                // The call was in no queue meanwhile: other receivers may have come, or the last server may have gone.
                 match self.deliver(call, receiver, None, false) {
                     Delivered::Yes => loan::borrow(thread, &caller),
                     Delivered::NotTo(call) => self.offer(call, None, false, Some(key)),
@@ -565,7 +565,7 @@ impl Endpoint {
         let Call { caller, reply, method, badge, epoch, message, cap } = call;
         let mut completion =
             Completion { flags: u32::from(method) << cqe_flags::METHOD_SHIFT, badge, ..Completion::OK };
-        // The message first: a receiver that cannot take it loses its turn, not the call.
+        // The message first: if the receiver cannot take it, the receiver fails, and the call does not.
         match &message {
             Message::Inline(words) => {
                 completion.flags |= cqe_flags::INLINE;
@@ -623,7 +623,7 @@ impl Endpoint {
             }
         };
         completion.value = token;
-        // Whoever said it may end from here on.
+        // The sender's process may end from here on.
         drop(message);
         let delivered = match lender {
             Some(lender) => complete::recv_lending(&receiver.waiter, &completion, lender, &caller),
@@ -635,12 +635,12 @@ impl Endpoint {
         Delivered::Yes
     }
 
-    /// The call with `token`, to be answered, if it is in flight and `server`'s process has it.
+    /// Takes the call with `token`, to be answered, if it is in flight and was delivered to the process of `server`.
     pub fn take(&self, server: &ThreadRef, token: u64) -> Option<InFlight> {
         self.take_as(server, token, |flight| *flight)
     }
 
-    /// As [`Endpoint::take`], if words are the answer: they need no memory of the caller's.
+    /// As [`Endpoint::take`], for an answer in words, which does not need the caller's memory.
     #[inline(always)]
     pub fn take_caller(&self, server: &ThreadRef, token: u64) -> Option<Caller> {
         self.take_as(server, token, |flight| flight.caller)
@@ -658,7 +658,7 @@ impl Endpoint {
 }
 
 impl Withdraw for Endpoint {
-    /// Takes a call out of the queue, or forgets who waits for its answer.
+    /// Takes a call out of the queue; or, if it is in flight, forgets that its caller waits.
     fn withdraw(&self, waiter: &Waiter) -> bool {
         let mut state = self.state.lock();
         let noted = call_place(waiter).map_or(0, |place| place.load(Ordering::Relaxed));
@@ -668,7 +668,7 @@ impl Withdraw for Endpoint {
                 .get()
                 .is_some_and(|flight| flight.caller.waiter == *waiter && !flight.caller.is_stopped)
         };
-        // A note may be another's: see `note_place`.
+        // The noted place may be another call's: see `note_place`.
         let is_meant = |call: &Call| call.caller == *waiter;
         let (call, is_found) = match state.calls.whereabouts(noted, is_meant, flights.len(), is_flight) {
             Some(CallState::Waits(at)) => (state.calls.take(at, |_| true), true),
@@ -713,7 +713,7 @@ impl InFlight {
         Buffer { address: self.reply_address, length: self.reply_length }
     }
 
-    /// Answers the caller. Nobody else can any more.
+    /// Answers the caller. The call was taken, so nobody else can answer it.
     pub fn answer(self, answer: Answer, direct: bool) {
         let (caller, reply) = (&self.caller.waiter.thread, self.reply());
         let Answer { exception, message, cap } = answer;
@@ -724,7 +724,7 @@ impl InFlight {
                 completion.w = *words;
             }
             Message::Bytes { bytes, .. } => {
-                // Of an exception's text the caller gets what it has room for; half an answer is none.
+                // The text of an exception is cut to the room that the caller has; half an answer would be useless.
                 let cut =
                     if exception.is_some() { bytes.len().min(reply.length as usize) } else { bytes.len() };
                 if cut > reply.length as usize {
@@ -757,25 +757,25 @@ impl InFlight {
 /// A caller and a receiver that have met, by [`Endpoint::rendezvous`].
 pub struct Rendezvous {
     server: Waiter,
-    /// What the receiver answers with.
+    /// The token with which the receiver answers.
     pub token: u64,
-    /// The caller's operation, if its context is to go along.
+    /// The caller's operation, if its context is to be lent along with it.
     lends: Option<Waiter>,
 }
 
 enum Delivered {
     Yes,
-    /// The receiver could not take it; the call is as before.
+    /// The receiver could not take the call, which is as before.
     NotTo(Call),
 }
 
-/// What a server says.
+/// A server's answer.
 pub struct Answer {
-    /// Raise this instead.
+    /// Raise this exception at the caller.
     pub exception: Option<Exception>,
-    /// What is said.
+    /// The contents of the answer, or the exception's text.
     pub message: Message,
-    /// What comes along.
+    /// The capability that is passed along, if any.
     pub cap: Option<Cap>,
 }
 
@@ -793,7 +793,7 @@ fn new_flight(state: &mut State, entry: InFlight, payer: &Ledger) -> Result<u64,
     Ok(u64::from(state.generation) << 32 | at as u64)
 }
 
-/// Room for one more call in flight: all are taken; the list of free ones is empty, and gets room for all.
+/// Adds a place for a call in flight, as all are taken. The list of free places is empty, and gets room for all of them.
 #[cold]
 #[inline(never)]
 fn more_flights(state: &mut State, entry: &InFlight, payer: &Ledger) -> Option<usize> {
@@ -813,18 +813,18 @@ fn take_flight(state: &mut State, at: usize) -> Option<InFlight> {
     is_taken.then(|| land(state, at, |flight| *flight))
 }
 
-/// The call at place `at` is in flight no more; `part` of it is handed out.
+/// Frees place `at`, whose call is no longer in flight; `part` of the call is returned.
 #[inline(always)]
 fn land<T>(state: &mut State, at: usize, part: impl FnOnce(&InFlight) -> T) -> T {
     let flight = &mut state.flights[at];
     flight.taken = false;
     let part = part(&flight.entry);
-    // K-30: room for every flight was made with it.
+    // K-30: `more_flights` made room here for every place.
     state.free.push(at as u32);
     part
 }
 
-/// Where the call with `token` is, if it is in flight.
+/// The place of the call with `token`, if it is in flight and was delivered to the process of `server`.
 #[inline(always)]
 fn find_by_token(state: &State, token: u64, server: Option<&ThreadRef>) -> Option<usize> {
     let at = token as u32 as usize;
@@ -838,8 +838,8 @@ fn find_by_token(state: &State, token: u64, server: Option<&ThreadRef>) -> Optio
     Some(at)
 }
 
-/// How urgent a call of the current thread is: as the thread itself, now. Who runs at its weight comes after all who run on a promise, also if it has
-/// a context and has used it up. A place in the queue is for good: that the deadline moves while the call waits, or the context goes, changes nothing.
+/// How urgent a call of the current thread is: as urgent as the thread is now. Threads that run at their weight come after those that run on a
+/// budget, even if their context is merely used up. A call's place in the queue is final, whatever becomes of the deadline or the context.
 fn urgency(caller: &'static Thread) -> u64 {
     if caller.context().is_none() {
         return callq::LAST;
@@ -847,26 +847,26 @@ fn urgency(caller: &'static Thread) -> u64 {
     percpu::this().dispatch.queue.lock().current_urgency().unwrap_or(callq::LAST)
 }
 
-/// Where the call of an operation was last noted to be at its endpoint.
+/// Where the hint about the place of an operation's call is kept.
 fn call_place(caller: &Waiter) -> Option<&'static AtomicU32> {
     thread::get(caller.thread.tid)?.call_places.get(usize::from(caller.op))
 }
 
-/// A call is there now, as far as its caller is concerned: a hint. A call that was nobody's for a moment (out of the queue and not yet in flight)
-/// may have lost its caller meanwhile, whose record is another thread's by then; so whoever trusts a note looks whose call it is.
+/// Notes where a call is, for its caller; only a hint. While a call is neither queued nor in flight its caller may end, and the caller's record may
+/// then belong to another thread; so whoever uses the note must check whose call is there.
 fn note_place(caller: &Waiter, at: u32) {
     if let Some(place) = call_place(caller) {
         place.store(at, Ordering::Relaxed);
     }
 }
 
-/// Writes to the memory of whoever waits. Nobody is left to be told about a process that is gone.
+/// Writes to the memory of the thread `whose`. False if its process is gone: then nobody is left to be told.
 fn write(whose: &ThreadRef, address: u64, bytes: &[u8]) -> bool {
     bytes.is_empty()
         || Process::of_thread(whose).is_some_and(|process| process.space.write(address, bytes).is_ok())
 }
 
-/// Gives a capability to the process of whoever waits; it comes back if that has no room, or is gone.
+/// Gives a capability to the process of the thread `whose`. The capability comes back if that process has no room, or is gone.
 fn insert(whose: &ThreadRef, cap: Cap) -> Result<CapId, Cap> {
     match Process::of_thread(whose) {
         Some(process) => process.insert_cap(cap).map_err(|(_, cap)| cap),
@@ -874,7 +874,7 @@ fn insert(whose: &ThreadRef, cap: Cap) -> Result<CapId, Cap> {
     }
 }
 
-/// What callers are told when nobody will answer.
+/// The text that callers get when nobody will answer.
 const GONE: &str = "the server is gone";
 
 fn disconnect(call: &Call) {
@@ -891,7 +891,7 @@ fn fail(call: &Call, exception: Exception, why: &str) {
     complete::operation(&call.caller, &completion, false);
 }
 
-/// What an exception says: its text is in the caller's memory, as far as there is room.
+/// The completion that raises an exception. Its text goes to the caller's memory, as far as there is room.
 fn failure(caller: &ThreadRef, reply: &Buffer, exception: Exception, why: &str) -> Completion {
     let text = &why.as_bytes()[..why.len().min(reply.length as usize)];
     let value = if write(caller, reply.address, text) { text.len() as u64 } else { 0 };

@@ -1,7 +1,7 @@
-//! Clock events (K-04): each CPU's own timer, once or periodically, or not at all.
+//! Clock events (K-04): interrupts of each CPU's own timer, once, periodically, or not at all.
 //!
-//! The dispatcher uses one-shots only. A one-shot that is armed while the timer runs periodically replaces it; when it was consumed in
-//! kernel mode the dispatcher arms the next, so that a CPU with something to wait for always has a live timer.
+//! The dispatcher uses one-shots only. A one-shot that is armed while the timer runs periodically replaces the periodic one. When a one-shot fires in
+//! kernel mode, the dispatcher arms the next one, so that a CPU with something to wait for always has a live timer.
 
 use crate::arch::percpu::MachineCpu;
 use crate::arch::{apic, pit};
@@ -11,14 +11,14 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 static COUNTS: AtomicU64 = AtomicU64::new(0);
 static SOURCE: AtomicU8 = AtomicU8::new(0);
 
-/// Nearer than this makes no difference: going back to user mode takes as long.
+/// The least delay of an event: a shorter one makes no difference, as going back to user mode takes as long.
 pub const MIN_DELTA_NS: u64 = 100;
-/// An event further away is armed in steps: the counter has 32 bits.
+/// An event that is further away is armed in steps, because the counter has 32 bits.
 pub const MAX_DELTA_NS: u64 = 1_000_000_000;
-/// Without local timers everybody is asked this often.
+/// How often all CPUs are interrupted if there are no local timers.
 pub const PIT_TICK_NS: u64 = 1_000_000;
 
-/// What makes the events.
+/// The hardware that makes the events.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
@@ -26,11 +26,11 @@ pub enum Source {
     None = 0,
     /// Each CPU's local APIC.
     Apic = 1,
-    /// The PIT through the PIC, on the boot CPU, which passes it on.
+    /// The PIT through the PIC, on the boot CPU, which passes each tick on to the others.
     Pit = 2,
 }
 
-/// What makes the events.
+/// The hardware that makes the events.
 #[inline]
 pub fn source() -> Source {
     match SOURCE.load(Ordering::Relaxed) {
@@ -40,7 +40,7 @@ pub fn source() -> Source {
     }
 }
 
-/// Chooses the source by what calibrated.
+/// Chooses the source: the local timers if they could be calibrated.
 pub fn choose(apic_hz: Option<u64>) {
     if let Some(hz) = apic_hz {
         COUNTS.store(((u128::from(hz) << 32) / 1_000_000_000) as u64, Ordering::Relaxed);
@@ -48,7 +48,7 @@ pub fn choose(apic_hz: Option<u64>) {
     SOURCE.store(if apic_hz.is_some() { Source::Apic } else { Source::Pit } as u8, Ordering::Relaxed);
 }
 
-/// This CPU's timer is ours from now on.
+/// Sets this CPU's timer up for the kernel.
 pub fn start(me: &MachineCpu) {
     match source() {
         Source::Apic => apic::timer_setup_oneshot(),
@@ -69,7 +69,7 @@ fn counts(ns: u64) -> u32 {
     (counts as u32).max(1)
 }
 
-/// One event in `ns`, or as near as the hardware can.
+/// Arms one event in `ns`, or as close to that as the hardware can.
 #[inline]
 pub fn program_oneshot(ns: u64) {
     if source() == Source::Apic {
@@ -77,14 +77,14 @@ pub fn program_oneshot(ns: u64) {
     }
 }
 
-/// Events every `ns`, until something else is asked for.
+/// Arms events every `ns`, until something else is armed.
 pub fn program_periodic(ns: u64) {
     if source() == Source::Apic {
         apic::timer_setup_periodic(counts(ns));
     }
 }
 
-/// A one-shot over a timer that runs periodically.
+/// Arms a one-shot on a timer that runs periodically.
 pub fn oneshot_over_periodic(ns: u64) {
     if source() == Source::Apic {
         apic::timer_setup_oneshot();
@@ -92,7 +92,7 @@ pub fn oneshot_over_periodic(ns: u64) {
     }
 }
 
-/// No event.
+/// Arms nothing.
 #[inline]
 pub fn stop() {
     if source() == Source::Apic {

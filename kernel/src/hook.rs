@@ -1,4 +1,4 @@
-//! Functions that a lower layer calls and a higher one has: handed down once, at boot (K-25).
+//! Functions that a lower layer calls and a higher layer provides: handed down once, at boot (K-25).
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};

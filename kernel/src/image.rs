@@ -5,11 +5,11 @@ use crate::lock::{Rank, SpinLock};
 use crate::mm::frames::Frame;
 use image::{Archive, Manifest, Symbol, Symbols};
 
-/// Checked once, at boot; nobody writes to it afterwards.
+/// The boot image. Checked once, at boot; nobody writes to it afterwards.
 static ARCHIVE: SpinLock<Option<Archive<'static>>> = SpinLock::new(Rank::Console, None);
 static SYMBOLS: SpinLock<Option<Symbols<'static>>> = SpinLock::new(Rank::Console, None);
 
-/// Remembers where the loader put the image, and checks it.
+/// Checks the image that the loader left in memory, and remembers it.
 pub fn init(module: Option<(u64, u64)>) {
     let Some((start, bytes)) = module else {
         crate::println!("boot: no boot image; start QEMU with -initrd, or GRUB with module2");
@@ -39,7 +39,7 @@ pub fn program(name: &str) -> Option<(&'static [u8], Frame)> {
     Some((entry.data, Frame(phys::address(entry.data.as_ptr() as u64))))
 }
 
-/// Is it one, by its name?
+/// Whether the entry of this name is a program.
 pub fn is_program(name: &str) -> bool {
     name != "manifest" && name != "kernel.sym"
 }
@@ -64,6 +64,6 @@ pub fn manifest() -> Manifest<'static> {
 
 /// The function that `address` lies in.
 pub fn symbol(address: u64) -> Option<Symbol<'static>> {
-    // A try: a panic may come from anywhere.
+    // Only tries the lock: a panic may come from anywhere.
     SYMBOLS.try_lock()?.as_ref()?.lookup(address)
 }

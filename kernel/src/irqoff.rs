@@ -1,46 +1,45 @@
-//! How long interrupts wait (K-26): the longest stretch that each CPU spent in the kernel without serving them, counted always.
+//! How long interrupts wait (K-26): the longest interrupts-off span of each CPU, in which it is in the kernel and serves none. Always counted.
 //!
-//! A stretch begins where the kernel is entered, or where waiting interrupts were served last (`preempt::point`), and ends where user mode
-//! or the idle loop opens interrupts, or where they are served again. A switch does not end it: a chain of threads that all stay in the kernel is
-//! one stretch.
+//! A span begins where the kernel is entered, or where waiting interrupts were served last (`preempt::point`). It ends where user mode or the idle
+//! loop enables interrupts, or where they are served again. A switch does not end it: a chain of threads that all stay in the kernel is one span.
 //!
-//! The clock is not read where every call would pay for it. A stretch is measured from the first point on that is not of the usual kind: an
-//! interrupt, an operation that is not done in place, a long queue of them, the end of a thread. What may come before is a few
-//! operations of a bounded kind. Its end is seen by the flag that every return to user mode looks at anyway; an operation that began it ends
-//! it itself, and what comes after that is of the same kind as what comes before.
+//! The clock is not read where every system call would pay for it. A span is measured from its first unusual point on: an interrupt, an operation
+//! that is not done in place, a long queue of those that are, the end of a thread. What comes before that point is at most a few operations of
+//! bounded length. Every return to user mode checks a flag anyway, by which it sees that a span is measured and ends it. An operation that began
+//! the span ends it itself; what follows is again a few operations of bounded length.
 
 use crate::arch::cpu;
 use crate::arch::percpu::{MachineCpu, attention};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Stretches above these many ticks are counted: a proof compares the counts before and after, so nobody has to reset anything.
+/// Spans above this many ticks are counted: a proof compares the counts before and after, so nothing has to be reset.
 const LONG_TICKS: u64 = 20_000;
 const TOO_LONG_TICKS: u64 = 50_000;
 
-/// Ticks of the TSC that are one here. Where CPUs take turns (`turns=n`) all of them make the TSC go on, and while a CPU does one thing it counts one
-/// for each of the others.
+/// By how much measured TSC ticks are divided. Where CPUs take turns (`turns=n`) each of them advances the common TSC, so while one CPU does one tick
+/// of work, the TSC counts one more tick for each of the others.
 static SHARED_BY: AtomicU64 = AtomicU64::new(1);
 
-/// So many CPUs take turns.
+/// Sets the number of CPUs that take turns.
 pub fn share_clock(cpus: usize) {
     SHARED_BY.store(cpus as u64, Ordering::Relaxed);
 }
 
-/// The stretch that a CPU is in. Written by that CPU alone; the watchdog of others reads it.
+/// The span that a CPU is in. Written by that CPU only; the watchdogs of other CPUs read it.
 pub struct IrqOffSpan {
     /// TSC when it began; 0 if it is not measured.
     since: AtomicU64,
-    /// What the CPU does in it: the last that was noted.
+    /// What the CPU does in it, as it last noted.
     path: AtomicU32,
 }
 
 impl IrqOffSpan {
-    /// None.
+    /// No span is measured.
     pub const fn new() -> IrqOffSpan {
         IrqOffSpan { since: AtomicU64::new(0), path: AtomicU32::new(0) }
     }
 
-    /// Whether the CPU is in a stretch that is measured, and so in the kernel.
+    /// Whether the CPU is in a measured span, and therefore in the kernel.
     #[inline(always)]
     pub fn is_measured(&self) -> bool {
         self.since.load(Ordering::Relaxed) != 0
@@ -51,10 +50,10 @@ impl IrqOffSpan {
         self.path.load(Ordering::Relaxed)
     }
 
-    /// Where the number of what it does is, for who reads the memory of a machine that hangs.
+    /// Where `path` is in this struct, for a debugger that reads the memory of a machine that hangs.
     pub const PATH_OFFSET: usize = core::mem::offset_of!(IrqOffSpan, path);
 
-    /// Another beginning: says which one it was before.
+    /// Sets another beginning, and says which one was set before.
     #[inline(always)]
     fn change(&self, since: u64) -> u64 {
         let before = self.since.load(Ordering::Relaxed);
@@ -63,12 +62,12 @@ impl IrqOffSpan {
     }
 }
 
-/// What a stretch was spent on, as the counter `interrupts_off_path` says it: the kind in millions, and then what kind of that.
+/// What a span was spent on, as the counter `interrupts_off_path` reports it: the kind in millions, plus a detail.
 #[derive(Clone, Copy)]
 pub enum Path {
     /// An interrupt, by its vector.
     Interrupt(u32),
-    /// An operation, by its number in ten thousands; of methods the interface in hundreds, and the method.
+    /// An operation: its number in ten thousands; for a method, also the interface in hundreds, and the method.
     Operation(u32),
     /// A long queue of operations that are done in place.
     Queue,
@@ -76,7 +75,7 @@ pub enum Path {
     End,
     /// A fault of a program.
     Fault,
-    /// What a dropped capability left (`deferred_work`).
+    /// Work that a dropped capability left (`deferred_work`).
     DeferredWork,
 }
 
@@ -93,18 +92,18 @@ impl Path {
     }
 }
 
-/// What the CPU does now.
+/// Notes what the CPU does now.
 #[inline(always)]
 pub fn note(me: &MachineCpu, path: Path) {
     me.irq_off.path.store(path.number(), Ordering::Relaxed);
 }
 
-/// The machine has booted: what came before does not count.
+/// The machine has booted: the span so far does not count.
 pub fn forget(me: &MachineCpu) {
     me.irq_off.change(0);
 }
 
-/// From here on the stretch is measured, if it was not already: says whether it was not.
+/// The span is measured from here on, if it was not before. Says whether this call began the measurement.
 #[inline(always)]
 pub fn begins(me: &MachineCpu, path: Path) -> bool {
     note(me, path);
@@ -113,14 +112,14 @@ pub fn begins(me: &MachineCpu, path: Path) -> bool {
     is_new
 }
 
-/// As [`begins`], when the counter read `tsc`.
+/// As [`begins`], at a moment when the TSC read `tsc`.
 #[inline(always)]
 pub fn begins_at(me: &MachineCpu, path: Path, tsc: u64) {
     note(me, path);
     resumes(me, || tsc);
 }
 
-/// The interrupts that waited have been served: the next stretch begins.
+/// Interrupts that waited have been served: one span ends and the next begins.
 #[inline(always)]
 pub fn served(me: &MachineCpu) {
     let now = cpu::rdtsc();
@@ -132,7 +131,7 @@ pub fn served(me: &MachineCpu) {
     }
 }
 
-/// A long path goes on, perhaps after others ran and a stretch ended with them.
+/// A long path goes on, perhaps after other threads ran and the span ended with them.
 #[inline(always)]
 fn resumes(me: &MachineCpu, tsc: impl FnOnce() -> u64) {
     if !me.irq_off.is_measured() {
@@ -141,7 +140,7 @@ fn resumes(me: &MachineCpu, tsc: impl FnOnce() -> u64) {
     }
 }
 
-/// Interrupts are about to be open, or what is left until then is short.
+/// Interrupts are about to be enabled, or only a short path is left until then.
 #[inline(always)]
 pub fn ends(me: &MachineCpu) {
     let since = me.irq_off.change(0);

@@ -3,7 +3,8 @@
 //! Locks are taken in ascending rank (docs/kernel.md); builds with debug assertions check it on every acquisition. Interrupts are off in
 //! the kernel, so a lock cannot be taken again by a handler on the same CPU.
 //!
-//! Who waits longest is next (K-26): a CPU that takes and opens a lock again and again, as long work in pieces does, cannot keep the others out.
+//! Locks are fair (K-26): the CPU that has waited longest is next. So a CPU that takes and releases a lock again and again, as long work in pieces
+//! does, cannot keep the others out.
 
 use crate::arch::{cpu, percpu};
 use crate::planted::{self, Bug};
@@ -17,7 +18,7 @@ pub use kcore::rank::Rank;
 pub struct Held(Cell<HeldRanks>);
 
 impl Held {
-    /// None.
+    /// No rank is held.
     pub const fn new() -> Held {
         Held(Cell::new(HeldRanks::new()))
     }
@@ -43,37 +44,37 @@ impl Held {
         }
     }
 
-    /// Which ones.
+    /// The ranks that are held.
     pub fn ranks(&self) -> HeldRanks {
         self.0.get()
     }
 
-    /// Is anything held?
+    /// Whether any lock is held.
     pub fn any(&self) -> bool {
         !self.0.get().is_empty()
     }
 
-    /// Is a lock held under which nothing may allocate?
+    /// Whether a lock is held under which nothing may allocate.
     pub fn forbids_allocation(&self) -> bool {
         self.0.get().forbids_alloc()
     }
 }
 
-/// Lock ranks and the allocation guard are checked from here on: the CPU's record is there.
+/// Whether lock ranks and the allocation guard can be checked: they are kept in the CPU's record, which does not exist at the start of the boot.
 static CHECKS: AtomicBool = AtomicBool::new(false);
 
-/// The first CPU has its record; at boot.
+/// From here on ranks are checked: the first CPU has its record. Called at boot.
 pub fn begin_checks() {
     CHECKS.store(true, Ordering::Relaxed);
 }
 
-/// Has it, and so does every other one that runs?
+/// Whether the first CPU has its record; every other CPU that runs has one by then, too.
 #[inline(always)]
 pub fn is_begun() -> bool {
     CHECKS.load(Ordering::Relaxed)
 }
 
-/// Are ranks checked in this build, and yet on this CPU?
+/// Whether ranks are checked: only in builds with debug assertions, and only after [`begin_checks`].
 #[inline(always)]
 pub fn checked() -> bool {
     cfg!(debug_assertions) && is_begun()
@@ -81,9 +82,9 @@ pub fn checked() -> bool {
 
 /// A lock around a value.
 pub struct SpinLock<T> {
-    /// The number that the next who comes draws.
+    /// The ticket that the next CPU to ask for the lock draws.
     next: AtomicU16,
-    /// Whose turn it is; nobody's if nobody has drawn it. Written by who holds the lock.
+    /// The ticket that has the lock; if no CPU has drawn it yet, the lock is free. Written by the holder only.
     serving: AtomicU16,
     rank: Rank,
     value: UnsafeCell<T>,
@@ -95,12 +96,12 @@ unsafe impl<T: Send> Sync for SpinLock<T> {}
 unsafe impl<T: Send> Send for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    /// An open lock.
+    /// A lock that is free.
     pub const fn new(rank: Rank, value: T) -> SpinLock<T> {
         SpinLock { next: AtomicU16::new(0), serving: AtomicU16::new(0), rank, value: UnsafeCell::new(value) }
     }
 
-    /// The value, of a lock that nobody else can have.
+    /// The value, without locking: `&mut self` shows that nobody else can hold the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -117,7 +118,7 @@ impl<T> SpinLock<T> {
         Guard { lock: self }
     }
 
-    /// Waits for two CPUs' locks, in the order of their numbers: `cpus` are those of `self` and of `other`. The only way to have both (S-09).
+    /// Waits for the locks of two CPUs, in the order of their numbers; `cpus` are those of `self` and `other`. The only way to hold both (S-09).
     #[inline]
     pub fn lock_both<'a>(
         &'a self,
@@ -136,7 +137,8 @@ impl<T> SpinLock<T> {
         if is_first { both } else { (both.1, both.0) }
     }
 
-    /// Between two threads a CPU takes its own queue's lock and no other; the lock over the wait of the thread that is left it has already.
+    /// Counts locks that a CPU takes while it switches threads: it should take that of its own run queue only. (The *wait* lock of the thread that is
+    /// switched out is held before.)
     fn count_in_dispatch(&self, me: &percpu::MachineCpu) {
         if me.in_dispatch.get() && !core::ptr::addr_eq(self, me.own_lock.get()) {
             me.counters.shared_locks_in_dispatch.bump();
@@ -146,7 +148,7 @@ impl<T> SpinLock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // Acquire: what the last holder wrote comes with its number.
+        // Acquire: this CPU must see what the last holder wrote before it passed the lock on.
         let serving = self.serving.load(Ordering::Acquire);
         let drawn = self.next.compare_exchange(
             serving,
@@ -166,7 +168,7 @@ impl<T> SpinLock<T> {
         Some(Guard { lock: self })
     }
 
-    /// Draws a number, and waits until it is served.
+    /// Draws a ticket, and waits until it has the lock.
     #[inline(always)]
     fn draw(&self) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -188,7 +190,7 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// The guard of a lock whose guard was forgotten: locks that are held over a switch of stacks.
+    /// The guard of a lock whose guard was forgotten on purpose, because the lock is held over a switch of stacks.
     ///
     /// # Safety
     /// This CPU holds the lock and no guard exists.
@@ -197,7 +199,7 @@ impl<T> SpinLock<T> {
         Guard { lock: self }
     }
 
-    /// Opens a lock whose guard was forgotten.
+    /// Releases a lock whose guard was forgotten.
     ///
     /// # Safety
     /// As for [`SpinLock::regain`].
@@ -206,7 +208,7 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// The lock is held.
+/// Shows that the lock is held; dropping it releases the lock.
 pub struct Guard<'a, T> {
     lock: &'a SpinLock<T>,
 }
@@ -231,7 +233,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Nobody else writes it.
+        // Relaxed: only the holder writes it.
         let serving = self.lock.serving.load(Ordering::Relaxed);
         self.lock.serving.store(serving.wrapping_add(1), Ordering::Release);
         if checked() {

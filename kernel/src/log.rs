@@ -5,14 +5,14 @@ use crate::hook::Hook;
 use crate::lock::{self, Rank, SpinLock};
 use core::fmt::{self, Write};
 
-/// The port.
+/// The serial port.
 struct Port(());
 static PORT: SpinLock<Port> = SpinLock::new(Rank::Console, Port(()));
 
-/// Where bytes are kept, too: the flight recorder is above this layer.
+/// Keeps a copy of every byte: the flight recorder is above this layer.
 static KEEP: Hook<fn(u8)> = Hook::empty();
 
-/// From here on every byte is given to `keep`, too; at boot.
+/// From here on every byte is passed to `keep`, too; at boot.
 pub fn hand_down(keep: fn(u8)) {
     KEEP.set(keep);
 }
@@ -24,7 +24,7 @@ impl Write for Port {
     }
 }
 
-/// Sends one byte, and keeps it in the flight recorder. Terminals want `\r\n` where programs say `\n`.
+/// Sends one byte, and keeps it in the flight recorder. Terminals need `\r\n` where programs write `\n`.
 fn put(byte: u8) {
     if byte == b'\n' {
         serial::send(b'\r');
@@ -49,7 +49,7 @@ pub fn print(text: fmt::Arguments<'_>) {
     let _ = PORT.lock().write_fmt(text);
 }
 
-/// Prints whatever happens: for panics.
+/// Prints without taking the lock, for panics.
 pub fn print_forced(text: fmt::Arguments<'_>) {
     let _ = Port(()).write_fmt(text);
 }

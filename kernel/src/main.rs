@@ -1,4 +1,5 @@
-//! The capOS kernel. `docs/kernel.md` is the map; start reading here, then `syscall`, `ring`, `ops` for what programs ask, `dispatch` for who runs.
+//! The capOS kernel. `docs/kernel.md` is the map. Start reading here; then `syscall`, `ring` and `ops` for what programs ask, `dispatch` for who
+//! runs.
 #![no_std]
 #![no_main]
 
@@ -61,8 +62,8 @@ use thread::Thread;
 /// The first process; known before there is one, because that one may end on another CPU before whoever made it is told.
 const INIT_PID: u32 = 1;
 
-/// Where the machine's boot code enters.
-// SAFETY: nothing else has this name; the boot code calls it by that, since it is below all layers that the root puts together (K-25).
+/// The entry from the machine's boot code.
+// SAFETY: nothing else has this name; the boot code calls it by name, because it is below all the layers that this file puts together (K-25).
 #[unsafe(export_name = "kernel_start")]
 extern "C" fn start(info: u32, loader: u32) -> ! {
     start_bsp(info, loader)
@@ -90,7 +91,7 @@ fn start_bsp(info: u32, loader: u32) -> ! {
     boot::guard_stack();
     paging::init(boot.top);
     let idle_stack = Stack::allocate().expect("memory for the first stack");
-    // The APIC's number is known when it is on; the first record is made before that.
+    // The APIC's own number can be read only when the APIC is on, and the first record is made before that.
     let apic_id = arch::cpu::cpuid(1, 0)[1] >> 24;
     let me = context::leaving::make_cpu(0, apic_id, idle_stack);
     // SAFETY: once, on the boot CPU, with its own record.
@@ -127,7 +128,7 @@ fn start_bsp(info: u32, loader: u32) -> ! {
     }
     let manifest = image::manifest();
     println!("boot: manifest {} ({})", manifest.name(), manifest.source());
-    // Said before there is a first process, whose words it would otherwise stand among.
+    // Printed before there is a first process, so that it does not stand among the output of programs.
     println!("sched: idle cpu=0 idle_path=cooperative-cpl0");
     dispatch::programs_speak();
     match spawn::boot(&manifest) {
@@ -157,7 +158,7 @@ fn hand_down() {
     hook::seal();
 }
 
-/// Clock, interrupts, the other CPUs.
+/// Starts the clock, interrupts and the other CPUs.
 fn start_machine(boot: &bootinfo::BootInfo) {
     let rsdp = boot.rsdp.or_else(acpi::search_rsdp);
     let platform = rsdp.and_then(acpi::read).unwrap_or_default();
@@ -209,14 +210,14 @@ fn start_machine(boot: &bootinfo::BootInfo) {
     );
 }
 
-/// Starts the other CPUs; at boot (K-30). Says how many came.
+/// Starts the other CPUs; at boot (K-30). Says how many have started.
 fn start_others(apic_ids: &[u32], is_first_late: bool) -> usize {
     let make = |apic_id: u32| {
         let stack = Stack::allocate()?;
         let stack_top = stack.top();
         let record = context::leaving::make_cpu(percpu::count(), apic_id, stack);
         assert!(boot::is_stack_whole(), "the stack of the boot is too small");
-        // The stack that it begins on is that of its idle loop.
+        // The CPU begins on the stack of its idle loop.
         Some(NewCpu { record, stack_top })
     };
     let (root, give_up, run) = (paging::kernel_root(), recorder::remove_cpu, dispatch::idle_loop);
@@ -224,9 +225,9 @@ fn start_others(apic_ids: &[u32], is_first_late: bool) -> usize {
     smp::start_others(apic_ids, alloc::boxed::Box::leak(alloc::boxed::Box::new(start)))
 }
 
-/// An emulator that counts instructions runs its CPUs one after the other, each up to the next timer of the machine: with one that fires every so
-/// often, and that nobody hears, none runs for long while others stand still. And each runs only after one that has nothing to do: QEMU 7.2 gives
-/// all the time up to a timer to one CPU, and the next one gets nothing.
+/// An emulator that counts instructions runs its CPUs one after the other, each until the next timer of the machine. With a timer that fires often,
+/// and that nobody listens to, no CPU runs for long while the others stand still. Only every second CPU is used, so that each runs after one that
+/// has nothing to do: QEMU 7.2 gives all the time up to a timer to one CPU, and the next one gets nothing.
 fn take_turns(us: u64, ids: &mut alloc::vec::Vec<u32>) {
     pit::speaker_on();
     let mut is_odd = true;
@@ -241,7 +242,8 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// Which CPUs share cores, caches and memory: CPUID of the boot CPU says what the bits of an APIC number mean, ACPI's SRAT which memory is near. At boot (K-30).
+/// Which CPUs share cores, caches and memory. CPUID of the boot CPU says what the bits of an APIC number mean, ACPI's SRAT which memory is near. At
+/// boot (K-30).
 fn topology(nodes: &[(u32, u32)]) -> ::sched::Topology {
     let shifts = kcore::topology::shifts(arch::cpu::cpuid);
     let place = |with_nodes: bool| -> alloc::vec::Vec<CpuIds> {
@@ -249,7 +251,7 @@ fn topology(nodes: &[(u32, u32)]) -> ::sched::Topology {
             let id = cpu.apic_id;
             let near = nodes.iter().find(|(known, _)| with_nodes && *known == id);
             CpuIds {
-                // Without SRAT there is one memory for all.
+                // Without SRAT all CPUs have the same memory.
                 node: near.map_or(0, |(_, node)| *node),
                 cache: id >> shifts.cache,
                 core: id >> shifts.core,
@@ -285,13 +287,13 @@ fn topology(nodes: &[(u32, u32)]) -> ::sched::Topology {
     found
 }
 
-/// Serial input interrupts the boot CPU: by the IO APIC where there is one, by the PIC otherwise.
+/// Routes the interrupt of serial input to the boot CPU: by the IO APIC, if there is one and the local timers work. Otherwise the line is polled.
 fn route_serial(platform: &acpi::Platform, with_apic: bool) {
     const LINE: u8 = 4;
     let Some((io_apic, base)) =
         platform.io_apic.filter(|_| with_apic && event::source() == event::Source::Apic)
     else {
-        // The PIT's tick polls the line.
+        // The PIT's tick polls the serial line.
         return;
     };
     let found = platform.overrides.iter().find(|(line, ..)| *line == LINE);
@@ -303,7 +305,7 @@ fn route_serial(platform: &acpi::Platform, with_apic: bool) {
     unsafe { apic::route(registers, base, gsi, arch::entry::VECTOR_SERIAL, target, level, low) };
 }
 
-/// A process has ended. When it is init, the run is over.
+/// A process has ended. If it is `init`, the run is over.
 fn boot_process_ended(pid: u32, code: i64) {
     if pid == INIT_PID {
         println!("boot: init ended with {code}; powering off");

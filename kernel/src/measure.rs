@@ -1,7 +1,7 @@
-//! What the kernel's own work costs, for benchmarks (T-03): ticks of the TSC, by what they went to.
+//! The cost of the kernel's own work, for benchmarks (T-03), in ticks of the TSC.
 //!
-//! Only in kernels with the feature `measure`. Without it these are functions that do nothing, and not even their names are in the kernel:
-//! `capos` looks whether that is so when it builds one with the feature.
+//! Only in kernels with the feature `measure`. Without it these functions do nothing, and not even their names are in the kernel: `capos` checks
+//! that when it builds a kernel with the feature.
 
 #[cfg(feature = "measure")]
 mod enabled {
@@ -9,7 +9,7 @@ mod enabled {
     use core::sync::atomic::{AtomicU64, Ordering};
     use sched::MAX_CPUS;
 
-    /// How often, and how many ticks in all. One for all CPUs: they disturb each other, which is why this is not always on.
+    /// A count, and the sum of ticks. One for all CPUs: they disturb each other, which is why this is not always on.
     struct Total(AtomicU64, AtomicU64);
 
     impl Total {
@@ -21,13 +21,13 @@ mod enabled {
 
     static DISPATCHES: Total = Total(AtomicU64::new(0), AtomicU64::new(0));
     static INTERRUPTS: Total = Total(AtomicU64::new(0), AtomicU64::new(0));
-    /// When the dispatch of each CPU began that is under way; 0 if none is.
+    /// When the dispatch that is under way on each CPU began; 0 if none is.
     static BEGAN: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 
     /// How many counters there are.
     pub const COUNT: usize = 4;
 
-    /// All of them.
+    /// The values of all of them.
     pub fn all() -> [(&'static str, u64); COUNT] {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -38,7 +38,7 @@ mod enabled {
         ]
     }
 
-    /// This CPU leaves a thread, or the next one takes its first step.
+    /// A dispatch begins (this CPU switches a thread out) or ends (the next thread takes its first step).
     pub fn dispatch(begins: bool) {
         let began = &BEGAN[percpu::this().id];
         let now = cpu::rdtsc();
@@ -48,12 +48,12 @@ mod enabled {
         }
     }
 
-    /// An interrupt begins.
+    /// The time at which an interrupt begins.
     pub fn interrupt_begins() -> u64 {
         cpu::rdtsc()
     }
 
-    /// It ends.
+    /// The interrupt that began then ends.
     pub fn interrupt_ends(began: u64) {
         INTERRUPTS.add(cpu::rdtsc().wrapping_sub(began));
     }

@@ -1,6 +1,6 @@
 //! The methods of kernel objects: Cap'n Proto in, Cap'n Proto out.
 //!
-//! Each reads its parameters, checks them, and only then acts. What it refuses it refuses with an exception and a text.
+//! Each method reads its parameters, checks them, and only then acts. It refuses with an exception and a text.
 
 pub mod context;
 pub mod policy;
@@ -29,16 +29,16 @@ use kcore::quota::KINDS;
 use kcore::request::{self, Buffer};
 use schema::messages_capnp as m;
 
-/// Parameters that fit on the stack.
+/// Messages of up to this many bytes are kept on the stack.
 const SMALL_BYTES: usize = 256;
 
-/// Why a method did not do what it was asked.
+/// Why a method was refused.
 pub enum Refusal {
-    /// Before it began.
+    /// The call could not be read, or its result could not be delivered.
     Transport(TransportError),
-    /// With a reason.
+    /// The method itself refuses, with a text.
     Exception(Exception, &'static str),
-    /// The session may not have as much.
+    /// The quotas of the session do not allow it.
     Quota(Denied),
 }
 
@@ -88,22 +88,22 @@ impl From<MakeError> for Refusal {
     }
 }
 
-/// What a method gives.
+/// The outcome of a method.
 pub type Outcome = Result<Reply, Refusal>;
 
-/// One call of a method: who, and with what.
+/// One call of a method: the caller and the request.
 pub struct MethodCall<'a> {
     /// The caller.
     pub thread: &'static Thread,
-    /// Its process.
+    /// The caller's process.
     pub process: &'a Arc<Process>,
-    /// What its completion says of it.
+    /// The caller's own number for the operation, which goes into its completion.
     pub user_data: u64,
-    /// What it asks for.
+    /// The request.
     pub call: &'a request::Call,
-    /// Rights of the capability.
+    /// Rights of the capability that was used.
     pub rights: u16,
-    /// The epoch, or generation, that it was made for.
+    /// The epoch, or generation, that the capability was made for.
     pub epoch: u64,
 }
 
@@ -120,7 +120,7 @@ impl MethodCall<'_> {
         self.deliver(&buffer[..length])
     }
 
-    /// The same for long messages.
+    /// As [`MethodCall::reply`], for long messages.
     pub fn reply_long<T>(&self, more_words: usize, fill: impl FnOnce(T::Builder<'_>)) -> Outcome
     where
         T: capnp_traits::Owned,
@@ -134,7 +134,7 @@ impl MethodCall<'_> {
         self.deliver(&buffer[..length])
     }
 
-    /// Refuses if a result could not be delivered: for methods that make something of which the caller would never hear.
+    /// Refuses if a result could not be delivered: for methods that create something, which the caller would otherwise never hear of.
     pub fn expects<T>(&self) -> Result<(), TransportError>
     where
         T: capnp_traits::Owned,
@@ -165,7 +165,7 @@ impl MethodCall<'_> {
 
     fn said(&self, why: fmt::Arguments<'_>) -> Said {
         let mut text = Said { length: 0, bytes: [0; SAID_BYTES] };
-        // What does not fit is cut.
+        // A text that does not fit is cut.
         let _ = text.write_fmt(why);
         text
     }
@@ -178,7 +178,7 @@ impl MethodCall<'_> {
         Completion { status: kind as i32, value, ..Completion::OK }
     }
 
-    /// How many bytes of result the caller takes.
+    /// How many bytes of result the caller has room for.
     pub fn room(&self) -> usize {
         (self.call.result.length as usize).min(MAX_MESSAGE_BYTES)
     }
@@ -197,10 +197,10 @@ impl MethodCall<'_> {
     }
 }
 
-/// Longest text of an exception that is made for the occasion.
+/// The longest text of an exception that is formatted for one call.
 const SAID_BYTES: usize = 96;
 
-/// Such a text.
+/// Such a text, on the stack.
 struct Said {
     length: usize,
     bytes: [u8; SAID_BYTES],
@@ -222,7 +222,7 @@ impl Write for Said {
     }
 }
 
-/// Names that signatures need.
+/// Traits that the signatures above need.
 mod capnp_traits {
     pub(super) use schema::traits::{FromPointerBuilder, HasStructSize, Owned};
 }
@@ -317,7 +317,7 @@ fn create_thread(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     if p.get_flags() != 0 {
         return Err((Exception::Failed, "reserved flags are set").into());
     }
-    // The slot for the handle first: nothing is made that could not be given.
+    // The slot for the handle first: nothing is created that could not be handed to the caller.
     let slot = c.process.reserve_cap()?;
     let start = Start { entry, stack, argument: p.get_arg() };
     match c.process.make_thread(start, fs_base, None, false) {

@@ -1,7 +1,7 @@
 //! Kernel objects, and capabilities to them.
 //!
-//! A capability is an object, the epoch of the object at which it was made, rights and a badge. Revoking moves the object's epoch on, which
-//! makes every capability of an earlier epoch worthless wherever it is (K-21).
+//! A capability is an object, the epoch that the object had when the capability was made, rights and a badge. Revoking moves the object's epoch on,
+//! which makes every capability of an earlier epoch stale, wherever it is (K-21).
 
 use crate::context::Handle;
 use crate::context::complete;
@@ -34,42 +34,42 @@ pub enum Object {
     Console,
     /// The clock.
     Timer,
-    /// Makes threads of the process that holds it.
+    /// Creates threads in the process that holds it.
     ThreadSpawner,
     /// A thread of the process that holds it.
     ThreadHandle(Arc<ThreadExit>),
     /// The calling thread.
     ThreadControl,
-    /// Makes processes.
+    /// Creates processes.
     ProcessSpawner,
     /// A process.
     ProcessHandle(Arc<Process>),
-    /// A place to call.
+    /// An endpoint to call or to receive from.
     Endpoint(Arc<Endpoint>),
-    /// Parking.
+    /// Parking and unparking of threads.
     ParkSpace,
-    /// The caller's memory.
+    /// The caller's address space.
     VirtualMemory,
-    /// Memory to share.
+    /// Memory that processes can share.
     MemoryObject(Arc<MemoryObject>),
-    /// Whom the process works for.
+    /// The session that the process belongs to.
     UserSession(Arc<Session>),
-    /// Facts.
+    /// Information about the machine.
     SystemInfo,
-    /// Makes objects.
+    /// Creates objects.
     Factory,
-    /// The switch.
+    /// Turns the machine off.
     Power,
     /// The boot manifest.
     BootManifest,
-    /// The calling thread's share.
+    /// Sets the calling thread's share of CPU time.
     SchedulingPolicy(Arc<Gate>),
-    /// CPU time.
+    /// CPU time: a scheduling context.
     SchedulingContext(Arc<Handle>),
 }
 
 impl Object {
-    /// What it can be asked.
+    /// The interface that its methods belong to.
     pub fn interface(&self) -> Interface {
         match self {
             Object::Console => Interface::Console,
@@ -129,7 +129,7 @@ impl Object {
         }
     }
 
-    /// May it be given to another process?
+    /// Whether it may be given to another process.
     pub fn is_transferable(&self) -> bool {
         !matches!(self, Object::ThreadHandle(_) | Object::ThreadSpawner | Object::ThreadControl)
     }
@@ -141,7 +141,7 @@ pub struct Cap {
     epoch: u64,
     /// `abi::rights`.
     pub rights: u16,
-    /// What a server sees of it.
+    /// The number that a server sees with every call through it.
     pub badge: u32,
 }
 
@@ -162,7 +162,7 @@ impl Cap {
     /// A capability to `object` as it is now.
     pub fn new(object: Object, rights: u16, badge: u32) -> Cap {
         let epoch = match &object {
-            // What it was made for; methods compare it (docs/contexts.md).
+            // The generation that it was made for, which methods compare (docs/contexts.md).
             Object::SchedulingContext(handle) => handle.generation(),
             object => object.epoch().map_or(0, |epoch| epoch.load(Ordering::Acquire)),
         };
@@ -200,26 +200,26 @@ impl Cap {
         }
     }
 
-    /// Does it name `object`, which has no state?
+    /// Whether it names `object`, which has no state.
     #[inline(always)]
     pub fn is(&self, object: &Object) -> bool {
         debug_assert!(Object::stateless(object.interface()).is_some(), "of others there are many");
         core::mem::discriminant(&self.object) == core::mem::discriminant(object)
     }
 
-    /// The same with fewer rights and perhaps another badge; revoked together with it.
+    /// A capability to the same object with fewer rights and perhaps another badge; revoked together with this one.
     pub fn derive(&self, rights: u16, badge: u32) -> Cap {
         let badge = if badge == 0 { self.badge } else { badge };
         Cap::with_epoch(self.object.clone(), self.epoch, self.rights & rights, badge)
     }
 
-    /// What it names, revoked or not.
+    /// The interface of the object, even if the capability was revoked.
     pub fn interface(&self) -> Interface {
         self.object.interface()
     }
 
-    /// Makes every other capability to the object worthless; `owner` is the process that has this one, by number and generation. Of two who
-    /// do this at the same time one wins, and the other's is worthless.
+    /// Makes every other capability to the object stale; `owner` is the process that has this one, by number and generation. If two capabilities do
+    /// this at the same time one of them wins, and the other is stale.
     pub fn revoke_others(&mut self, owner: (u32, u32)) -> Result<(), RevokeError> {
         let current = self.epoch;
         let next = match &self.object {
@@ -235,19 +235,19 @@ impl Cap {
         Ok(())
     }
 
-    /// The epoch of the object at which it was made.
+    /// The epoch that the object had when the capability was made.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// It names the same context, and knows that its generation has moved on to this.
+    /// If the capability names the same context, it takes over the context's new generation, and so stays valid.
     pub fn follow(&mut self, handle: &Handle, generation: u64) {
         if matches!(&self.object, Object::SchedulingContext(its) if its.id == handle.id) {
             self.epoch = generation;
         }
     }
 
-    /// The endpoint that it may receive from.
+    /// The endpoint that it may receive from, if it is such a capability.
     pub fn served(&self) -> Option<&Arc<Endpoint>> {
         match &self.object {
             Object::Endpoint(endpoint) if self.rights & rights::RECV != 0 => Some(endpoint),
@@ -271,20 +271,20 @@ impl Drop for Cap {
 struct Ending {
     code: Option<i64>,
     joined: bool,
-    /// Nobody holds a handle (any more).
+    /// Nobody holds a handle, or nobody does any more.
     detached: bool,
     waiter: Option<Waiter>,
     charge: Option<StackCharge>,
 }
 
-/// How a thread ends, and who wants to know.
+/// How a thread ends, and which operation waits for that.
 pub struct ThreadExit {
     state: SpinLock<Ending>,
     target: SpinLock<ThreadRef>,
 }
 
 impl ThreadExit {
-    /// Of a thread whose record is charged by `charge`. Without a handle it is detached from the start.
+    /// For a thread whose record is charged by `charge`. A thread without a handle is detached from the start.
     pub fn new(charge: StackCharge, detached: bool) -> ThreadExit {
         ThreadExit {
             state: SpinLock::new(
@@ -295,12 +295,12 @@ impl ThreadExit {
         }
     }
 
-    /// Which thread it is.
+    /// Sets which thread this is about.
     pub fn set_target(&self, target: ThreadRef) {
         *self.target.lock() = target;
     }
 
-    /// Which thread it is.
+    /// The thread that this is about.
     pub fn target(&self) -> ThreadRef {
         *self.target.lock()
     }
@@ -310,7 +310,7 @@ impl ThreadExit {
         self.state.lock().code
     }
 
-    /// Registers the one who joins, or gives the code at once.
+    /// Registers the operation that joins, or returns the exit code if the thread has ended.
     pub fn join(
         &self,
         register: impl FnOnce() -> Option<Waiter>,
@@ -331,7 +331,7 @@ impl ThreadExit {
         Ok(None)
     }
 
-    /// The thread has ended with `code`, and is gone from its stack.
+    /// The thread has ended with `code`, and has left its stack.
     pub fn ended(&self, code: i64) {
         let mut state = self.state.lock();
         state.code = Some(code);
@@ -343,16 +343,16 @@ impl ThreadExit {
         drop(state);
         drop(charge);
         if let Some(waiter) = waiter {
-            // Who joins is told without a look at its memory: the code is in the completion itself.
+            // The code is in the completion itself, so the memory of the joining thread is not needed.
             complete::operation(&waiter, &Completion { w: [code as u64, 0], ..Completion::OK }, false);
         }
     }
 
-    /// The handle is released.
+    /// The handle is dropped.
     pub fn detach(&self) {
         let mut state = self.state.lock();
         state.detached = true;
-        // A live thread keeps its charge until it is reaped; a waiter pins it until then too.
+        // A live thread keeps its charge until it is reaped, even while another thread waits to join it.
         let charge = if state.code.is_some() { state.charge.take() } else { None };
         drop(state);
         drop(charge);
@@ -360,7 +360,7 @@ impl ThreadExit {
 }
 
 impl Withdraw for ThreadExit {
-    /// Withdraws the one who joins.
+    /// Removes the operation that waits to join.
     fn withdraw(&self, waiter: &Waiter) -> bool {
         let mut state = self.state.lock();
         let found = state.waiter.as_ref().is_some_and(|w| w.thread == waiter.thread && w.op == waiter.op);
@@ -375,13 +375,13 @@ impl Withdraw for ThreadExit {
 
 /// Memory that can be mapped by several processes.
 pub struct MemoryObject {
-    /// Its frames and who made it, whom they are charged to, whoever has it now. Taken when it is dropped.
+    /// The frames, and the process that created the object: they stay charged to it, whoever has the object now. Taken when the object is dropped.
     remains: Option<Box<Remains>>,
     epoch: AtomicU64,
     id: u64,
 }
 
-/// Pages that are zeroed before others may run on the CPU: some 700 instructions each.
+/// How many pages are zeroed between two preemption points: some 700 instructions each.
 const PACE_PAGES: u32 = 16;
 /// Largest memory object, in pages.
 pub const MAX_OBJECT_PAGES: u64 = 16384;
@@ -398,7 +398,7 @@ impl MemoryObject {
         let mut pacer = Pacer::of(PACE_PAGES);
         for page in 0..pages {
             let Some(frame) = frames::allocate_zeroed() else {
-                // Those that are there go back as from an object, and the rest was never there.
+                // The frames so far are freed as those of an object are; the others were charged, but never allocated.
                 payer.space.release_object(pages - page);
                 deferred_work::free(remains);
                 return Err(SpaceError::OutOfMemory);
@@ -429,7 +429,7 @@ impl Drop for MemoryObject {
 
 // ---- waiting ----------------------------------------------------------------------------------------------------------------
 
-/// Withdraws an operation from what it waits on; true if it will not be completed by anybody else.
+/// Withdraws an operation from what it waits on; true if nobody else will complete it.
 pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {
     match on {
         Waitable::Sleep => crate::thread::get(waiter.thread.tid)
@@ -442,7 +442,7 @@ pub fn withdraw(waiter: &Waiter, on: &Waitable) -> bool {
     }
 }
 
-/// Completes a withdrawn operation.
+/// Completes an operation that was withdrawn, with the error `Cancelled`.
 pub fn cancelled(waiter: &Waiter) {
     complete::operation(waiter, &Completion::error(abi::TransportError::Cancelled), false);
 }

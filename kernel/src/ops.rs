@@ -19,15 +19,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::captable::CapTable;
 use kcore::request::{self, Buffer, Passed, Request, Said};
 
-/// What a method or operation says.
+/// When a method or operation is answered.
 pub enum Reply {
-    /// Now.
+    /// Now, with this completion.
     Now(Completion),
     /// Later, by a waiter that was registered.
     Later,
     /// The same, and the thread has lent its context.
     Lent,
-    /// Never: the thread ends.
+    /// Never, because the thread ends.
     Exit(i64),
 }
 
@@ -49,11 +49,11 @@ impl From<Option<Completion>> for Reply {
     }
 }
 
-/// Submissions so far, by operation; the last counts what is none.
+/// Submissions so far, by operation; the last counter is for unknown ones.
 pub static SUBMITTED: [AtomicU64; Op::COUNT + 1] = [const { AtomicU64::new(0) }; Op::COUNT + 1];
 
-/// Does what `sqe` says. What every call, answer, park, sleep and yield comes down to is tried first, without ceremony; whatever is not that
-/// simple has changed nothing, and goes the way of everything.
+/// Does what `sqe` says. The usual form of each frequent operation (call, receive, return, park, unpark, sleep, yield) is tried first, on a short
+/// path. An entry that is not that simple has changed nothing there, and takes the general path.
 #[inline(always)]
 pub fn submit(by: Submitter, sqe: &Sqe) -> Submitted {
     use request::{is_usual, shape};
@@ -104,13 +104,13 @@ pub fn submit(by: Submitter, sqe: &Sqe) -> Submitted {
     }
 }
 
-/// Whose capabilities an entry names.
+/// The process whose capabilities an entry names.
 #[inline(always)]
 pub fn process_of(by: Submitter) -> &'static Arc<Process> {
     &by.thread.body().process
 }
 
-/// Does capability `id` name `object`, which has no state, and may it be used? Nobody revokes these, so what it is now is what it stays.
+/// Whether capability `id` names `object`, which has no state, and may be called. Such capabilities are never revoked, so the answer stays true.
 #[inline(always)]
 fn may(process: &Process, id: u32, object: &Object) -> bool {
     let caps = process.caps.lock();
@@ -132,7 +132,7 @@ fn submit_any(by: Submitter, sqe: &Sqe) -> Submitted {
         Ok(request) => {
             SUBMITTED[usize::from(sqe.op).min(Op::COUNT)].fetch_add(1, Ordering::Relaxed);
             let reply = perform(by, sqe.user_data, request, begins).unwrap_or_else(Reply::from);
-            // Before it is answered: who hears that something is gone finds it gone.
+            // Before the answer: a program that hears that something is gone must find it gone.
             deferred_work::tend(by.thread);
             reply
         }
@@ -203,7 +203,7 @@ fn perform(by: Submitter, user_data: u64, request: Request, begins: bool) -> Dec
     }
 }
 
-/// A pause at the end of an operation: of one that began the stretch without interrupts, [`submit_any`] ends that next.
+/// A preemption point at the end of an operation. If the operation began the interrupts-off span, [`submit_any`] ends that span next.
 #[inline(always)]
 fn pause(begins: bool) {
     if begins {
@@ -213,7 +213,7 @@ fn pause(begins: bool) {
     }
 }
 
-/// A capability as it was found, usable.
+/// A capability that was found and not revoked.
 struct Found {
     object: Object,
     rights: u16,
@@ -221,7 +221,7 @@ struct Found {
     epoch: u64,
 }
 
-/// The capability with number `id`.
+/// Finds the capability with number `id`.
 fn resolve(process: &Process, id: u32) -> Decoded<Found> {
     let caps = process.caps.lock();
     let cap = caps.get(CapId(id)).ok_or(TransportError::BadCap)?;
@@ -229,8 +229,8 @@ fn resolve(process: &Process, id: u32) -> Decoded<Found> {
     Ok(Found { object, rights: cap.rights, badge: cap.badge, epoch: cap.epoch() })
 }
 
-/// Does capability `id` name an object with `interface`, which has no state, and does it have `right`? Nobody revokes these, so what it is now is what
-/// it stays.
+/// Checks that capability `id` names an object with `interface`, which has no state, and has `right`. Such capabilities are never revoked, so the
+/// answer stays true.
 fn usable(process: &Process, id: u32, interface: Interface, right: u16) -> Decoded<()> {
     let caps = process.caps.lock();
     let cap = caps.get(CapId(id)).ok_or(TransportError::BadCap)?;
@@ -275,7 +275,8 @@ fn release(process: &Process, cap: u32) -> Decoded<Reply> {
     Ok(Completion::OK.into())
 }
 
-/// A capability has left the table of a process. If it was the last by which that could receive from an endpoint, it answers nobody there any more.
+/// A capability has left the table of a process. If it was the last one by which the process could receive from an endpoint, its open calls there
+/// fail.
 fn gone(process: &Process, cap: Cap) {
     let endpoint = cap.served().cloned();
     drop(cap);
@@ -323,7 +324,7 @@ fn passable(cap: Option<&Cap>, wanted: u16, badge: u32) -> Decoded<Cap> {
     if cap.rights & rights::GRANT == 0 || wanted & !cap.rights != 0 || !object.is_transferable() {
         return Err(TransportError::NotPermitted);
     }
-    // A badge says who calls; whoever has one cannot take another's.
+    // A badge says who calls; a capability that has one cannot get another.
     if badge != 0 && cap.badge != 0 && badge != cap.badge {
         return Err(TransportError::NotPermitted);
     }
@@ -350,7 +351,7 @@ fn revoke(process: &Process, cap: u32) -> Decoded<Reply> {
     Ok(Completion::OK.into())
 }
 
-/// The message of a call or an answer.
+/// Reads the message of a call or an answer.
 fn message(process: &Arc<Process>, said: Said) -> Decoded<Message> {
     let Buffer { address, length } = match said {
         Said::Words(words) => return Ok(Message::Inline(words)),
@@ -367,7 +368,7 @@ fn message(process: &Arc<Process>, said: Said) -> Decoded<Message> {
     Ok(Message::Bytes { bytes, _charge: charge })
 }
 
-/// The capability that goes along. It is moved out of the table only after `rest` has said that the rest is good.
+/// Takes the capability that goes along with a message. It is moved out of the table only after `rest` has succeeded.
 fn passenger<T>(
     process: &Process,
     passed: Passed,
@@ -389,14 +390,14 @@ fn passenger<T>(
     Ok((Some(cap), value))
 }
 
-/// The endpoint that capability `id` names, if it is one that has the right `right` and was not revoked.
+/// The endpoint that capability `id` names, if it names one, has the right `right` and was not revoked.
 #[inline(always)]
 fn endpoint_of(caps: &CapTable<Cap>, id: u32, right: u16) -> Option<(&Arc<Endpoint>, &Cap)> {
     let cap = caps.get(CapId(id))?;
     Some((cap.endpoint(right)?, cap))
 }
 
-/// The usual call: words, to an endpoint where a receiver waits. `false` if it is not that simple; then nothing has happened.
+/// The usual call: words, to an endpoint where a receiver waits. `false` if it is not that simple; then nothing has changed.
 #[inline(always)]
 fn call_words(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
     if sqe.result_len as usize > MAX_MESSAGE_BYTES {
@@ -434,7 +435,7 @@ fn call(by: Submitter, user_data: u64, request: &request::Call, begins: bool) ->
         let what = Op::Call as u32 * 10_000 + object.interface() as u32 * 100 + method;
         irqoff::note(percpu::this(), Path::Operation(what));
         let reply = methods::call(by, user_data, &object, held, epoch, request, params);
-        // Methods may be long, and a queue is full of them before anybody else's turn comes.
+        // Methods may take long, and a queue can be full of them.
         pause(begins);
         return reply;
     };
@@ -454,7 +455,7 @@ fn call(by: Submitter, user_data: u64, request: &request::Call, begins: bool) ->
     })
 }
 
-/// A call was made: has it taken the thread's context along?
+/// What a call was, after it was made: whether it has lent the thread's context.
 #[inline(always)]
 fn called(thread: &'static Thread) -> Submitted {
     if thread.lent.load(Ordering::Relaxed) != 0 {
@@ -476,7 +477,7 @@ fn served(process: &Process, id: u32) -> Decoded<(Arc<Endpoint>, u64)> {
     }
 }
 
-/// The usual RECV: nobody's time is borrowed, and no call waits. `false` if it is not that simple; then nothing has happened.
+/// The usual RECV: the thread has borrowed no context, and no call is queued. `false` if it is not that simple; then nothing has changed.
 #[inline(always)]
 fn wait_for_call(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
     if sqe.result_len as usize > MAX_MESSAGE_BYTES || by.thread.borrows.load(Ordering::Relaxed) {
@@ -495,14 +496,14 @@ fn recv(by: Submitter, user_data: u64, cap: u32, buffer: Buffer) -> Decoded<Repl
     if by.thread.borrows.load(Ordering::Relaxed)
         && let Some(ctx) = Ctx::of(by.thread)
     {
-        // Who takes the next call does not work on the account of the last one.
+        // A server that takes the next call must not go on using the context of the last caller.
         loan::leave(ctx, &by.thread.reference());
     }
     let (endpoint, epoch) = served(process_of(by), cap)?;
     Ok(endpoint.recv(by.thread, user_data, buffer, epoch).into())
 }
 
-/// The usual answer: words, and nobody is told that it was given. `false` if it is not that simple; then nothing has happened.
+/// The usual answer: words, without a completion for the server itself. `false` if it is not that simple; then nothing has changed.
 #[inline(always)]
 fn answer_words(by: Submitter, process: &Process, sqe: &Sqe) -> bool {
     let caps = process.caps.lock();

@@ -1,4 +1,4 @@
-//! When the kernel fails: who, where, and how it got there.
+//! The report of a kernel that fails: what happened, where, and the calls that led there.
 
 use crate::arch::{cpu, percpu, phys};
 use crate::hook::Hook;
@@ -14,10 +14,10 @@ const MAX_FRAMES: usize = 24;
 /// The CPU that reports.
 static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
 const NOBODY: usize = usize::MAX;
-/// Longest name of a function that is shown, for lines of 100 columns.
+/// The longest part of a function's name that is shown, for lines of 100 columns.
 const NAME_WIDTH: usize = 60;
 
-/// Finds the function that an address lies in: the boot image, which has their names, is above this layer.
+/// Finds the function that contains an address. The boot image, which has the names, is above this layer.
 static SYMBOL: Hook<fn(u64) -> Option<Symbol<'static>>> = Hook::empty();
 
 /// From here on reports name functions; at boot.
@@ -25,7 +25,7 @@ pub fn hand_down(symbol: fn(u64) -> Option<Symbol<'static>>) {
     SYMBOL.set(symbol);
 }
 
-/// Prints a report and stops the machine. `details` prints lines of its own and gives the frame pointer to begin with.
+/// Prints a report and stops the machine. `details` prints lines of its own, and returns the frame pointer to begin with.
 pub fn report(
     what: Arguments<'_>,
     at: Option<&core::panic::Location<'_>>,
@@ -35,19 +35,19 @@ pub fn report(
     let me = if percpu::ready() { percpu::this().id } else { 0 };
     match PANICKING.compare_exchange(NOBODY, me, Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => {}
-        // A panic in the report: what is printed is all that there will be.
+        // A panic in the report itself: nothing more can be printed than this.
         Err(first) if first == me => {
             log::print_forced(format_args!("\npanic: another panic in this report: {what}\n"));
             crate::power::off_by_panic()
         }
-        // On another CPU: one report is enough, and it shows this CPU, too.
+        // A panic on another CPU: one report is enough, and it shows this CPU, too.
         Err(_) => cpu::halt(),
     }
     recorder::freeze();
     let out = |line: Arguments<'_>| log::print_forced(format_args!("panic: {line}\n"));
     log::print_forced(format_args!("\n"));
     if percpu::ready() {
-        // Where a trace is taken, CPUs that can are to stop between two of its events.
+        // If there is a trace, the CPUs that still take interrupts stop between two of its events.
         crate::tracing::stop_others();
         recorder::stop_others();
         out(format_args!("kernel panic on CPU {}: {what}", percpu::this().id));
@@ -66,9 +66,9 @@ pub fn report(
     crate::power::off_by_panic()
 }
 
-/// Who called whom, from `rip` or from the frame pointer `frame` on.
+/// Prints the chain of calls, from `rip` or from the frame pointer `frame` on.
 pub fn backtrace(mut frame: u64, rip: Option<u64>, most: usize, out: &dyn Fn(Arguments<'_>)) {
-    // A return address may be the first byte after a function that ends with the call: look one byte before it.
+    // A return address may be the first byte after a function that ends with the call: so look up the byte before it.
     let show =
         |n: usize, address: u64, back: u64| match SYMBOL.get().and_then(|symbol| symbol(address - back)) {
             Some(symbol) => {
@@ -83,7 +83,7 @@ pub fn backtrace(mut frame: u64, rip: Option<u64>, most: usize, out: &dyn Fn(Arg
         n += 1;
     }
     while n < most && frame >= phys::PHYS_BASE && frame.is_multiple_of(8) {
-        // SAFETY: a frame pointer of our own code; each leads to an older one on the same stack. The check below stops at anything else.
+        // SAFETY: a frame pointer of the kernel's own code; each leads to an older one on the same stack. The checks below stop at anything else.
         let [next, address] = unsafe { *(frame as *const [u64; 2]) };
         if !paging::is_text(address) {
             break;

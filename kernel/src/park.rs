@@ -1,4 +1,4 @@
-//! Parking by address (K-14): a table of buckets whose lists run through the threads themselves, so nothing is allocated.
+//! Parking by address (K-14): a table of buckets with lists that are linked through the threads themselves, so nothing is allocated.
 
 use crate::context::complete;
 use crate::lock::{Rank, SpinLock};
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 const BUCKETS: usize = 256;
 const NONE: u32 = u32::MAX;
 
-/// First and last of a bucket.
+/// The first and the last thread of a bucket's list.
 struct Bucket {
     first: u32,
     last: u32,
@@ -24,13 +24,13 @@ static TABLE: [SpinLock<Bucket>; BUCKETS] =
 
 static SALT: AtomicU64 = AtomicU64::new(0);
 
-/// Before the first thread parks.
+/// Chooses the salt, before the first thread parks.
 pub fn init() {
     SALT.store(crate::arch::cpu::rdtsc().wrapping_mul(0xbf58_476d_1ce4_e5b9), Ordering::Relaxed);
 }
 
 fn bucket(key: (u64, u64)) -> &'static SpinLock<Bucket> {
-    // The salt is not known to programs: nobody can choose words that share a bucket with another process's.
+    // Programs do not know the salt: so none can choose words that share a bucket with those of another process.
     let salted = (key.0 ^ key.1 >> 2) ^ SALT.load(Ordering::Relaxed);
     let hash = (salted ^ salted >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     &TABLE[(hash >> 56) as usize % BUCKETS]
@@ -44,7 +44,7 @@ unsafe fn link(thread: &Thread) -> &mut ParkLink {
     unsafe { &mut *thread.park.get() }
 }
 
-/// Names one parked operation, whoever has the record by now; never 0.
+/// Names one parked operation, whichever thread has the record later; never 0.
 fn ticket(waiter: &Waiter) -> u64 {
     u64::from(waiter.thread.thread_generation) << 32 | u64::from(waiter.sequence)
 }
@@ -88,14 +88,14 @@ pub fn park(
     expected: u32,
     timeout_ns: u64,
 ) -> Option<Completion> {
-    // Only the thread itself parks, so it does not change to another one under our eyes.
+    // A plain check is enough: only the thread itself parks.
     if thread.park_ticket.load(Ordering::Acquire) != 0 {
         return Some(Completion::error(TransportError::NoSpace));
     }
     let process = &thread.body().process;
     let outcome = process.space.with_word(address, |word, key| {
-        // The word is read under the bucket's lock: who changes it, perhaps in another process, and then wakes, either was here before, and
-        // the change is seen, or comes later, and finds the thread.
+        // The word is read under the bucket's lock. A thread that changes it, perhaps in another process, and then unparks was either here before,
+        // and the change is seen, or it comes later, and finds this thread.
         let mut bucket = bucket(key).lock();
         if word.get() != expected {
             return Err(TransportError::WouldNotPark);
@@ -104,11 +104,11 @@ pub fn park(
             return Err(TransportError::TimedOut);
         }
         let waiter = ring::accept(thread, user_data, Waitable::Park(key)).ok_or(TransportError::NoSpace)?;
-        // The timer first: once the bucket is open, the operation may complete.
+        // The timer first: once the bucket's lock is released, the operation may complete.
         if timeout_ns != u64::MAX {
             timers::set_timer(thread, waiter.op as usize, waiter.sequence, true, time::deadline(timeout_ns));
         }
-        // Linked through the waiters: no memory (K-30).
+        // The list is linked through the threads, so it needs no memory (K-30).
         bucket.push(thread, key, &waiter);
         Ok(())
     });
@@ -119,18 +119,18 @@ pub fn park(
     }
 }
 
-/// Most threads that one UNPARK wakes.
+/// The most threads that one UNPARK wakes.
 pub const MAX_UNPARK: u64 = 1024;
 
-/// Wakes at most `count` threads that are parked on `address` of the current process. Says how many. With `direct` the caller is about to wait,
-/// and the first of them runs in its place.
+/// Wakes at most `count` threads that are parked on `address` of the current process, and says how many. With `direct` the caller is about to block,
+/// and the first of them takes over its CPU.
 pub fn unpark(thread: &'static Thread, address: u64, count: u64, direct: bool) -> Completion {
     let key = match thread.body().process.space.key_of(address) {
         Ok(key) => key,
         Err(_) => return Completion::error(TransportError::BadAddress),
     };
     if count == 1 {
-        // The usual case, without a batch: a mutex, a turn that is passed on.
+        // The usual case, without a batch: a mutex, or a turn that is passed on.
         let mut one = [None];
         while take_first(key, &mut one) == 1 {
             if one.iter().flatten().any(|waiter| wake(waiter, direct)) {
@@ -142,7 +142,7 @@ pub fn unpark(thread: &'static Thread, address: u64, count: u64, direct: bool) -
     let count = count.min(MAX_UNPARK);
     let mut woken = 0;
     while woken < count {
-        // A batch by one walk through the bucket: others may be parked there, too, as many as there are threads.
+        // A batch in one walk through the bucket: threads that wait for other words may be parked there, too, as many as there are.
         let mut batch = [const { None }; BATCH];
         let wanted = BATCH.min((count - woken) as usize);
         let found = take_first(key, &mut batch[..wanted]);
@@ -162,10 +162,10 @@ fn wake(waiter: &Waiter, direct: bool) -> bool {
     complete::operation(waiter, &Completion::OK, direct)
 }
 
-/// Threads that are taken out of a bucket at once, and woken before others may run.
+/// Threads that are taken out of a bucket at once, and woken before a preemption point.
 const BATCH: usize = 8;
 
-/// Takes the first who are parked on `key`, as many as there is room for. Says how many.
+/// Takes out the first operations that are parked on `key`, as many as fit in `taken`. Says how many.
 #[inline(always)]
 fn take_first(key: (u64, u64), taken: &mut [Option<Waiter>]) -> usize {
     let mut bucket = bucket(key).lock();
@@ -192,14 +192,14 @@ fn take_first(key: (u64, u64), taken: &mut [Option<Waiter>]) -> usize {
 /// Takes a parked operation out, if it is still parked.
 pub fn withdraw(waiter: &Waiter, key: (u64, u64)) -> bool {
     if let Some(thread) = thread::get(waiter.thread.tid) {
-        // Of the thread itself, which may be ending.
+        // The timer of the thread itself, which may be ending.
         timers::cancel_timer(thread, waiter.op as usize);
     }
     unqueue(waiter, key)
 }
 
-/// The ticket is compared under the lock of the bucket that the operation was put into. If the thread parks elsewhere by now, it is another
-/// ticket, which was written after its link.
+/// The ticket is compared under the lock of the bucket that the operation was put into. If the thread is parked elsewhere by now, its ticket is
+/// another one, which was written after its link.
 fn unqueue(waiter: &Waiter, key: (u64, u64)) -> bool {
     let Some(thread) = thread::get(waiter.thread.tid) else { return false };
     let mut bucket = bucket(key).lock();
@@ -210,7 +210,7 @@ fn unqueue(waiter: &Waiter, key: (u64, u64)) -> bool {
     found
 }
 
-/// The time limit of an operation that was parked on `key` is over.
+/// The time limit of an operation that was parked on `key` has passed.
 pub fn timed_out(waiter: &Waiter, key: (u64, u64)) {
     if unqueue(waiter, key) {
         complete::operation(waiter, &Completion::error(TransportError::TimedOut), false);

@@ -1,22 +1,22 @@
-//! How long a CPU waits for another with interrupts off, before it says that something is wrong (K-27).
+//! How long a CPU waits for another one with interrupts off before it reports that something is wrong (K-27).
 
 use crate::arch::percpu;
 use crate::clock;
 use core::fmt::Arguments;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// In which the watchdog looks at every CPU once.
+/// The time in which the watchdog looks at every CPU once.
 pub const ROUND_NS: u64 = 2_000_000_000;
 
-/// Rounds in vain after which something is wrong; 0: never.
+/// After this many rounds in vain something is wrong; 0: never.
 static LIMIT: AtomicU32 = AtomicU32::new(0);
 
-/// Something is wrong after so many rounds; 0: never.
+/// Sets the number of rounds after which something is wrong; 0: never.
 pub fn set_limit(rounds: u32) {
     LIMIT.store(rounds, Ordering::Relaxed);
 }
 
-/// After how many rounds something is wrong; 0: never.
+/// The number of rounds after which something is wrong; 0: never.
 pub fn limit() -> u32 {
     LIMIT.load(Ordering::Relaxed)
 }
@@ -28,14 +28,14 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// From now on.
+    /// Begins to count.
     #[inline(always)]
     pub const fn new() -> Patience {
         Patience { looks: 0, since_ns: 0 }
     }
 
-    /// One look more: is it enough? Both looks and time must say so: the host may keep the one away who is waited for, but hardly for as long as
-    /// it takes this CPU to look so often.
+    /// Counts one more look, and says whether this CPU has waited too long. Both the number of looks and the time must say so: the host may stop
+    /// the other CPU, but hardly for as long as this CPU takes for so many looks.
     #[inline(always)]
     pub fn is_over(&mut self) -> bool {
         self.looks = self.looks.wrapping_add(1);
@@ -54,10 +54,10 @@ impl Patience {
     }
 }
 
-/// Looks between two looks at the clock.
+/// How many looks there are between two readings of the clock.
 const LOOKS_A_ROUND: u32 = 1 << 18;
 
-/// This CPU has waited for too long.
+/// Fails, because this CPU has waited too long.
 #[cold]
 #[inline(never)]
 pub fn cannot_go_on(what: Arguments<'_>) -> ! {

@@ -1,14 +1,14 @@
 //! Bugs that one kernel carries on purpose, to show that the proofs find them: `planted=NAME` on the boot line chooses which of them acts.
 //!
-//! Only a kernel with the feature `planted` has them. One kernel serves all, so that one more bug costs no build: the suite names some twenty.
-//! In every other kernel [`is`] is `false` when it is compiled, and nothing of this is left.
+//! Only a kernel with the feature `planted` has them. One such kernel has all of them, so that one more bug costs no build: the suite names some
+//! twenty. In every other kernel [`is`] is `false` at compile time, and nothing of this is left.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Declares the bugs: each with the name that the boot line has for it.
+/// Declares the bugs, each with its name on the boot line.
 macro_rules! bugs {
     ($($(#[$doc:meta])* $bug:ident = $name:literal,)+) => {
-        /// A bug.
+        /// A planted bug.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub enum Bug {
@@ -28,13 +28,13 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// Other CPUs are not told that translations are gone (K-02).
+    /// Other CPUs are not told to flush translations that are gone (K-02).
     TlbNoIpi = "tlb-no-ipi",
     /// Memory is allocated under a CPU's lock (K-18).
     AllocUnderLock = "alloc-under-lock",
-    /// Completions go to whoever has the record now (K-05).
+    /// Completions go to whichever thread has the record now (K-05).
     NoGenerationCheck = "no-generation-check",
-    /// The core is asked twice, and the trace knows of one answer.
+    /// The core is asked for two decisions, and the trace has only one of them.
     SecondChoice = "second-choice",
     /// No CPU takes threads from a busier one (F-16).
     NoBalance = "no-balance",
@@ -42,13 +42,13 @@ bugs! {
     ExceptionKeepsLoan = "exception-keeps-loan",
     /// A lender keeps the context that it has lent (S-06).
     WrongContext = "wrong-context",
-    /// Anybody may ask for any band (S-17).
+    /// Any capability allows any band (S-17).
     AnyBand = "any-band",
-    /// What left contexts used is free at once (S-13).
+    /// The time that contexts used is free as soon as they leave (S-13).
     ForgetsLeaving = "forgets-leaving",
-    /// The next context of a template is judged as if it followed nobody (S-13).
+    /// The next context of a template is judged as if it had no predecessor (S-13).
     SuccessorOfNobody = "successor-of-nobody",
-    /// Who lost the lease of a ring goes on taking entries (K-12).
+    /// A consumer that has lost the lease of a ring goes on taking entries (K-12).
     StaleConsumer = "stale-consumer",
     /// The way out of an interrupt is charged to nobody (S-16).
     NoWayBack = "no-way-back",
@@ -58,15 +58,15 @@ bugs! {
     RefillUnpaid = "refill-unpaid",
     /// Notifications are charged to nobody (S-16).
     NewsUnpaid = "news-unpaid",
-    /// A revoked context still pays (S-02).
+    /// A stale capability to a context is still obeyed (S-02).
     StaleContext = "stale-context",
     /// A thread ends while it is in a queue (K-17).
     EndsInQueue = "ends-in-queue",
     /// Two CPUs' locks are taken in the wrong order (S-09).
     CpuOrder = "cpu-order",
-    /// A thread that ends is bound (K-31).
+    /// A thread that is ending gets a context (K-31).
     BindsTheEnding = "binds-the-ending",
-    /// A thread that ends is stopped for want of a context (K-31).
+    /// A thread that is ending is stopped for want of a context (K-31).
     StopsTheEnding = "stops-the-ending",
 }
 
@@ -77,7 +77,7 @@ pub fn plant(bug: Bug) {
     ACTS.store(bug as u8, Ordering::Relaxed);
 }
 
-/// Does this bug act?
+/// Whether this bug acts.
 #[inline(always)]
 pub fn is(bug: Bug) -> bool {
     cfg!(feature = "planted") && ACTS.load(Ordering::Relaxed) == bug as u8

@@ -1,4 +1,4 @@
-//! The share of a thread: what was chosen for it, and what it inherits from its maker (F-05, F-06, F-07).
+//! The share of a thread: what was chosen for it, and what it inherits from its creator (F-05, F-06, F-07).
 
 use crate::dispatch::percpu;
 use crate::thread::SchedRef;
@@ -7,20 +7,20 @@ use crate::tracing;
 use core::sync::atomic::AtomicU64;
 use sched::{LatencyClass, Runnable, Weight};
 
-/// What a SchedulingPolicy names: nothing but itself, so that it can be revoked.
+/// The object behind a SchedulingPolicy. It has only an epoch, so that it can be revoked.
 pub struct Gate {
-    /// See `object`.
+    /// Moves on when capabilities are revoked: see `object`.
     pub epoch: AtomicU64,
 }
 
 impl Gate {
-    /// A new one.
+    /// A new one, in its first epoch.
     pub fn new() -> Gate {
         Gate { epoch: AtomicU64::new(1) }
     }
 }
 
-/// Weight and class that somebody chose for a thread; what is missing it has from its maker.
+/// Weight and class that were chosen for a thread; it inherits from its creator what was not chosen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Share {
     /// Its weight.
@@ -33,8 +33,8 @@ impl Share {
     /// Nothing is chosen.
     pub const INHERITED: Share = Share { weight: None, class: None };
 
-    /// Gives it to a thread that has not run yet, together with its maker's debt: a chain of threads, each of which makes the next,
-    /// pays for what it uses.
+    /// Gives the share to a thread that has not run yet, together with its creator's debt: otherwise a chain of threads, each of which creates
+    /// the next, would not pay for the time that it uses.
     pub fn give(self, runnable: &mut Runnable<SchedRef>) {
         let me = percpu::this();
         let mut made_by = None;
@@ -47,7 +47,7 @@ impl Share {
             made_by = queue.current_snapshot();
         }
         if let Some(weight) = self.weight.or(made_by.map(|maker| maker.weight)) {
-            // It is a weight: it was checked when it became one.
+            // Cannot fail: a `Weight` was checked when it was made.
             let given = runnable.set_weight(weight.get());
             debug_assert!(given.is_ok());
         }

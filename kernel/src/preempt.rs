@@ -1,8 +1,8 @@
-//! Preemption points: where a long path of the kernel lets others go first.
+//! Preemption points: places where a long path of the kernel lets interrupts and other threads go first.
 //!
-//! The kernel does not preempt itself. Without such points a program could keep timers, wake-ups and everybody else on its CPU waiting for
-//! seconds (K-26). A point looks whether an interrupt waits or somebody else should run; what is done then belongs to layers above, which hand
-//! it down at boot ([`hand_down`]).
+//! The kernel does not preempt itself. Without such points a program could delay timers, wake-ups and every other thread of its CPU for seconds
+//! (K-26). A point checks whether an interrupt waits or another thread should run. What is done then belongs to layers above, which hand it down at
+//! boot ([`hand_down`]).
 
 use crate::arch::percpu::{self, MachineCpu, attention};
 use crate::clock;
@@ -10,18 +10,18 @@ use crate::hook::Hook;
 use crate::irqoff;
 use core::sync::atomic::Ordering;
 
-/// Serves the interrupts that wait and lets others run, until nothing is left to do.
+/// Serves the waiting interrupts and lets other threads run, until nothing is left to do.
 static SERVE: Hook<fn()> = Hook::empty();
 /// The same, once.
 static SERVE_ONCE: Hook<fn()> = Hook::empty();
 
-/// What points do if there is something to do. At boot; before that there is nobody else, and they do nothing.
+/// Sets what points do if there is something to do. At boot; before that points do nothing, because there is no other thread.
 pub fn hand_down(serve: fn(), serve_once: fn()) {
     SERVE.set(serve);
     SERVE_ONCE.set(serve_once);
 }
 
-/// Has an interrupt been asked for that this CPU has not taken?
+/// Whether an interrupt is due or was requested that this CPU has not taken yet.
 #[inline(always)]
 pub fn is_interrupt_waiting(me: &MachineCpu) -> bool {
     me.ipi.load(Ordering::Relaxed) != 0 || clock::now_ns() >= me.armed_ns.load(Ordering::Relaxed)
@@ -44,7 +44,7 @@ pub fn point() {
     }
 }
 
-/// As [`point`], at the end of an operation that ends its stretch without interrupts itself.
+/// As [`point`], at the end of an operation that ends its interrupts-off span itself.
 #[inline(always)]
 pub fn point_at_end() {
     let me = percpu::this();
@@ -56,7 +56,7 @@ pub fn point_at_end() {
     }
 }
 
-/// A preemption point every so many steps of a long path. Each step is bounded, and so is what comes between two points.
+/// A preemption point every so many steps of a long path. Each step is bounded, so the time between two points is, too.
 pub struct Pacer {
     each: u32,
     left: u32,
@@ -68,7 +68,7 @@ impl Pacer {
         Pacer { each, left: each }
     }
 
-    /// For steps that free or enter a page: some 300 instructions each.
+    /// For steps that free or map a page: some 300 instructions each.
     pub const fn of_pages() -> Pacer {
         Pacer::of(32)
     }
@@ -78,7 +78,7 @@ impl Pacer {
         Pacer::of(2)
     }
 
-    /// For steps that tell somebody something: some 1,500 instructions each.
+    /// For steps that wake or notify a thread: some 1,500 instructions each.
     pub const fn of_wakes() -> Pacer {
         Pacer::of(8)
     }
@@ -88,12 +88,12 @@ impl Pacer {
         Pacer::of(8)
     }
 
-    /// For steps that search a long queue and tell somebody: some 10,000 instructions each, at worst.
+    /// For steps that search a long queue and then notify a thread: some 10,000 instructions each at worst.
     pub const fn of_searches() -> Pacer {
         Pacer::of(1)
     }
 
-    /// One step is done. No lock is held.
+    /// One step is done. The caller holds no lock.
     #[inline]
     pub fn step(&mut self) {
         self.left -= 1;

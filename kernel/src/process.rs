@@ -38,38 +38,38 @@ use records::{Body, Owned, Start};
 pub const PROCESS_THREAD_LIMIT: u32 = 1024;
 /// Capabilities that one process may hold.
 pub const PROCESS_CAP_LIMIT: usize = 4096;
-/// Frames that one process may have, tables included: half of the machine, at least this.
+/// Frames that one process may have, page tables included: half of the machine, but at least this many.
 const PROCESS_FRAME_LIMIT_MIN: u64 = 4096;
 /// Sleeps that one process may have under way.
 pub const PROCESS_SLEEP_LIMIT: u32 = 256;
-/// Bytes of messages that a process may have on their way: 256 of the longest.
+/// Bytes of messages of a process that may be in the kernel at a time: 256 of the longest messages.
 pub const PROCESS_MESSAGE_BYTES_LIMIT: u32 = 1 << 20;
-/// Bytes that the queues of the endpoints which a process made may have: some forty full ones, or a few places for as many endpoints as it
+/// Bytes that the queues of the endpoints that a process created may have: some forty full ones, or a few places for as many endpoints as it
 /// may hold.
 const PROCESS_QUEUE_BYTES_LIMIT: u32 = 8 << 20;
 /// Processes that the machine may have.
 pub const MAX_PROCESSES: usize = 4096;
-/// Those who wait for one process's end, and how many of these places are its parent's alone.
+/// Threads that may wait for the end of one process, and how many of these places are reserved for its parent.
 const MAX_WAITERS: usize = 32;
 const WAITERS_OF_PARENT: usize = 8;
 
-/// Capabilities that are dropped before others may run: the dearest is a context's, some 5,000 instructions.
+/// How many capabilities are dropped between two preemption points: the costliest is a context's, some 5,000 instructions.
 const PACE_CAPS: u32 = 2;
-/// Slots of a table of capabilities that are looked at before others may run.
+/// How many slots of a table of capabilities are looked at between two preemption points.
 pub const PACE_SLOTS: usize = 512;
 
-/// Frames that a thread costs beside its record: stack and ring.
+/// Frames that a thread costs besides its record: stack and ring.
 const THREAD_FRAMES: u64 = STACK_PAGES + 1;
 
-/// What a process uses of what is limited (K-07).
+/// What a process uses of the resources that are limited (K-07).
 pub struct Ledger {
     records: AtomicU32,
     stack_pages: AtomicU32,
-    /// Bytes of messages that are in the kernel's hands.
+    /// Bytes of messages that the kernel holds.
     message_bytes: AtomicU32,
-    /// Bytes of the queues of endpoints that it made.
+    /// Bytes of the queues of endpoints that the process created.
     queue_bytes: AtomicU32,
-    /// All but messages counts there, too.
+    /// Everything except messages is charged to the session, too.
     session: Arc<Session>,
 }
 
@@ -84,12 +84,12 @@ impl Ledger {
         Ledger { records, stack_pages, message_bytes, queue_bytes, session }
     }
 
-    /// Whom its process works for.
+    /// The session that the process belongs to.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// One more thread record, if the process and its session may.
+    /// Takes one more thread record, if the limits of process and session allow it.
     fn take_record(&self) -> Result<(), MakeError> {
         if !take(&self.records, 1, PROCESS_THREAD_LIMIT) {
             return Err(MakeError::Threads);
@@ -100,13 +100,13 @@ impl Ledger {
         })
     }
 
-    /// One fewer.
+    /// Gives one thread record back.
     fn release_record(&self) {
         self.records.fetch_sub(1, Ordering::Relaxed);
         self.session.release(Kind::Threads, 1);
     }
 
-    /// The pages of one more stack, and a ring.
+    /// Takes the pages of one more stack and ring.
     fn take_stack(&self) -> Result<(), MakeError> {
         let pages = STACK_PAGES as u32;
         if !take(&self.stack_pages, pages, PROCESS_THREAD_LIMIT * pages) {
@@ -118,12 +118,12 @@ impl Ledger {
         })
     }
 
-    /// Gives the pages of one stack back, and the ring's.
+    /// Gives the pages of one stack and ring back.
     pub fn release_stack(&self) {
         self.session.release(Kind::Memory, THREAD_FRAMES * FRAME_BYTES);
         self.stack_pages.fetch_sub(STACK_PAGES as u32, Ordering::Relaxed);
     }
-    /// So many bytes of queues more, if the process may.
+    /// Takes `bytes` more for queues, if the limits of process and session allow it.
     pub fn take_queue(&self, bytes: u32) -> bool {
         if !take(&self.queue_bytes, bytes, PROCESS_QUEUE_BYTES_LIMIT) {
             return false;
@@ -134,21 +134,21 @@ impl Ledger {
         }
         is_paid
     }
-    /// So many fewer.
+    /// Gives `bytes` of queues back.
     pub fn release_queue(&self, bytes: u32) {
         self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.session.release(Kind::Memory, bytes.into());
     }
 }
 
-/// Bytes of a message that are charged to whoever said it, until this is dropped.
+/// Bytes of a message that are charged to the process that sent it, until this is dropped.
 pub struct MessageCharge {
     process: Arc<Process>,
     bytes: u32,
 }
 
 impl MessageCharge {
-    /// Charges `process`; nothing if it has too many bytes on their way.
+    /// Charges `process`; `None` if too many bytes of its messages are in the kernel.
     pub fn new(process: &Arc<Process>, bytes: u32) -> Option<MessageCharge> {
         take(&process.ledger.message_bytes, bytes, PROCESS_MESSAGE_BYTES_LIMIT)
             .then(|| MessageCharge { process: process.clone(), bytes })
@@ -170,7 +170,7 @@ impl Drop for StackCharge {
     }
 }
 
-/// Bytes of a table of so many capabilities, which the session of its process pays for.
+/// Bytes of a table of `slots` capabilities, for which the session of its process pays.
 fn table_bytes(slots: usize) -> u64 {
     CapTable::<Cap>::layout(slots).map_or(0, |layout| heap::block_bytes(&layout))
 }
@@ -178,9 +178,9 @@ fn table_bytes(slots: usize) -> u64 {
 /// Why a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// Its last thread did.
+    /// Its last thread ended.
     Exited,
-    /// Somebody killed it.
+    /// Another process killed it.
     Killed,
     /// It did something that a program cannot do.
     Faulted,
@@ -188,14 +188,14 @@ pub enum Reason {
 
 struct Inner {
     threads: Vec<u32>,
-    /// Which pages of the ring arena are used.
+    /// A bitmap of the pages of the ring arena that are used.
     rings: Vec<u64>,
     ended: Option<(i64, Reason)>,
     waiters: Vec<Waiter>,
 }
 
 impl Inner {
-    /// Takes a thread out of the list; the last one takes its place.
+    /// Removes a thread from the list; the last thread of the list moves to its place.
     fn unlist(&mut self, thread: &Thread) {
         let at = thread.listed_at.load(Ordering::Relaxed) as usize;
         debug_assert!(self.threads.get(at) == Some(&thread.tid()), "a thread is not where it is listed");
@@ -210,9 +210,9 @@ impl Inner {
 pub struct Process {
     /// Its number.
     pub pid: u32,
-    /// Generation of that number.
+    /// The generation of that number.
     pub generation: u32,
-    /// Who made it.
+    /// The number of the process that created it.
     pub parent: u32,
     /// What it is called.
     pub name: Name,
@@ -220,25 +220,25 @@ pub struct Process {
     pub space: Space,
     /// Its capabilities.
     pub caps: SpinLock<CapTable<Cap>>,
-    /// What it uses; what outlives it pays there, too.
+    /// What the process uses. Objects that outlive the process are charged there, too.
     pub ledger: Arc<Ledger>,
-    /// Whom it works for.
+    /// The session that it belongs to.
     pub session: Arc<Session>,
-    /// Its place in that one's quota, until it has ended.
+    /// Its place in the session's quota of processes, until it has ended.
     place: SpinLock<Option<Charge>>,
-    /// Its record and its ledger, as long as anybody holds it.
+    /// The charge for its record and its ledger, as long as anybody holds the process.
     _record: Charge,
-    /// The context that every thread of it gets.
+    /// The specification of the context that each of its threads gets.
     template: Option<Spec>,
-    /// Moves on when handles are revoked.
+    /// Moves on when handles of the process are revoked.
     pub epoch: AtomicU64,
     inner: SpinLock<Inner>,
     live_threads: AtomicU32,
-    /// Those, and threads that have ended and whose stacks are not free yet: on another CPU one may still stand on its own.
+    /// The live threads, and those that have ended but whose stacks are not free yet: such a thread may still be on its stack, on another CPU.
     unreaped_threads: AtomicU32,
-    /// What its threads must know of it.
+    /// What its threads must know of the process.
     shared: Shared,
-    /// Code and reason, from the first who said so.
+    /// Exit code and reason, as the first to end the process gave them.
     verdict: SpinLock<Option<(i64, Reason)>>,
     /// Nanoseconds that its ended threads ran.
     pub ended_runtime_ns: AtomicU64,
@@ -250,15 +250,15 @@ struct Table {
 
 static TABLE: SpinLock<Table> = SpinLock::new(Rank::Processes, Table { slots: Vec::new() });
 
-/// Who wants to know of every process that ends: whoever booted the machine.
+/// Is told of every process that ends; set by the code that booted the machine.
 static ENDED: Hook<fn(u32, i64)> = Hook::empty();
 
-/// From here on `ended` is told number and code of every process that has ended; at boot.
+/// From here on `ended` is told the number and exit code of every process that has ended; at boot.
 pub fn hand_down(ended: fn(u32, i64)) {
     ENDED.set(ended);
 }
 
-/// Deepest use of a kernel stack so far.
+/// The deepest use of any kernel stack so far.
 pub static STACK_DEPTH: AtomicU64 = AtomicU64::new(0);
 
 /// Remembers how deep a stack was used.
@@ -266,12 +266,12 @@ pub fn note_depth(depth: u64) {
     STACK_DEPTH.fetch_max(depth, Ordering::Relaxed);
 }
 
-/// Why something could not be made.
+/// Why a process, a thread or a capability could not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MakeError {
     /// The process's thread records are used up.
     Threads,
-    /// No frames.
+    /// No frames are left.
     Memory,
     /// The table of processes, or of threads, is full.
     Table,
@@ -279,12 +279,12 @@ pub enum MakeError {
     Caps,
     /// No CPU has the time that the process's template asks for.
     Time,
-    /// The session may not have as much.
+    /// The quotas of the session do not allow it.
     Quota(Denied),
 }
 
 impl MakeError {
-    /// For the caller.
+    /// The text for the caller.
     pub fn message(self) -> &'static str {
         match self {
             MakeError::Threads => "the process's thread records are used up",
@@ -307,7 +307,7 @@ impl From<SpaceError> for MakeError {
 }
 
 impl Process {
-    /// A process without memory, capabilities or threads, in the table.
+    /// Makes a process without memory, capabilities or threads, and enters it in the table.
     pub fn new(
         name: Name,
         parent: u32,
@@ -359,25 +359,25 @@ impl Process {
         if let Ok(process) = &made {
             table.slots[at] = (generation, Some(process.clone()));
         }
-        // What could not be made goes without the table's lock.
+        // If it could not be made, its parts are dropped without the table's lock.
         drop(table);
         made.map_err(|_| MakeError::Memory)
     }
 
-    /// The process of a thread, if that is still there.
+    /// The process of a thread, if that thread is still there.
     pub fn of_thread(who: &ThreadRef) -> Option<Arc<Process>> {
-        // The ring is open while the body is there.
+        // While the ring is open the body is there.
         ring::while_open(who, |thread| thread.body().process.clone())
     }
 
-    /// Takes a process that never ran out of the table.
+    /// Removes a process that never ran from the table.
     pub fn abandon(&self) {
         self.shared.is_ending.store(true, Ordering::Release);
         self.finish(-1, Reason::Killed);
         drop(self.end());
     }
 
-    /// Is it on its way out?
+    /// Whether the process is ending.
     #[inline]
     pub fn is_ending(&self) -> bool {
         self.shared.is_ending()
@@ -398,12 +398,12 @@ impl Process {
         .map(|(name, used)| (name, u64::from(used.load(Ordering::Relaxed))))
     }
 
-    /// One more sleep of a thread of it, if it may have one.
+    /// Takes one more sleep for a thread of the process, if the limit allows it.
     pub fn take_sleep(&self) -> bool {
         take(&self.shared.sleeps, 1, PROCESS_SLEEP_LIMIT)
     }
 
-    /// One fewer.
+    /// Gives one sleep back.
     pub fn release_sleep(&self) {
         self.shared.release_sleep();
     }
@@ -423,7 +423,7 @@ impl Process {
         self.inner.lock().threads.get(at).copied()
     }
 
-    /// Keeps a slot in its table, `caps`. Memory for that is charged to its session before.
+    /// Reserves a slot in `caps`, which is the table of this process. If the table has to grow, the session is charged for the memory first.
     pub fn reserve_slot(&self, caps: &mut CapTable<Cap>) -> Result<Reserved, MakeError> {
         let Some(slots) = caps.growth() else { return caps.reserve().map_err(|_| MakeError::Caps) };
         let more = table_bytes(slots) - table_bytes(caps.capacity());
@@ -434,7 +434,7 @@ impl Process {
         })
     }
 
-    /// As [`Process::reserve_slot`].
+    /// As [`Process::reserve_slot`], for a caller that does not hold the table's lock.
     pub fn reserve_cap(&self) -> Result<Reserved, MakeError> {
         self.reserve_slot(&mut self.caps.lock())
     }
@@ -451,7 +451,7 @@ impl Process {
         }
     }
 
-    /// Registers one of process `pid` who waits for the end, or says how it ended.
+    /// Registers a thread of process `pid` that waits for the end of this process; or says how it ended, if it has.
     pub fn wait(
         &self,
         pid: u32,
@@ -470,7 +470,7 @@ impl Process {
         Ok(None)
     }
 
-    /// Makes a thread that begins at `start`, known to the scheduler but not yet queued. Everything is charged before it is made, and
+    /// Makes a thread that begins at `start`, known to the scheduler but not queued yet. Everything is charged before it is made, and
     /// given back on every failure.
     pub fn make_thread(
         self: &Arc<Process>,
@@ -505,7 +505,7 @@ impl Process {
         made
     }
 
-    /// The line that the contexts of its template are of.
+    /// The number by which CPUs recognise contexts of this process's template.
     fn template(&self) -> u64 {
         u64::from(self.generation << 16 ^ self.pid)
     }
@@ -562,7 +562,7 @@ impl Process {
                 true
             }
         };
-        // What the scheduling core allocates for the thread, and next.
+        // The memory that the scheduling core allocates for the thread, next.
         let kept = heap::keep(::sched::Runnable::<SchedRef>::LAYOUTS);
         if !listed || kept.is_none() {
             if listed {
@@ -621,18 +621,18 @@ impl Process {
         self.release_ring_slot(address);
     }
 
-    /// Ends the process: every thread leaves as soon as it is about to return to user mode. False if it was ending already.
+    /// Ends the process: each of its threads ends when it is next about to return to user mode. False if the process was ending already.
     pub fn kill(&self, code: i64, reason: Reason) -> bool {
-        // Under the verdict's lock: a thread that sees `ending` may be the last, and asks for the verdict at once.
+        // Under the verdict's lock: a thread that sees `is_ending` may be the last one, and then asks for the verdict at once.
         let mut verdict = self.verdict.lock();
         if self.shared.is_ending.swap(true, Ordering::AcqRel) {
             return false;
         }
         *verdict = Some((code, reason));
         drop(verdict);
-        // One thread at a time, from the last: waking takes locks that must not be taken under the list's. A thread that leaves the list
-        // meanwhile is replaced by the last one, which was woken already, or is gone. New ones see `ending` themselves. Others run between: there
-        // may be a thousand.
+        // One thread at a time, from the end of the list: waking takes locks that must not be taken under the list's lock. If a thread leaves the
+        // list meanwhile, the last one of the list takes its place, which was woken already. New threads see `is_ending` themselves. Others may run
+        // between two threads, because there may be a thousand.
         let mut pacer = Pacer::of_wakes();
         let mut at = self.inner.lock().threads.len();
         while at > 0 {
@@ -651,10 +651,10 @@ impl Process {
         true
     }
 
-    /// The last thread is gone: lets go of everything, in pieces between which others run.
+    /// The last thread has ended: frees everything that the process has, in pieces between which others run.
     fn finish(&self, code: i64, reason: Reason) {
-        // Capabilities first: servers and peers learn that we are gone. The table takes no more: one that arrived late and named this process
-        // would keep it for ever.
+        // Capabilities first: servers and peers learn that the process is gone. The new table takes none: a capability that arrived late and named
+        // this very process would keep it alive for ever.
         let caps = core::mem::replace(&mut *self.caps.lock(), CapTable::new(0));
         let table = table_bytes(caps.capacity());
         let (mut slots, mut pacer) = (Pacer::of(PACE_SLOTS as u32), Pacer::of(PACE_CAPS));
@@ -666,7 +666,7 @@ impl Process {
             }
         }
         self.session.release(Kind::Memory, table);
-        // From here on its last thread runs on the kernel's tables, also when it comes back from a pause.
+        // From here on the last thread runs on the kernel's page tables, also when it continues after a pause.
         dispatch::unload(self.space.retire());
         self.space.destroy();
         let mut table = TABLE.lock();
@@ -680,7 +680,7 @@ impl Process {
         *self.verdict.lock() = Some((code, reason));
     }
 
-    /// The last thread is off its stack: from now on the process has ended. Who waits for that?
+    /// The last thread is off its stack: from now on the process has ended. Returns how, and the threads that wait for that.
     fn end(&self) -> (i64, Reason, Vec<Waiter>) {
         let (code, reason) = self.verdict.lock().unwrap_or((-1, Reason::Killed));
         let mut inner = self.inner.lock();
@@ -690,7 +690,7 @@ impl Process {
 }
 
 impl Withdraw for Process {
-    /// Withdraws one who waits.
+    /// Removes a thread that waits for the end.
     fn withdraw(&self, waiter: &Waiter) -> bool {
         let mut inner = self.inner.lock();
         let found = inner.waiters.iter().position(|w| w.thread == waiter.thread && w.op == waiter.op);
@@ -701,19 +701,19 @@ impl Withdraw for Process {
 /// A thread that is made and not yet started.
 pub struct NewThread {
     runnable: ::sched::Runnable<SchedRef>,
-    /// How it will end.
+    /// Tells others how it ends.
     pub exit: Arc<ThreadExit>,
 }
 
 impl NewThread {
-    /// Lets it run, with this share.
+    /// Lets the thread run, with this share.
     pub fn start(mut self, share: Share) {
         share.give(&mut self.runnable);
         dispatch::start(self.runnable);
     }
 }
 
-/// The first steps of every thread: to user mode.
+/// Where every thread starts in the kernel: it goes to user mode.
 extern "C" fn thread_begin(_: u64) -> ! {
     dispatch::finish_switch();
     let thread = thread::current();
@@ -754,26 +754,27 @@ pub fn exit_current(code: i64) -> ! {
     let body = thread.body();
     let process = body.process.clone();
     thread.sq.invalidate();
-    // Before its last look for contexts, and before anything that lets others run: it must not be stopped for want of one.
+    // Before the last look for contexts and before any preemption point: a thread that ends must not be stopped for want of a context.
     dispatch::exit(|| process.is_ending());
-    // Others may look for what the one in our handoff place has, while we wait for them.
+    // The thread in this CPU's handoff place may have a context that another CPU looks for, while this thread waits for that CPU.
     dispatch::settle_handoff();
     withdraw_all(thread);
     if thread.served.get() {
         fail_unanswered(&process, &thread.reference());
     }
     deferred_work::tend(thread);
-    // The last pause before its tables and its place are given up: when a thousand threads end, interrupts are served before each.
+    // The last preemption point before the thread gives up its page tables and its record: when a thousand threads end, interrupts are served
+    // before each.
     preempt::point();
     context::thread_ends(thread);
     crate::timers::cancel_timer(thread, thread::TIMEOUT);
-    // From here on completions find nobody.
+    // From here on completions for this thread are stale.
     ring::close(thread);
-    // The tables go with the last thread, which may be another one on another CPU as soon as we are not counted any more. And before
-    // the ring is unmapped: CPUs whose threads end at the same time then need not wait for each other's TLBs.
+    // The page tables are freed with the last thread, and as soon as this one is not counted any more that may be another one, on another CPU. They
+    // are left before the ring is unmapped, so that CPUs whose threads end at the same time need not wait for each other's TLBs.
     dispatch::leave_space();
     if process.is_ending() {
-        // All threads end, and the space with them: no need to stop the others for each ring.
+        // All threads end, and the address space with them: a shootdown for each single ring would be a waste.
         process.space.adopt_fixed(body.ring_address);
     } else {
         process.unmap_ring(body.ring_address);
@@ -792,31 +793,31 @@ pub fn exit_current(code: i64) -> ! {
     dispatch::end()
 }
 
-/// Withdraws what the current thread has under way. What another CPU has in its hands (it copies a message, or wakes the thread) is
-/// finished there first: when the thread has ended, its memory and its record may serve others, and nobody may write to them on its behalf.
+/// Withdraws what the current thread has under way. If another CPU is busy with an operation (it copies a message, or wakes the thread), that is
+/// waited for: after the thread has ended its memory and its record may serve others, and nobody may write to them on its behalf.
 fn withdraw_all(thread: &Thread) {
     while let Some((waiter, on)) = ring::any_pending(thread) {
         let in_object = !matches!(on, Waitable::Sleep | Waitable::Park(_) | Waitable::Read);
         if planted::is(Bug::NoGenerationCheck) && in_object {
-            // A kernel that relied on the check alone would leave its waiters behind.
+            // A kernel that relied on the generation check alone would leave its waiters in the objects.
             ring::forget(thread, &waiter);
         } else if crate::object::withdraw(&waiter, &on) {
             if let Some(ctx) = Ctx::of(thread) {
                 context::loan::settle_slowly(ctx, &waiter);
             }
             ring::forget(thread, &waiter);
-            // Looking for it in a long queue takes time.
+            // Finding it in a long queue may have taken long.
             preempt::point();
         } else {
-            // Bounded: the other CPU is in the kernel, which does not preempt itself, and we hold nothing that it could wait for. But its
-            // path may be long, and ours is as long then: interrupts are served meanwhile (K-26).
+            // Bounded: the other CPU is in the kernel, which does not preempt itself, and this one holds nothing that it could wait for. But the
+            // other CPU's path may be long, so interrupts are served here meanwhile (K-26).
             crate::arch::cpu::pause();
             preempt::point();
         }
     }
 }
 
-/// Calls that `server` received and did not answer fail, whoever else serves the endpoint. Each endpoint is looked at once, however many
+/// Calls that `server` received and did not answer fail, even if other threads serve the endpoint. Each endpoint is searched once, however many
 /// capabilities name it, and others may run between two.
 fn fail_unanswered(process: &Process, server: &ThreadRef) {
     let search = crate::name::fresh_id();
@@ -844,16 +845,16 @@ fn fail_unanswered(process: &Process, server: &ThreadRef) {
     }
 }
 
-/// Frees what an ended thread stood on.
+/// Frees the stack and the record of an ended thread; with the last thread, tells that the process has ended.
 pub fn reap(thread: &'static Thread, token: OffStackToken) {
     let Some(process) = records::release(thread, token) else { return };
-    // Not the last one to end: that one may be reaped earlier, and the end is told when everything is free.
+    // The last thread to be reaped need not be the last one that ended. The end is told when everything is free.
     if process.unreaped_threads.fetch_sub(1, Ordering::AcqRel) != 1 {
         return;
     }
     let (code, reason, waiters) = process.end();
     let pid = process.pid;
-    // Those who wait find everything free when they hear of it.
+    // Dropped first, so that everything is free when the waiting threads hear of it.
     drop(process);
     for waiter in waiters {
         let completion = Completion { w: [code as u64, reason as u64], ..Completion::OK };
@@ -864,7 +865,7 @@ pub fn reap(thread: &'static Thread, token: OffStackToken) {
     }
 }
 
-/// Leaves now if the process is ending: for every path that returns to user mode.
+/// Ends the current thread if its process is ending: for every path that returns to user mode.
 #[inline(always)]
 pub fn exit_if_ending(thread: &Thread) {
     if thread.body().process.is_ending() {

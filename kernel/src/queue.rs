@@ -1,25 +1,25 @@
-//! Queues of kernel objects whose memory somebody pays for (K-07).
+//! Queues of kernel objects, whose memory is charged to a process (K-07).
 //!
-//! They grow by doubling, after the bytes are charged to the payer. A long one that is empty gives its memory back.
+//! They grow by doubling, after the bytes were charged to the payer. A long queue that becomes empty gives its memory back.
 
 use crate::process::Ledger;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use kcore::callq::CallQueue;
 
-/// Places that an empty queue keeps: most have no more, and need not allocate again.
+/// How many places an empty queue keeps: most queues never have more, and then need not allocate again.
 pub const KEPT: usize = 16;
 const FIRST: usize = 4;
 
 /// A queue that can grow.
 pub trait Queue: Default {
-    /// Bytes of a place.
+    /// Bytes of one place.
     const PLACE_BYTES: usize;
-    /// Places that are taken.
+    /// How many places are taken.
     fn taken(&self) -> usize;
-    /// All places.
+    /// How many places there are.
     fn places(&self) -> usize;
-    /// Makes room for exactly `more` beyond those that are taken. False if there is no memory.
+    /// Makes room for exactly `more` beyond the places that are taken. False if there is no memory.
     fn grow(&mut self, more: usize) -> bool;
 }
 
@@ -62,12 +62,12 @@ impl<T> Queue for CallQueue<T> {
     }
 }
 
-/// What the places of a queue cost.
+/// The bytes of all places of a queue.
 pub fn bytes<Q: Queue>(queue: &Q) -> u32 {
     (queue.places() * Q::PLACE_BYTES) as u32
 }
 
-/// Makes room for `more` in a queue. False if the payer may not have as much, or there is no memory; then nothing has changed.
+/// Makes room for `more` in a queue. False if the payer's limit does not allow it, or there is no memory; then nothing has changed.
 #[must_use]
 pub fn reserve<Q: Queue>(queue: &mut Q, more: usize, payer: &Ledger) -> bool {
     let wanted = queue.taken() + more;
@@ -87,7 +87,7 @@ pub fn reserve<Q: Queue>(queue: &mut Q, more: usize, payer: &Ledger) -> bool {
     true
 }
 
-/// Gives the memory of a long queue back if nothing is in it.
+/// Gives the memory of a long queue back, if the queue is empty.
 pub fn trim<Q: Queue>(queue: &mut Q, payer: &Ledger) {
     if queue.taken() == 0 && queue.places() > KEPT {
         payer.release_queue(bytes(queue));

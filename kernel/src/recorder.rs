@@ -1,6 +1,6 @@
-//! The flight recorder (K-27): the last events of each CPU, the last output, and what every CPU does when the kernel fails.
+//! The flight recorder (K-27): the last events of each CPU, the last output, and the state of every CPU when the kernel fails.
 //!
-//! What is kept and how it is printed is `kcore::recorder`; it is read here by the report of a panic, and by `capos` in the memory of a machine
+//! What is kept and how it is printed is in `kcore::recorder`. The report of a panic reads it here, and `capos` reads it in the memory of a machine
 //! that hangs or has reset itself. Recording allocates nothing, takes no lock and is always on.
 
 use crate::arch::entry::Frame;
@@ -18,11 +18,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 pub use kcore::recorder::IN_A_PAUSE;
 use kcore::recorder::{CpuState, Entry, Head, MAGIC, Mark, Name, Part, Queue, Recorder, Ring, VERSION};
 
-/// How long the others may take to stop, at least; a host that is busy gives them more by the looks that it takes from us.
+/// The least time that the other CPUs get to stop. On a busy host they get more, because [`STOP_LOOKS`] must have passed, too.
 const STOP_NS: u64 = 200_000_000;
-/// Looks at a CPU that is to stop, at least.
+/// The least number of looks at the other CPUs before they are given up.
 const STOP_LOOKS: u32 = 100_000;
-/// Events of each CPU that a report shows, while there are few CPUs and when there are many.
+/// Events of each CPU that a report shows: with few CPUs, and with many.
 const SHOWN: usize = 16;
 const SHOWN_OF_MANY: usize = 4;
 const MANY_CPUS: usize = 8;
@@ -31,7 +31,7 @@ const LOG_LINES: usize = 12;
 /// Frames of a stopped CPU's backtrace.
 const FRAMES: usize = 12;
 
-/// Where `capos` finds it: by this name in the kernel's ELF file.
+/// The recorder, which `capos` finds by this name in the kernel's ELF file.
 #[unsafe(no_mangle)]
 pub static FLIGHT_RECORDER: Recorder = Recorder::new(Head {
     magic: MAGIC,
@@ -60,19 +60,19 @@ const PARTS: [u64; Part::COUNT] = {
 const _: () = assert!(align_of::<ThreadHead>() as u64 >= kcore::recorder::THREAD_ALIGN);
 const _: () = assert!((heads::RECORD_BYTES as u64).is_multiple_of(kcore::recorder::THREAD_ALIGN));
 
-/// What each CPU has of the recorder.
+/// The recorder's part of each CPU.
 pub struct Flight {
     /// Its last events.
     pub ring: Ring,
-    /// It has been stopped, and `frame` says where.
+    /// Whether the CPU was stopped; then `frame` says where.
     stopped: AtomicBool,
     frame: UnsafeCell<Option<Frame>>,
-    /// What the watchdog has seen of it.
+    /// What the watchdog has seen of the CPU.
     pub watch: crate::watchdog::Watch,
 }
 
 impl Flight {
-    /// Empty.
+    /// Nothing is recorded yet.
     pub const fn new() -> Flight {
         Flight {
             ring: Ring::new(),
@@ -82,7 +82,7 @@ impl Flight {
         }
     }
 
-    /// Where the CPU was stopped.
+    /// The registers of the CPU when it was stopped.
     fn frame(&self) -> Option<Frame> {
         if !self.stopped.load(Ordering::Acquire) {
             return None;
@@ -92,23 +92,23 @@ impl Flight {
     }
 }
 
-/// There is another CPU.
+/// Adds a CPU to the recorder.
 pub fn add_cpu(cpu: &'static PerCpu) {
     FLIGHT_RECORDER.cpus[cpu.id].store(core::ptr::from_ref(cpu) as u64, Ordering::Relaxed);
 }
 
-/// There is not, after all.
+/// Removes a CPU again: it did not start.
 pub fn remove_cpu(id: usize) {
     FLIGHT_RECORDER.cpus[id].store(0, Ordering::Relaxed);
 }
 
-/// A thread begins.
+/// Notes the name of a thread that begins.
 pub fn introduce(thread: &ThreadHead) {
     let pid = thread.pid.load(Ordering::Relaxed);
     FLIGHT_RECORDER.introduce(&Name { thread: thread.tid(), pid, name: thread.name.get().0 });
 }
 
-/// Something happens on this CPU.
+/// Records an event of this CPU.
 #[inline(always)]
 pub fn note(me: &PerCpu, now: u64, mark: Mark) {
     // A ring of fixed size (K-30).
@@ -121,10 +121,10 @@ pub fn runs(me: &PerCpu, now: u64, thread: &ThreadHead) {
     note(me, now, Mark::Run { thread: core::ptr::from_ref(thread) as u64 });
 }
 
-/// Output is kept until the kernel fails: what the report prints is not to push it out.
+/// Whether output is kept. Not once the kernel fails: the report must not overwrite the output before it.
 static KEEPS: AtomicBool = AtomicBool::new(true);
 
-/// Keeps a byte of output. Whoever writes holds the console.
+/// Keeps a byte of output. The caller holds the console's lock.
 #[inline]
 pub fn keep(byte: u8) {
     if KEEPS.load(Ordering::Relaxed) {
@@ -132,16 +132,16 @@ pub fn keep(byte: u8) {
     }
 }
 
-/// The kernel fails: a CPU that gets a non-maskable interrupt from now on stops for good. Read by the entry's assembly.
+/// Set when the kernel fails: a CPU that takes a non-maskable interrupt from now on stops for good. The entry's assembly reads it.
 // SAFETY: nothing else has this name; the entry's assembly is below this layer (K-25).
 #[unsafe(export_name = "kernel_stopping")]
 pub static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// A non-maskable interrupt of a CPU that is to stop, at any instruction: leaves its registers, and stops. It uses neither locks nor GS.
+/// Stops a CPU for good, in a non-maskable interrupt at any instruction, and leaves its registers for the report. It uses neither locks nor GS.
 // SAFETY: as above.
 #[unsafe(export_name = "kernel_stopped")]
 pub extern "C" fn stopped(frame: &Frame, cpu: &'static PerCpu) -> ! {
-    // SAFETY: nobody reads it before `stopped` is set, and a CPU stops once: another such interrupt waits until this one returns, and it does not.
+    // SAFETY: nobody reads it before `stopped` is set, and a CPU stops only once: another NMI waits until this one returns, which it does not.
     unsafe { *cpu.flight.frame.get() = Some(*frame) };
     cpu.flight.stopped.store(true, Ordering::Release);
     cpu::halt()
@@ -163,7 +163,7 @@ pub fn stop_others() {
     }
 }
 
-/// What a CPU does, by its record.
+/// The state of a CPU, from its record.
 fn state(cpu: &PerCpu, now: u64) -> CpuState {
     // SAFETY: records of threads are never unmapped.
     let thread = unsafe { cpu.current.get().as_ref() };
@@ -187,7 +187,7 @@ impl core::fmt::Display for Details {
     }
 }
 
-/// From here on output is the report's, and is not kept.
+/// From here on output belongs to the report, and is not kept.
 pub fn freeze() {
     KEEPS.store(false, Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
-//! A thread's ring as the kernel sees it. Here is what is under way; taking submissions is `submit`, posting completions `complete`, and waiting for
-//! them `wait`.
+//! A thread's ring as the kernel sees it. This file keeps the operations that are under way; `submit` takes submissions, `complete` posts
+//! completions, and `wait` waits for them.
 //!
-//! I-R1: an operation is accepted only with a free completion entry, which stays reserved until it completes; so no accepted
-//! completion is ever lost (K-11). I-R2: what the program writes into the shared page is read once, checked, and never believed again.
+//! I-R1: an operation is accepted only with a free completion entry, which stays reserved until the operation completes; so no accepted
+//! completion is ever lost (K-11). I-R2: what the program writes into the shared page is read once and checked; it is never trusted afterwards.
 
 mod complete;
 mod submit;
@@ -20,19 +20,19 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::generation::ThreadRef;
 use kcore::life::Event;
 
-/// What a completion says, without the caller's own number: the rest of a [`Cqe`].
+/// The contents of a completion without the caller's own number (`user_data`): the rest of a [`Cqe`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// 0, an exception or a transport error.
+    /// 0, the code of an exception, or a transport error.
     pub status: i32,
-    /// A capability that comes with it.
+    /// A capability that comes with the completion.
     pub cap: u32,
     /// The result.
     pub value: u64,
     /// `abi::cqe_flags`.
     pub flags: u32,
-    /// Of a received call.
+    /// The badge of a received call.
     pub badge: u32,
     /// Further words.
     pub w: [u64; 2],
@@ -51,10 +51,10 @@ const _: () = {
 };
 
 impl Completion {
-    /// Done, and nothing to say.
+    /// Success without a result.
     pub const OK: Completion = Completion { status: 0, cap: 0, value: 0, flags: 0, badge: 0, w: [0; 2] };
 
-    /// Done, with a number.
+    /// Success with a number.
     pub const fn value(value: u64) -> Completion {
         Completion { value, ..Completion::OK }
     }
@@ -64,35 +64,35 @@ impl Completion {
     }
 }
 
-/// Who is told when something happens: a thread, and which of its operations.
+/// Who is told when something happens: a thread, and the operation of it that completes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiter {
     /// The thread.
     pub thread: ThreadRef,
     /// Its operation.
     pub op: u8,
-    /// Which use of that operation's slot: a late event does not hit the next one.
+    /// Which use of that operation's slot: a late event must not complete the next operation in the slot.
     pub sequence: u32,
 }
 
 impl Waiter {
-    /// What `Thread::lent` and the book of loans say while a context is lent along this operation, a call: never 0.
+    /// A number for this operation, a call: `Thread::lent` and the book of loans contain it while a context is lent along the call. Never 0.
     #[inline(always)]
     pub fn ticket(&self) -> u64 {
         1 << 63 | u64::from(self.op) << 32 | u64::from(self.sequence)
     }
 }
 
-/// What an operation under way waits on: enough to withdraw it. Objects are above this layer, which knows that they can be asked to.
+/// What an operation under way waits on, so that it can be withdrawn. The objects are above this layer, which knows only that they can withdraw it.
 #[derive(Clone)]
 pub enum Waitable {
     /// A timer.
     Sleep,
     /// A parking place, by its key.
     Park((u64, u64)),
-    /// An answer.
+    /// An answer to a call.
     Call(Arc<dyn Withdraw>),
-    /// A call.
+    /// A call to a server.
     Recv(Arc<dyn Withdraw>),
     /// A thread's end.
     Join(Arc<dyn Withdraw>),
@@ -100,22 +100,22 @@ pub enum Waitable {
     Exit(Arc<dyn Withdraw>),
     /// Input.
     Read,
-    /// News of a context. It does not keep that: with its last capability the context ends, and whoever waits is told.
+    /// An event of a context. This does not keep the context alive: it ends with its last capability, and the waiting thread is told.
     Watch(&'static dyn Withdraw),
 }
 
 /// An object that operations wait on.
 pub trait Withdraw: Send + Sync {
-    /// Takes out who waits there; true if nobody else will complete its operation.
+    /// Removes the waiter from the object; true if nobody else will complete its operation.
     fn withdraw(&self, waiter: &Waiter) -> bool;
-    /// The same, of one that waits for calls.
+    /// The same for a waiter that waits for calls.
     fn withdraw_receiver(&self, _waiter: &Waiter) -> bool {
         false
     }
 }
 
 impl Waitable {
-    /// Something may end with it: then it is not dropped in an interrupt, where nothing may (K-18).
+    /// Whether this keeps an object alive, which may end with it. Then it is not dropped in an interrupt, where nothing may end (K-18).
     pub fn keeps_something(&self) -> bool {
         match self {
             Waitable::Sleep | Waitable::Park(_) | Waitable::Read | Waitable::Watch(_) => false,
@@ -128,19 +128,19 @@ impl Waitable {
 struct Pending {
     sequence: u32,
     user_data: u64,
-    /// Where it waits, for cancelling.
+    /// What it waits on, for cancelling.
     on: Waitable,
 }
 
-/// The completion side: under the ring's lock.
+/// The completion side of a ring; under the ring's lock.
 pub struct RingSide {
     page: *mut Ring,
     cq_tail: u32,
     /// Bit n: operation n is under way.
     busy: u32,
-    /// How many are: each has a completion entry reserved.
+    /// How many operations are under way: each has a completion entry reserved.
     reserved: u32,
-    /// The thread waits for this many completions; 0: it does not wait.
+    /// The thread waits for this many completions; 0 if it does not wait.
     need: u32,
     sequence: u32,
     pending: [Option<Pending>; OPS],
@@ -149,11 +149,11 @@ pub struct RingSide {
 // SAFETY: the page belongs to the thread and outlives its open ring; access is under the ring's lock.
 unsafe impl Send for RingSide {}
 
-/// Completions posted to rings whose thread was gone: dropped, and counted.
+/// Completions for threads that were gone or operations that were over: they are dropped, and counted.
 pub static STALE_COMPLETIONS: AtomicU64 = AtomicU64::new(0);
 
 impl RingSide {
-    /// Of no thread.
+    /// A ring without a thread.
     pub const fn closed() -> RingSide {
         RingSide {
             page: core::ptr::null_mut(),
@@ -166,20 +166,20 @@ impl RingSide {
         }
     }
 
-    /// Of a new thread, with its page. Nothing is under way in one that is closed.
+    /// Opens the ring for a new thread, with the thread's page. A closed ring has nothing under way.
     pub fn open(&mut self, page: *mut Ring) {
         self.close();
         self.page = page;
     }
 
-    /// Of no thread any more. Nothing is under way: whoever ends has withdrawn it all.
+    /// Closes the ring. Nothing is under way: a thread that ends has withdrawn all its operations.
     fn close(&mut self) {
         debug_assert!(self.busy == 0 && self.pending.iter().all(Option::is_none), "operations under way");
         self.page = core::ptr::null_mut();
         (self.cq_tail, self.busy, self.reserved, self.need, self.sequence) = (0, 0, 0, 0, 0);
     }
 
-    /// Completions that the program has not taken. Nonsense in the shared page makes it look full, which harms its writer only.
+    /// Completions that the program has not taken. Nonsense in the shared page can make the ring look full, which harms only that program.
     #[inline]
     fn unread(&self) -> u32 {
         // SAFETY: an open ring has its page.
@@ -187,13 +187,13 @@ impl RingSide {
         self.cq_tail.wrapping_sub(head).min(CQ_ENTRIES)
     }
 
-    /// How many more completions there is room for.
+    /// How many more operations can be accepted: each needs an entry for its completion.
     #[inline]
     fn credits(&self) -> u32 {
         CQ_ENTRIES.saturating_sub(self.unread() + self.reserved)
     }
 
-    /// The operation in slot `op` is over.
+    /// Frees slot `op`, whose operation is over; if `sequence` is given, only if the slot still belongs to that operation.
     #[inline(always)]
     fn free(&mut self, op: u8, sequence: Option<u32>) -> Option<Pending> {
         let wanted = |pending: &mut Pending| sequence.is_none_or(|sequence| pending.sequence == sequence);
@@ -209,17 +209,17 @@ impl RingSide {
         self.publish(1);
     }
 
-    /// Writes a completion, `ahead` of the next one, which nobody sees yet.
+    /// Writes a completion `ahead` entries past the tail; the program does not see it until it is published.
     #[inline(always)]
     fn put(&mut self, ahead: u32, user_data: u64, c: &Completion) {
-        // SAFETY: an open ring has its page; the slot is inside it. The program may scribble there: its own loss.
+        // SAFETY: an open ring has its page, and the slot is inside it. The program may overwrite the slot, which harms only itself.
         unsafe {
             let slot = &raw mut (*self.page).cq[(self.cq_tail.wrapping_add(ahead) % CQ_ENTRIES) as usize];
             publish_48(user_data, (&raw const *c).cast(), slot.cast());
         }
     }
 
-    /// As [`RingSide::put`], of [`Completion::OK`].
+    /// As [`RingSide::put`], for [`Completion::OK`].
     #[inline(always)]
     fn put_plain(&mut self, ahead: u32, user_data: u64) {
         // SAFETY: as in `put`.
@@ -229,7 +229,7 @@ impl RingSide {
         }
     }
 
-    /// The next `count` completions are there to be seen.
+    /// Makes the next `count` completions visible to the program.
     #[inline(always)]
     fn publish(&mut self, count: u32) {
         self.cq_tail = self.cq_tail.wrapping_add(count);
@@ -242,7 +242,7 @@ impl RingSide {
     }
 }
 
-/// Does a thread wait for calls?
+/// Whether a thread waits for calls.
 pub fn receives(thread: &Thread) -> bool {
     let ring = thread.ring.lock();
     let mut busy = ring.busy;
@@ -256,7 +256,7 @@ pub fn receives(thread: &Thread) -> bool {
     false
 }
 
-/// What somebody is parked on, if the operation is under way.
+/// The key that the operation is parked on, if it is under way and is a park.
 pub fn parked_on(waiter: &Waiter) -> Option<(u64, u64)> {
     let thread = thread::get(waiter.thread.tid)?;
     let ring = thread.ring.lock();
@@ -267,7 +267,7 @@ pub fn parked_on(waiter: &Waiter) -> Option<(u64, u64)> {
     }
 }
 
-/// What an operation waits on, if it still waits; it is then withdrawn by the caller and completed by [`complete()`].
+/// An operation that is still under way, and what it waits on. The caller withdraws it from there, and then completes it by [`complete()`].
 pub fn pending_on(thread: &Thread, user_data: u64) -> Option<(Waiter, Waitable)> {
     let ring = thread.ring.lock();
     let op = ring.pending.iter().position(|p| p.as_ref().is_some_and(|p| p.user_data == user_data))?;
@@ -277,15 +277,15 @@ pub fn pending_on(thread: &Thread, user_data: u64) -> Option<(Waiter, Waitable)>
     Some((Waiter { thread: thread.reference(), op: op as u8, sequence }, on))
 }
 
-/// Gives back what an operation under way was charged.
-/// The ring's lock is held and the ring is open, so the thread has not ended and its body is there.
+/// Gives back what the process was charged for an operation under way.
+/// The ring's lock is held and the ring is open, so the thread has not ended and its `shared` part is there.
 fn uncharge(thread: &Thread, on: &Waitable) {
     if matches!(on, Waitable::Sleep) {
         thread.shared().release_sleep();
     }
 }
 
-/// Some operation of the current thread that is under way.
+/// Any one operation of the current thread that is under way.
 pub fn any_pending(thread: &Thread) -> Option<(Waiter, Waitable)> {
     let ring = thread.ring.lock();
     let op = ring.pending.iter().position(Option::is_some)?;
@@ -295,17 +295,17 @@ pub fn any_pending(thread: &Thread) -> Option<(Waiter, Waitable)> {
     Some((Waiter { thread: thread.reference(), op: op as u8, sequence }, on))
 }
 
-/// Forgets an operation of the current thread that was withdrawn: it does not complete.
+/// Removes an operation of the current thread that was withdrawn, without a completion.
 pub fn forget(thread: &Thread, waiter: &Waiter) {
     let mut ring = thread.ring.lock();
     let Some(pending) = ring.free(waiter.op, None) else { return };
     uncharge(thread, &pending.on);
     drop(ring);
-    // What it waited on may end here, without a lock.
+    // The object that it waited on may end here, so no lock may be held.
     drop(pending);
 }
 
-/// Closes the ring of a thread that ends and has nothing under way: later completions find nobody.
+/// Closes the ring of a thread that ends and has nothing under way: later completions are found stale.
 pub fn close(thread: &Thread) {
     let mut ring = thread.ring.lock();
     thread.must(&mut thread.wait.lock(), Event::Close);

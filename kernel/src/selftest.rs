@@ -1,4 +1,4 @@
-//! Proofs that the kernel makes at every boot, before anything depends on them (K-03, K-04).
+//! Tests of the clock and its events that the kernel makes at every boot, before anything depends on them (K-03, K-04).
 
 use crate::arch::cpu;
 use crate::clock::now_ns;
@@ -6,17 +6,17 @@ use crate::event::{self, Source};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const TICK_NS: u64 = 10_000_000;
-/// Tries before a late event is taken for a fault: the host may have other things to do.
+/// How often a late event is tried again before it counts as a fault: the host may be busy.
 const TRIES: usize = 20;
-/// One that fires earlier than this before its time is another one.
+/// An event that fires earlier than this before its time is a different one.
 const EARLY_NS: u64 = 1_000;
-/// In its best try an event must come before the next tick would have: that is what sub-tick means.
+/// In its best try an event must come before the next tick would have: that is what *sub-tick* means.
 const LATE_NS: u64 = TICK_NS / 2;
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static FIRED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// The timer fired: during the proofs it is ours.
+/// Takes the timer's event, if the tests are running.
 pub fn take_event() -> bool {
     let active = ACTIVE.load(Ordering::Relaxed);
     if active {
@@ -25,7 +25,7 @@ pub fn take_event() -> bool {
     active
 }
 
-/// Waits for an event, in kernel mode; when did it come?
+/// Waits in kernel mode for an event, and returns when it came.
 fn wait() -> u64 {
     FIRED_NS.store(0, Ordering::Relaxed);
     loop {
@@ -51,7 +51,7 @@ fn least_late(ns: u64, arm: impl Fn(u64)) -> u64 {
         let start = now_ns();
         arm(ns);
         let took = wait() - start;
-        // The host may stop us between arming one timer and the next, and then the first one fires: such a try says nothing.
+        // The host may stop this CPU between arming one timer and the next; then the first one fires, and the try says nothing.
         if took + EARLY_NS >= ns {
             best = best.min(took.saturating_sub(ns));
         }
@@ -62,7 +62,7 @@ fn least_late(ns: u64, arm: impl Fn(u64)) -> u64 {
     best
 }
 
-/// One-shots fire when they should, over a live periodic timer too; half a tick reads as half a tick.
+/// Checks that one-shots fire on time, also on a timer that runs periodically, and that half a tick is measured as half a tick.
 pub fn run() {
     if event::source() != Source::Apic {
         crate::println!("clock: self-proof left out: events by {:?}", event::source());
@@ -74,7 +74,7 @@ pub fn run() {
     let first = wait();
     let second = wait();
     assert!(second > first, "K-03: the clock went back");
-    // A one-shot a third of a tick away, while the periodic timer runs: it fires there, not at the tick.
+    // A one-shot a third of a tick away, while the periodic timer runs: it must fire then, and not at the tick.
     let over = least_late(TICK_NS / 3, |ns| {
         event::program_periodic(TICK_NS);
         event::oneshot_over_periodic(ns);

@@ -1,7 +1,7 @@
-//! Sessions: whom processes work for, and what they may use together (K-29).
+//! Sessions: whom processes belong to, and what they may use together (K-29).
 //!
-//! A session is made inside the one of whoever makes it, and its quotas are part of that one's: what its processes use counts there too. A process
-//! stays in its session when its parent is gone, and whoever holds the session lists and ends it.
+//! A session is created inside that of its creator, and its quotas are part of the outer one's: what its processes use counts there, too. A process
+//! stays in its session when its parent is gone, and a holder of the session can list and end it.
 
 use crate::context::{MAX_CONTEXTS, leaving};
 use crate::dispatch::percpu;
@@ -17,28 +17,28 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kcore::quota::{self, Account, Growth, KINDS, Kind, Member};
 
-/// Sessions around the innermost one.
+/// How many sessions may be around the innermost one.
 const MAX_DEPTH: u32 = 8;
 /// Endpoints that the machine may have.
 const MAX_ENDPOINTS: u64 = 1 << 16;
-/// Of a CPU.
+/// The bandwidth of one CPU, in parts per million.
 const MILLION: u64 = 1_000_000;
 
-/// Whom processes work for.
+/// An owner of processes, with quotas.
 pub struct Session {
     /// Its number.
     pub id: u64,
     /// Its name.
     pub name: Name,
-    /// Not logged out.
+    /// Whether it was not logged out.
     pub live: AtomicBool,
     /// Moves on when capabilities to it are revoked.
     pub epoch: AtomicU64,
-    /// It may not use the memory that is kept for operators.
+    /// Whether it may not use the memory that is kept back for operators.
     pub is_guest: bool,
-    /// What it was made in.
+    /// The session that it was created in.
     outer: Option<Arc<Session>>,
-    /// Its record is charged to that one.
+    /// The charge to that session for the record of this one.
     _charge: Option<Charge>,
     depth: u32,
     account: Account,
@@ -66,7 +66,7 @@ impl Payer for Session {
 }
 
 impl Session {
-    /// The first one: the whole machine.
+    /// The first session, whose quotas are the whole machine.
     pub fn of_machine(name: Name) -> Session {
         let cpus = percpu::count() as u64;
         let contexts = (cpus * MAX_CONTEXTS_PER_CPU as u64).min(MAX_CONTEXTS as u64);
@@ -81,8 +81,8 @@ impl Session {
         Session::with(name, None, false, Account::new(limits))
     }
 
-    /// One in `outer`, with at most `asked` of each kind (0: what there is), charged to that one as long as anybody holds it. What a guest makes
-    /// are guests.
+    /// A session inside `outer`, with at most `asked` of each kind (0: as much as there is). Its record is charged to `outer` as long as anybody
+    /// holds it. Sessions that a guest creates are guests.
     pub fn inside(
         outer: &Arc<Session>,
         name: Name,
@@ -94,7 +94,7 @@ impl Session {
         }
         let bytes = heap::arc_bytes::<Session>();
         let charge = Charge::take(outer, Kind::Memory, bytes).or_else(|_| {
-            // Contexts that have gone may have been the last to hold sessions.
+            // Stakes of contexts that have left may be the last that hold some session: sweeping frees them.
             leaving::sweep_all();
             Charge::take(outer, Kind::Memory, bytes)
         });
@@ -110,12 +110,12 @@ impl Session {
         Session { id: fresh_id(), name, live, epoch, is_guest, outer, _charge: None, depth, account }
     }
 
-    /// Ends it. Was it live?
+    /// Ends the session. False if it had ended already.
     pub fn logout(&self) -> bool {
         self.live.swap(false, Ordering::AcqRel)
     }
 
-    /// Is `other` this one, or inside it?
+    /// Whether `other` is this session, or inside it.
     pub fn holds(&self, other: &Session) -> bool {
         let mut at = Some(other);
         while let Some(one) = at {
@@ -127,7 +127,7 @@ impl Session {
         false
     }
 
-    /// Charges it and those around it.
+    /// Charges this session and those around it.
     pub fn take(&self, kind: Kind, amount: u64) -> Result<(), Denied> {
         quota::take(self, kind, amount).map_err(|by| by.denies(kind))
     }
@@ -141,22 +141,22 @@ impl Session {
         quota::release(self, kind, amount);
     }
 
-    /// What it uses and what it may, by name.
+    /// What it uses and what it may use, by name.
     pub fn quotas(&self) -> [(&'static str, u64, u64); KINDS] {
         Kind::ALL.map(|kind| (kind.name(), self.account.used(kind), self.account.limit(kind)))
     }
 }
 
-/// Why there is no new session.
+/// Why no session was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoSession {
     /// It would be inside too many others.
     TooDeep,
-    /// The one around it may not have as much.
+    /// The session around it does not have enough memory left.
     Quota(Denied),
 }
 
-/// What a session is charged, until this is dropped.
+/// An amount that is charged to a session, until this is dropped.
 pub struct Charge {
     session: Arc<Session>,
     kind: Kind,
@@ -177,8 +177,8 @@ impl Drop for Charge {
     }
 }
 
-/// A context's place in the quotas of a session, until this is dropped. The machine's own session has none: there the CPUs themselves say what
-/// they can promise.
+/// A context's place in the quotas of a session, until this is dropped. The machine's own session is not charged: there the admission by the CPUs
+/// is the limit.
 pub struct Stake {
     session: Option<Arc<Session>>,
     ppm: u64,
@@ -190,7 +190,7 @@ fn ppm(budget_ns: u64, period_ns: u64) -> u64 {
 }
 
 impl Stake {
-    /// For a context of `spec`.
+    /// Charges `session` for a context of `spec`.
     pub fn take(session: &Arc<Session>, spec: &Spec) -> Result<Stake, Denied> {
         let ppm = Stake::cost(spec);
         if session.outer.is_none() {
@@ -204,7 +204,7 @@ impl Stake {
         Ok(Stake { session: Some(session.clone()), ppm })
     }
 
-    /// For `spec` instead, if that comes about: [`Stake::settle`] follows.
+    /// Begins a change to `spec`: the larger of both amounts is charged until [`Stake::settle`] says whether the change was made.
     pub fn grow(&self, spec: &Spec) -> Result<Option<Growth>, Denied> {
         let wanted = Stake::cost(spec);
         match &self.session {
@@ -216,19 +216,19 @@ impl Stake {
         }
     }
 
-    /// It has, or not.
+    /// Ends that change: it was made, or it was refused.
     pub fn settle(&mut self, growth: Option<Growth>, is_changed: bool) {
         if let (Some(session), Some(growth)) = (&self.session, growth) {
             self.ppm = growth.settle(&**session, is_changed);
         }
     }
 
-    /// What a context of `spec` costs.
+    /// The bandwidth that a context of `spec` takes, in parts per million of a CPU.
     pub fn cost(spec: &Spec) -> u64 {
         ppm(spec.budget_ns, spec.period_ns)
     }
 
-    /// The context has gone: from now on this pays for what is held of it, so much in every period, and not for more than it did.
+    /// The context has left: from now on the stake pays for what its CPU still holds, `budget_ns` in every period, and never for more than before.
     pub fn pay_for(&mut self, budget_ns: u64, period_ns: u64) {
         let less = self.ppm - ppm(budget_ns, period_ns).min(self.ppm);
         if let Some(session) = &self.session {
@@ -237,12 +237,12 @@ impl Stake {
         self.ppm -= less;
     }
 
-    /// Does anybody pay?
+    /// Whether a session is charged for it.
     pub fn is_charged(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Does this one?
+    /// Whether `session` is the one that is charged.
     pub fn is_of(&self, session: &Arc<Session>) -> bool {
         self.session.as_ref().is_some_and(|payer| Arc::ptr_eq(payer, session))
     }

@@ -1,4 +1,4 @@
-//! Making a process: its program, its stack, what it is told, and what it is given.
+//! Creating a process: its program, its stack, its boot information, and the capabilities that it is granted.
 
 use crate::context;
 use crate::methods::policy;
@@ -24,10 +24,10 @@ use kcore::elf::Program;
 use sched::{LatencyClass, Spec, Weight};
 use schema::messages_capnp as m;
 
-/// Bytes of a program that are copied before others may run on the CPU.
+/// How many bytes of a program are copied between two preemption points.
 const FILL_BYTES: usize = 32 << 10;
 
-/// A capability to be given to a new process, under a name.
+/// A capability that is granted to a new process, with its name.
 pub struct Gift {
     /// The name.
     pub name: Name,
@@ -51,7 +51,7 @@ pub fn spawn(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     }
     let grants = p.get_grants()?;
     let mut gifts = Vec::new();
-    // One more for its own handle.
+    // One more, for the process's own handle.
     gifts.try_reserve(grants.len() as usize + 1).map_err(|_| MakeError::Memory)?;
     let mut session = c.process.session.clone();
     let mut pacer = Pacer::of_wakes();
@@ -73,7 +73,7 @@ pub fn spawn(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
         Ok(template) => template,
         Err(answer) => return answer,
     };
-    // The result and the slot for the handle first: nothing is made that could not be given.
+    // The result's buffer and the slot for the handle first: nothing is created that could not be handed to the caller.
     c.expects::<m::process_spawner_spawn_results::Owned>()?;
     let slot = c.process.reserve_cap()?;
     let birth = Birth { name, parent: c.process.pid, session, share, template };
@@ -95,7 +95,7 @@ pub fn spawn(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     }
 }
 
-/// The context that every thread of the child is to have. An `Err` is the answer to the caller.
+/// The specification of the context that every thread of the child is to have. An `Err` is the answer to the caller.
 fn template(
     c: &MethodCall<'_>,
     p: &m::process_spawner_spawn_params::Reader<'_>,
@@ -117,7 +117,8 @@ fn template(
     Ok(Some(spec))
 }
 
-/// The caller's capability `raw`, as it may be given to a child: rights that it has, and those that only make sense at home made anew.
+/// The caller's capability `raw` as it may be given to a child, with rights that it has. Capabilities that work only in their own process are made
+/// anew.
 fn grantable(c: &MethodCall<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Cap, Refusal> {
     if let Some(cap) = own(raw, wanted) {
         return Ok(cap);
@@ -140,8 +141,8 @@ fn grantable(c: &MethodCall<'_>, raw: u32, wanted: u16, badge: u32) -> Result<Ca
     Ok(cap.derive(wanted, badge))
 }
 
-/// What gives a process power over nobody but itself, and is charged to itself, anybody may give: generation 0 and the interface's number
-/// name it. (No capability has generation 0.)
+/// Objects that give a process power over nobody but itself, and are charged to itself, may be granted by any process: they are named by generation
+/// 0 and the number of the interface. (No capability has generation 0.)
 fn own(raw: u32, wanted: u16) -> Option<Cap> {
     let interface = Interface::from_raw(u16::try_from(raw).ok()?)?;
     let allowed =
@@ -150,21 +151,21 @@ fn own(raw: u32, wanted: u16) -> Option<Cap> {
     Some(Cap::new(object, wanted & (rights::CALL | rights::GRANT), 0))
 }
 
-/// What a process is from its birth on.
+/// What is fixed when a process is created.
 pub struct Birth {
     /// Its name.
     pub name: Name,
-    /// Who starts it.
+    /// The process that starts it.
     pub parent: u32,
-    /// Whom it works for.
+    /// The session that it belongs to.
     pub session: Arc<Session>,
     /// The share of its first thread.
     pub share: Share,
-    /// The context that every thread of it gets.
+    /// The specification of the context that each of its threads gets.
     pub template: Option<Spec>,
 }
 
-/// Makes a process and starts its first thread.
+/// Creates a process and starts its first thread.
 pub fn make(program: &str, birth: Birth, args: &[u8], gifts: Vec<Gift>) -> Result<Arc<Process>, Refusal> {
     if gifts.len() >= CAPSET_MAX {
         return Err((Exception::InvalidArgument, "too many grants").into());
@@ -173,9 +174,9 @@ pub fn make(program: &str, birth: Birth, args: &[u8], gifts: Vec<Gift>) -> Resul
         .ok_or((Exception::Failed, "there is no such program; ProcessSpawner.programs lists them"))?;
     let elf =
         kcore::elf::parse(bytes).map_err(|_| (Exception::Failed, "the program is not a valid executable"))?;
-    // At boot there is no thread, and nobody waits.
+    // Does nothing at boot, when there is no thread.
     preempt::point();
-    // A guest gets nothing of what is kept for operators, whoever starts it.
+    // A guest gets none of the memory that is kept back for operators, whoever starts it.
     let _behalf = thread::on_behalf_of(birth.session.is_guest);
     let process = Process::new(birth.name, birth.parent, birth.session, birth.template)?;
     preempt::point();
@@ -210,7 +211,7 @@ fn furnish(
     Ok(process.make_thread(start, 0, Some(abi::RING_VADDR), true)?)
 }
 
-/// Read-only pages come straight from the boot image; writable ones are copies.
+/// Loads a segment: read-only pages come straight from the boot image, writable ones are copies.
 fn load_segment(process: &Process, segment: &kcore::elf::Segment<'_>, image: Frame) -> Result<(), Refusal> {
     let start = segment.vaddr & !(FRAME_BYTES - 1);
     let end = (segment.vaddr + segment.mem_bytes).next_multiple_of(FRAME_BYTES);
@@ -229,7 +230,7 @@ fn load_segment(process: &Process, segment: &kcore::elf::Segment<'_>, image: Fra
     Ok(())
 }
 
-/// A page of the kernel's making, readable by the process.
+/// Maps a page that the kernel fills and the process can only read.
 fn put_page(process: &Process, address: u64, parts: &[(usize, &[u8])]) -> Result<(), Refusal> {
     process.space.map_fixed(address, FRAME_BYTES, Access::READ, Backing::Zero)?;
     for (offset, bytes) in parts {
@@ -239,7 +240,7 @@ fn put_page(process: &Process, address: u64, parts: &[(usize, &[u8])]) -> Result
 }
 
 fn bytes_of<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: the structures of the ABI have no padding that is not written: all fields are numbers that fill them.
+    // SAFETY: the structures of the ABI have no padding: their fields are numbers that fill them.
     unsafe { core::slice::from_raw_parts((value as *const T).cast(), size_of::<T>()) }
 }
 
@@ -264,9 +265,9 @@ fn put_boot_info(process: &Process, elf: &Program<'_>, args: &[u8]) -> Result<()
 }
 
 fn put_capset(process: &Arc<Process>, mut gifts: Vec<Gift>) -> Result<(), Refusal> {
-    // A handle to itself, so that a panic in one thread can end them all. It goes with the other capabilities when the process ends.
+    // A handle to itself, so that a panic in one thread can end all threads. It is dropped with the other capabilities when the process ends.
     let this = Cap::new(Object::ProcessHandle(process.clone()), rights::CALL, 0);
-    // K-30: whoever made the list left room for it.
+    // K-30: the callers of `make` left room for it.
     gifts.push(Gift { name: Name::new("self").ok_or(MakeError::Memory)?, cap: this });
     let header = CapSetHeader { magic: CAPSET_MAGIC, count: gifts.len() as u32, reserved: 0 };
     put_page(process, CAPSET_VADDR, &[(0, bytes_of(&header))])?;
@@ -282,7 +283,7 @@ fn put_capset(process: &Arc<Process>, mut gifts: Vec<Gift>) -> Result<(), Refusa
     Ok(())
 }
 
-/// Starts `init` with what the manifest grants it. Nothing else has memory yet (K-30).
+/// Starts `init` with what the manifest grants it. At boot, before anything else uses memory (K-30).
 pub fn boot(manifest: &image::Manifest<'_>) -> Result<Arc<Process>, &'static str> {
     let init = manifest.processes().next().ok_or("the manifest has no process")?;
     let name = Name::new(init.name).ok_or("init's name is too long")?;

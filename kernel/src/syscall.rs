@@ -8,11 +8,11 @@ use crate::thread::{self, Thread};
 use crate::{context, dispatch, ops, ring};
 use abi::{CQ_ENTRIES, SYS_CAP_ENTER, SYS_EXIT, TransportError};
 
-/// From assembly: two arguments and the number. What it returns is in RAX.
-// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+/// Called by the assembly entry with two arguments and the number. The result goes to RAX.
+// SAFETY: nothing else has this name; the machine's entry code calls it by name, because it is below this layer (K-25).
 #[unsafe(export_name = "kernel_syscall")]
 pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
-    // The same after a wait: it is the thread whose stack this is.
+    // Still the right one after a wait: it is the thread whose stack this is.
     let thread = thread::current();
     let result = match number {
         SYS_CAP_ENTER => cap_enter(thread, first, second),
@@ -26,20 +26,20 @@ pub extern "C" fn syscall(first: u64, second: u64, number: u64) -> i64 {
     result
 }
 
-/// The end of a system call of a thread that has to see to its context first, or ends.
+/// The end of a system call whose thread has errands for its context first, or ends.
 #[cold]
 #[inline(never)]
 fn after_marks(thread: &'static Thread, number: u64, result: i64) -> i64 {
     context::settle_before_user(thread);
     process::exit_if_ending(thread);
     dispatch::end_irq_off();
-    // Meanwhile more may have come.
+    // More completions may have come meanwhile.
     if number == SYS_CAP_ENTER && result >= 0 { ring::unread(thread).into() } else { result }
 }
 
 #[inline]
 fn cap_enter(thread: &'static Thread, min_complete: u64, timeout_ns: u64) -> i64 {
-    // More than the queue holds can never be there; a full queue then has to do.
+    // There can never be more completions than the queue holds, so a full queue is enough.
     let min = min_complete.min(CQ_ENTRIES.into()) as u32;
     let page = thread.body().ring_frame.pointer();
     let by = Submitter { thread, will_wait: min > 0 };

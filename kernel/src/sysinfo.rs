@@ -1,4 +1,4 @@
-//! SystemInfo: what machine and kernel this is, and who runs.
+//! SystemInfo: information about the machine, the kernel, and the processes and threads that run.
 
 use crate::context::leaving;
 use crate::dispatch::percpu;
@@ -18,9 +18,9 @@ use core::sync::atomic::Ordering;
 use schema::messages_capnp as m;
 use schema::words;
 
-/// Threads that are looked at before others may run on the CPU.
+/// How many threads are looked at between two preemption points.
 const PACE_THREADS: u32 = 16;
-/// Records of threads that are passed over before others may run.
+/// How many thread records, used or not, are passed between two preemption points.
 const PACE_RECORDS: u32 = 512;
 
 /// SystemInfo's methods.
@@ -41,7 +41,7 @@ fn start(params: &[u8]) -> Result<usize, schema::Error> {
     Ok(message.root::<m::list_params::Reader<'_>>()?.get_start() as usize)
 }
 
-/// Bytes of kernel memory for a thread: record, stack, what the scheduler keeps.
+/// Bytes of kernel memory for one thread: its record, its stack, and what the scheduler keeps.
 pub fn bytes_per_thread() -> u64 {
     thread::RECORD_BYTES as u64 + STACK_BYTES + ::sched::THREAD_BYTES as u64
 }
@@ -81,7 +81,7 @@ fn info(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     })
 }
 
-/// What is said of one process, taken before the message is built.
+/// The data of one process, collected before the message is built.
 struct Row {
     process: Arc<Process>,
     threads: u32,
@@ -139,19 +139,19 @@ fn list<T>(limit: usize, items: impl Iterator<Item = T>) -> Result<Vec<T>, abi::
     Ok(list)
 }
 
-/// How many entries of `entry_words` words fit beside `head_words`.
+/// How many entries of `entry_words` words fit in the result beside `head_words`.
 fn fitting(c: &MethodCall<'_>, head_words: usize, entry_words: usize) -> usize {
     (c.room() / 8).saturating_sub(head_words + 1) / entry_words
 }
 
-/// SystemInfo.processes, or UserSession.processes: those of one session.
+/// SystemInfo.processes, or UserSession.processes, which lists those of one session.
 pub fn processes(c: &MethodCall<'_>, params: &[u8], of: Option<&Session>) -> Outcome {
     let start = start(params)?;
     let entry = words::structure::<m::process_info::Owned>() + words::text(abi::MAX_NAME_BYTES);
     let limit = fitting(c, words::message::<m::system_info_processes_results::Owned>(), entry);
     let mut rows = list(limit, core::iter::empty())?;
     let mut more = false;
-    // Numbers begin with 1.
+    // Process numbers begin with 1.
     process::each(start.saturating_sub(1), |_, process| {
         if of.is_some_and(|session| !session.holds(&process.session)) {
             preempt::point();
@@ -178,7 +178,7 @@ pub fn processes(c: &MethodCall<'_>, params: &[u8], of: Option<&Session>) -> Out
 
 /// UserSession.quotas.
 pub fn quotas(c: &MethodCall<'_>, session: &Session) -> Outcome {
-    // What has left meanwhile is not used any more.
+    // The stakes of contexts that have left meanwhile are not used any more.
     leaving::sweep_all();
     let rows = session.quotas();
     let names: usize = rows.iter().map(|(name, ..)| words::text(name.len())).sum();
@@ -285,7 +285,7 @@ fn cpus(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
 const OTHERS: usize = 11 + Process::ROWS;
 const COUNTERS: usize = counters::COUNT + OTHERS + measure::COUNT;
 
-/// The kernel's counters, by name: those of CPUs first, and what the caller's own process is charged for.
+/// The kernel's counters by name: those of all CPUs, others, and what is charged to the caller's own process.
 fn all_counters(caller: &Process) -> impl Iterator<Item = (&'static str, u64)> {
     counters::all().into_iter().chain(other_counters()).chain(caller.rows()).chain(measure::all())
 }
@@ -312,12 +312,12 @@ fn count(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     if skip > COUNTERS {
         return Err((Exception::InvalidArgument, "there are not so many counters").into());
     }
-    // Sessions may end with what has left (`heap_used_bytes`).
+    // Sessions may end with the stakes of contexts that left, which changes `heap_used_bytes`.
     leaving::sweep_all();
     let rest = list(COUNTERS, all_counters(c.process).skip(skip))?;
     let names: usize = rest.iter().map(|(name, _)| words::text(name.len())).sum();
     let size = words::structures::<m::counter::Owned>(rest.len()) + names;
-    // All CPUs were looked at.
+    // Looking at all CPUs took long.
     preempt::point();
     c.reply_long::<m::system_info_counters_results::Owned>(size, |mut r| {
         r.set_more(false);
@@ -353,7 +353,7 @@ pub fn programs(c: &MethodCall<'_>, params: &[u8]) -> Outcome {
     let mut names = list(limit + 1, all.skip(skip))?;
     let more = names.len() > limit;
     names.truncate(limit);
-    // All names were looked at.
+    // Looking at all names took long.
     preempt::point();
     let texts: usize = names.iter().map(|name| words::text(name.len())).sum();
     c.reply_long::<m::process_spawner_programs_results::Owned>(

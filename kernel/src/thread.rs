@@ -1,4 +1,4 @@
-//! Threads as programs have them: with a ring, timers and a place among the parked. What the dispatcher knows of one is `dispatch::heads`.
+//! Threads as programs have them: with a ring, timers and a place among the parked threads. The part that the dispatcher knows is `dispatch::heads`.
 
 pub use crate::dispatch::heads::{ContextHead, MAX_THREADS, RECORD_BYTES, SchedRef, Wait, count};
 
@@ -18,27 +18,27 @@ use kcore::timerq::Node;
 
 /// Operations that a thread can have under way: each has a completion entry reserved.
 pub const OPS: usize = abi::CQ_ENTRIES as usize;
-/// The timer that is not an operation's: the time limit of `cap_enter`.
+/// The one timer that belongs to no operation: the time limit of `cap_enter`.
 pub const TIMEOUT: usize = OPS;
-/// One timer of a thread. The queue of CPU `cpu` owns it while it is queued.
+/// One timer of a thread. While it is queued, it belongs to the timer queue of CPU `cpu`.
 pub struct TimerSlot {
     /// Guarded by that CPU's timer lock.
     pub node: UnsafeCell<Node>,
-    /// Which CPU; `u32::MAX` for none.
+    /// The CPU in whose queue the timer is; `u32::MAX` for none.
     pub cpu: AtomicU32,
-    /// Which use of the operation's slot it belongs to.
+    /// The use of the operation's slot that the timer was set for.
     pub sequence: AtomicU32,
-    /// In which of that CPU's queues: see [`crate::time::Class`]. Guarded as `node`.
+    /// The queue of that CPU that the timer is in: see [`crate::time::Class`]. Guarded as `node`.
     pub class: AtomicU8,
-    /// It ends a park; otherwise a sleep, or a wait.
+    /// Whether the timer ends a park; otherwise it ends a sleep or a wait.
     pub is_park: AtomicBool,
 }
 
-/// A thread's place among the parked. Guarded by its bucket's lock.
+/// A thread's place among the parked threads. Guarded by the lock of its bucket.
 pub struct ParkLink {
-    /// What it is parked on.
+    /// The key of the word that the thread is parked on.
     pub key: (u64, u64),
-    /// Which operation it completes.
+    /// The operation that unparking completes.
     pub waiter: Waiter,
     /// Neighbours (thread numbers; `u32::MAX` for none).
     pub next: u32,
@@ -48,34 +48,34 @@ pub struct ParkLink {
 
 /// What the threads of a process share, as far as this layer knows it.
 pub struct Shared {
-    /// The process is on its way out: its threads wait for nothing any more.
+    /// Whether the process is ending: then its threads wait for nothing any more.
     pub is_ending: AtomicBool,
-    /// Sleeps that its threads have under way.
+    /// Sleeps that the threads of the process have under way.
     pub sleeps: AtomicU32,
 }
 
 impl Shared {
-    /// Of a new process.
+    /// The shared part of a new process.
     pub const fn new() -> Shared {
         Shared { is_ending: AtomicBool::new(false), sleeps: AtomicU32::new(0) }
     }
 
-    /// A sleep is over.
+    /// One sleep of the process has ended.
     #[inline(always)]
     pub fn release_sleep(&self) {
         self.sleeps.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Is the process on its way out?
+    /// Whether the process is ending.
     #[inline(always)]
     pub fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
 }
 
-/// Whose thread a new one is. What is named here stays until the thread is reaped.
+/// The process that a new thread belongs to. What the pointers name stays until the thread is reaped.
 pub struct Owner {
-    /// Its process: number,
+    /// The process: its number,
     pub pid: u32,
     /// generation,
     pub generation: u32,
@@ -83,42 +83,43 @@ pub struct Owner {
     pub name: Name,
     /// memory,
     pub space: *const Space,
-    /// and what all threads of it share.
+    /// and what all its threads share.
     pub shared: *const Shared,
-    /// The top of its kernel stack.
+    /// The top of the new thread's kernel stack.
     pub stack_top: u64,
-    /// It may not use the memory that is kept for operators.
+    /// Whether the thread is a guest's: it may not use the memory that is kept for operators.
     pub is_guest: bool,
 }
 
-/// One record of the table, as far as this layer knows it: it begins with what the dispatcher knows, and whoever makes records puts more behind it.
+/// One record of the thread table, as far as this layer knows it. It begins with the dispatcher's part; the layer that makes records puts more
+/// behind it.
 #[repr(C)]
 pub struct Thread {
     head: ThreadHead,
-    /// Next submission; touched by the owner of the lease.
+    /// The next submission to take; touched by the holder of the lease only.
     pub sq_head: Cell<u32>,
-    /// It may not use the memory that is kept for operators. Touched by the thread itself only, and before it runs.
+    /// Whether the thread may not use the memory that is kept for operators. Touched by the thread itself only, and before it runs.
     pub is_guest: Cell<bool>,
-    /// It has received calls: when it ends, those that it did not answer fail.
+    /// Whether the thread has received calls: when it ends, the calls that it did not answer fail.
     pub served: Cell<bool>,
     /// Its place in its process's list of threads; under that list's lock.
     pub listed_at: AtomicU32,
-    /// Who may consume submissions (K-12).
+    /// Decides who may consume submissions (K-12).
     pub sq: SqOwner,
     /// Completion side of the ring.
     pub ring: SpinLock<RingSide>,
-    /// One for each operation, and [`TIMEOUT`].
+    /// One timer for each operation, and the one at [`TIMEOUT`].
     pub timers: [TimerSlot; OPS + 1],
-    /// Where the call of each operation is at its endpoint, in the queue or among those in flight: a hint, as a late note may be of the record's last
-    /// thread.
+    /// Where the call of each operation is at its endpoint: in the queue, or among the calls in flight. Only a hint, because a late write may be about
+    /// the thread that had this record before.
     pub call_places: [AtomicU32; OPS],
     /// See [`ParkLink`].
     pub park: UnsafeCell<ParkLink>,
-    /// Whether that is in a bucket, and for which operation: generation and sequence of its waiter; 0 if it is not. Written under the
+    /// Whether `park` is in a bucket, and for which operation: generation and sequence of its waiter, or 0 if it is in none. Written under the
     /// bucket's lock, after everything else.
     pub park_ticket: AtomicU64,
     shared: Cell<*const Shared>,
-    /// What it ended with, while the record waits to be reaped.
+    /// The code that the thread ended with, while the record waits to be reaped.
     pub exit_code: Cell<i64>,
 }
 
@@ -134,14 +135,14 @@ impl Deref for Thread {
 }
 
 impl Thread {
-    /// The thread that the dispatcher knows so.
+    /// The thread whose part for the dispatcher is `head`.
     #[inline(always)]
     pub fn of(head: &'static ThreadHead) -> &'static Thread {
         // SAFETY: every record begins with a thread, which begins with its head, and is never unmapped.
         unsafe { &*core::ptr::from_ref(head).cast() }
     }
 
-    /// Record number `tid`, without a thread.
+    /// Record number `tid`, not used by a thread yet.
     pub fn new(tid: u32) -> Thread {
         Thread {
             head: ThreadHead::new(tid),
@@ -173,7 +174,7 @@ impl Thread {
         }
     }
 
-    /// The record is a new thread's, which is not known to the scheduler yet: its seat there.
+    /// Sets the record up for a new thread, which the scheduler does not know yet, and hands out the scheduler's reference to it.
     pub fn begin(&'static self, owner: &Owner, ring: *mut Ring) -> SchedRef {
         self.pid.store(owner.pid, Ordering::Relaxed);
         self.process_generation.store(owner.generation, Ordering::Relaxed);
@@ -190,16 +191,17 @@ impl Thread {
         self.seat()
     }
 
-    /// The thread is gone: the record names nobody's memory any more.
+    /// The thread is gone: the record no longer names the memory of a process.
     pub fn leave_owner(&self) {
         self.space.set(core::ptr::null());
         self.shared.set(core::ptr::null());
     }
 
-    /// What it shares with the other threads of its process. For the running thread itself, and for who holds the lock of its ring while that is open.
+    /// What the thread shares with the other threads of its process. Only for the running thread itself, and for a caller that holds the lock of the
+    /// thread's ring while the ring is open.
     #[inline(always)]
     pub fn shared(&self) -> &Shared {
-        // SAFETY: whoever made the thread keeps its process until it has closed the ring and ended.
+        // SAFETY: whoever made the thread keeps its process until the thread has closed its ring and ended.
         unsafe { self.shared.get().as_ref() }.expect("a live thread")
     }
 }
@@ -216,23 +218,23 @@ pub fn current() -> &'static Thread {
     Thread::of(heads::current())
 }
 
-/// As [`current`], if one does.
+/// As [`current`]; `None` if no thread runs on this CPU.
 #[inline(always)]
 pub fn current_or_none() -> Option<&'static Thread> {
     heads::current_or_none().map(Thread::of)
 }
 
-/// On whose behalf the current thread asks for memory.
+/// On whose behalf the current thread asks for memory; `None` if no thread runs.
 pub fn asker() -> Option<Asker> {
     let thread = current_or_none()?;
     let debt = crate::time::Payer::of(thread).debt;
     Some(Asker { pid: thread.pid.load(Ordering::Relaxed), is_guest: thread.is_guest.get(), debt })
 }
 
-/// What the current thread does for guests until this is dropped: it gets no more memory than they do.
+/// While this value lives the current thread works for guests, and gets no more memory than guests do.
 pub struct Behalf(Option<&'static Thread>);
 
-/// See [`Behalf`]; of nobody in particular, if it is for no guests.
+/// See [`Behalf`]. Changes nothing if `guests` is false, or if the current thread is a guest's already.
 pub fn on_behalf_of(guests: bool) -> Behalf {
     let other = current_or_none().filter(|thread| guests && !thread.is_guest.get());
     if let Some(thread) = other {

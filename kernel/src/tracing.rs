@@ -1,12 +1,12 @@
-//! The kernel's trace of its scheduling (T-02): what each CPU's queue was told and what it decided, in fixed buffers.
+//! The kernel's trace of its scheduling (T-02): the events of each CPU's run queue and its decisions, in buffers of fixed size.
 //!
-//! Each CPU writes its own buffer, with interrupts off, without locks and without allocating. An event about a queue is written while that
-//! queue's lock is held, and takes its place in the one order of all CPUs then: so the order of tickets is the order in which each queue
-//! saw its events, and times are the very ones that the core was given. `capos replay` gives them to a fresh core again.
-//! Without a trace, each event costs a load and a branch.
+//! Each CPU writes its own buffer, with interrupts off, without locks and without allocating. An event of a queue is written while that queue's
+//! lock is held, and takes its ticket, its place in the one order of all CPUs, at that time. So the order of tickets is the order in which each
+//! queue saw its events, and the times are the very ones that the core was given. `capos replay` gives them to a fresh core again. Without a trace,
+//! each event costs a load and a branch.
 //!
-//! Times of a queue may go back: a CPU reads its clock, and then waits for the lock. Then an earlier charge by another CPU decides who
-//! pays, so whatever charges a queue is an event, also if nothing else came of it.
+//! The times of a queue may go back: a CPU reads its clock, and then waits for the lock. Then an earlier charge by another CPU decides who is
+//! charged, so every charge of a queue is an event, even if it has no other effect.
 
 use crate::arch::{cpu, smp};
 use crate::bootinfo::Room;
@@ -26,33 +26,33 @@ use trace::{Event, Kind};
 
 /// QEMU's debug console.
 const PORT: u16 = 0xe9;
-/// Rows of one allocation: buffers need not lie in one piece.
+/// Rows of one allocation: a buffer need not be contiguous.
 const BLOCK_ROWS: usize = 4096;
 /// How long the other CPUs may take to stop.
 const HALT_NS: u64 = 200_000_000;
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// The next place in the order.
+/// The next ticket: the next place in the order of all events.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 /// CPUs that have stopped for good.
 static HALTED: AtomicUsize = AtomicUsize::new(0);
 
 type Row = [AtomicU64; 4];
 
-/// Rows that are written from the first on. What comes when all are full is written over the oldest one, or not at all.
+/// Rows that are written one after the other. When all are full, a new one overwrites the oldest, or is not written at all.
 struct Rows {
     blocks: Vec<Vec<Row>>,
-    /// Rows that were ever written.
+    /// How many rows were ever written.
     used: AtomicUsize,
     capacity: usize,
     keeps_first: bool,
 }
 
-/// What came of a row.
+/// The outcome of writing a row.
 enum Pushed {
     /// It was written, and nothing is lost.
     Kept,
-    /// It was written over one that began with this word.
+    /// It was written over a row that began with this word.
     Over(u64),
     /// There is no room for it.
     Refused,
@@ -74,7 +74,7 @@ impl Rows {
         Some(Rows { blocks, used: AtomicUsize::new(0), capacity, keeps_first })
     }
 
-    /// Only by the CPU that it belongs to.
+    /// Writes a row. Only called by the CPU that the rows belong to.
     fn push(&self, words: [u64; 4]) -> Pushed {
         let used = self.used.load(Ordering::Relaxed);
         if used >= self.capacity && self.keeps_first {
@@ -94,7 +94,7 @@ impl Rows {
         &self.blocks[at / BLOCK_ROWS][at % BLOCK_ROWS]
     }
 
-    /// Where the rows end, counted so that all that are there lie before it.
+    /// Where the rows end now: a number from which [`Rows::count`] and [`Rows::each`] find the rows that are there.
     fn end(&self) -> u32 {
         let used = self.used.load(Ordering::Acquire);
         (if used < self.capacity { used } else { self.capacity + used % self.capacity }) as u32
@@ -120,27 +120,27 @@ struct Books {
     names: Rows,
 }
 
-/// A CPU when the trace began.
+/// The state of a CPU when the trace began.
 #[derive(Clone, Copy, Default)]
 struct Beginning {
     now_ns: u64,
-    /// What the core had counted until then.
+    /// The times that the core had counted until then.
     time: CpuTime,
 }
 
-/// What a CPU keeps of its trace. The room is there before [`ON`] says so, and stays.
+/// The trace of one CPU. The room is there before [`ON`] is set, and stays.
 pub struct Buffer {
     room: OnceCell<Books>,
     beginning: OnceCell<Beginning>,
-    /// Events of this CPU's queue are recorded from here on. Written under its lock.
+    /// Whether events of this CPU's queue are recorded. Written under the queue's lock.
     begun: AtomicBool,
     lost: AtomicU64,
-    /// The ticket of the first event that was lost; where the last ones are kept, of the last one that was.
+    /// The ticket of a lost event: of the first that was lost, or, where the last events are kept, of the last that was lost.
     lost_at: AtomicU64,
 }
 
 impl Buffer {
-    /// Without room.
+    /// A buffer without room.
     pub const fn new() -> Buffer {
         Buffer {
             room: OnceCell::new(),
@@ -152,9 +152,9 @@ impl Buffer {
     }
 }
 
-/// Makes room for events on each CPU, and begins. Before the first thread is made.
+/// Makes room for events on each CPU, and begins the trace. Before the first thread is made.
 pub fn begin(Room { capacity, keeps_first }: Room) {
-    // A thread that is made leaves more than four events.
+    // Each new thread has one name, and leaves more than four events.
     let names = capacity / 4 + 1;
     for cpu in percpu::all() {
         let room = Rows::allocate(capacity, keeps_first).zip(Rows::allocate(names, keeps_first));
@@ -171,7 +171,7 @@ pub fn begin(Room { capacity, keeps_first }: Room) {
     let which = if keeps_first { "first" } else { "last" };
     crate::println!("trace: the {which} {capacity} events on each of {} CPUs", percpu::count());
     ON.store(true, Ordering::Release);
-    // Each queue's trace begins under its own lock, between two interrupts. There are no threads yet that could move from one to another.
+    // Each queue's trace begins under its own lock, between two interrupts. No thread exists yet that could migrate from one queue to another.
     for cpu in percpu::all() {
         while !begin_on(cpu) {
             cpu::pause();
@@ -185,7 +185,7 @@ fn begin_on(cpu: &PerCpu) -> bool {
         return false;
     }
     queue.refreshed_summary(time::now_ns());
-    // What the core is charged up to: it does not go back, if the clock should have.
+    // The time up to which the core has charged; it does not go back, even if the clock did.
     let now_ns = queue.started_ns() + queue.wall_ns();
     let fresh = cpu.trace.beginning.set(Beginning { now_ns, time: queue.time() });
     debug_assert!(fresh.is_ok(), "a trace begins once");
@@ -193,13 +193,13 @@ fn begin_on(cpu: &PerCpu) -> bool {
     true
 }
 
-/// Is there a trace?
+/// Whether there is a trace.
 #[inline(always)]
 pub fn on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// One event of the queue of `cpu`, whose lock is held.
+/// Records one event of the queue of `cpu`, whose lock is held.
 fn record(cpu: usize, time_ns: u64, kind: Kind) {
     let own = &percpu::this().trace;
     let Some(room) = own.room.get() else { return };
@@ -223,21 +223,21 @@ fn record(cpu: usize, time_ns: u64, kind: Kind) {
     }
 }
 
-/// The name of a thread in the trace.
+/// The number of a thread in the trace.
 fn name_of(id: ThreadId) -> u32 {
     heads::get(id.0 as u32).map_or(u32::MAX, ThreadHead::trace_id)
 }
 
-/// What led to a decision who runs.
+/// What led to the decision who runs next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
     /// The CPU was idle.
     Idle,
-    /// The thread waits.
+    /// The thread blocks.
     Block,
-    /// The thread waits for this one, and gives it the rest of its slice.
+    /// The thread blocks, and this one takes over the CPU for the rest of its slice (a direct handoff).
     Handoff(ThreadId),
-    /// The same, with its context.
+    /// The same, and the thread's context is lent along.
     Lend(ThreadId),
     /// The thread queues behind this one.
     YieldTo(ThreadId),
@@ -249,7 +249,7 @@ pub enum Why {
     Look,
 }
 
-/// `runnable` is about to be queued on `target`, whose lock is held: it was made, or it has waited.
+/// `runnable` is about to be queued on `target`, whose lock is held: it is new, or was blocked.
 #[inline(always)]
 pub fn arrives(target: &PerCpu, runnable: &Runnable<SchedRef>, now: u64) {
     if on() {
@@ -275,7 +275,7 @@ fn record_arrival(target: usize, runnable: &Runnable<SchedRef>, now: u64) {
     }
 }
 
-/// What a new thread is born with, and what it is called.
+/// Records what a new thread starts with, and its name.
 fn introduce(target: usize, thread: u32, runnable: &Runnable<SchedRef>, now: u64) {
     let Snapshot { weight, class, .. } = runnable.snapshot();
     record(target, now, Kind::Weight { thread, weight: weight.get().into() });
@@ -292,7 +292,7 @@ fn introduce(target: usize, thread: u32, runnable: &Runnable<SchedRef>, now: u64
     if let (Some(room), Some(made)) = (percpu::this().trace.room.get(), heads::get(runnable.id().0 as u32)) {
         let pid = made.pid.load(Ordering::Relaxed);
         let named = NamedThread { id: thread, pid, name: made.name.get().0 };
-        // A ring of fixed size (K-30): there is room as long as there is for its events.
+        // A ring of fixed size (K-30): there is room for a name as long as there is for the thread's events.
         let _ = room.names.push(named.to_words());
     }
 }
@@ -306,7 +306,7 @@ fn record_mask(cpu: usize, thread: u32, cpus: sched::CpuMask, now: u64) {
     }
 }
 
-/// From its next enqueue on, `thread` runs on these CPUs only.
+/// `thread` may run on these CPUs only, from its next enqueue on.
 #[inline(always)]
 pub fn confined(me: &PerCpu, thread: &ThreadHead, cpus: sched::CpuMask, now: u64) {
     if on() {
@@ -314,7 +314,7 @@ pub fn confined(me: &PerCpu, thread: &ThreadHead, cpus: sched::CpuMask, now: u64
     }
 }
 
-/// The queue of `me`, whose lock is held, was told that the current thread leaves, and has decided who runs.
+/// The queue of `me`, whose lock is held, was told why the current thread leaves, and has decided who runs.
 #[inline(always)]
 pub fn decided(me: &PerCpu, left: Option<&ThreadHead>, why: Why, decision: &Decision<SchedRef>, now: u64) {
     if on() {
@@ -322,7 +322,7 @@ pub fn decided(me: &PerCpu, left: Option<&ThreadHead>, why: Why, decision: &Deci
     }
 }
 
-/// As [`decided`]: the current thread of `me` waits, and `run` runs in its place.
+/// As [`decided`]: the current thread of `me` blocks, and `run` runs in its place.
 #[inline(always)]
 pub fn handed_over(me: &PerCpu, left: &ThreadHead, run: ThreadId, now: u64) {
     if on() {
@@ -376,14 +376,14 @@ fn record_decision(me: usize, left: Option<&ThreadHead>, why: Why, decision: &De
     record_running(me, run, now);
 }
 
-/// What the CPU does from now on.
+/// Records what the CPU does from now on.
 #[cold]
 #[inline(never)]
 fn record_running(me: usize, run: Option<ThreadId>, now: u64) {
     record(me, now, run.map_or(Kind::Idle, |id| Kind::Run { thread: name_of(id) }));
 }
 
-/// An event of the queue of `cpu`, whose lock is held, that is about no thread.
+/// Records an event of the queue of `cpu`, whose lock is held; for kinds that need no further rows.
 #[inline(always)]
 pub fn note(cpu: &PerCpu, kind: Kind, now: u64) {
     if on() {
@@ -397,7 +397,7 @@ fn record_note(cpu: usize, kind: Kind, now: u64) {
     record(cpu, now, kind);
 }
 
-/// The interrupt of `me` ends: what it did before goes on.
+/// The interrupt of `me` ends: the CPU goes on with what it did before.
 #[inline(always)]
 pub fn resumes(me: &PerCpu, queue: &sched::Cpu<SchedRef>, now: u64) {
     if on() {
@@ -405,7 +405,7 @@ pub fn resumes(me: &PerCpu, queue: &sched::Cpu<SchedRef>, now: u64) {
     }
 }
 
-/// The current thread of `me`, whose lock is held, has made `child`, which inherits its debt.
+/// The current thread of `me`, whose lock is held, has created `child`, which inherits its debt.
 #[inline(always)]
 pub fn owes(me: &PerCpu, child: &Runnable<SchedRef>, debt_ns: u64, now: u64) {
     if on() {
@@ -421,30 +421,31 @@ fn record_debt(me: usize, child: ThreadId, debt_ns: u64, now: u64) {
     record(me, now, Kind::Debt { high: (debt_ns >> 32) as u16, thread, low: debt_ns as u32 });
 }
 
-/// The current thread of `me`, whose lock is held, pays for what interrupts did for it; or the context of one that is about to be queued there does.
+/// The deferred charge of a thread for interrupts that served it is taken: from the current thread of `me`, whose lock is held, or from the context
+/// of a thread that is about to be queued there.
 #[inline(always)]
 pub fn pays(me: &PerCpu, thread: &ThreadHead, owed_ns: u64, now: u64) {
     let thread = thread.trace_id();
     note(me, Kind::Debt { high: (owed_ns >> 32) as u16, thread, low: owed_ns as u32 }, now);
 }
 
-/// The weight of `thread` changes: it runs on `cpu`, whose lock is held, or is about to be queued there again.
+/// The weight of `thread` changes: the thread runs on `cpu`, whose lock is held, or is about to be queued there again.
 pub fn weighs(cpu: &PerCpu, thread: ThreadId, weight: Weight, now: u64) {
     note(cpu, Kind::Weight { thread: name_of(thread), weight: weight.get().into() }, now);
 }
 
-/// The class of the current thread of `me` changes.
+/// The latency class of the current thread of `me` changes.
 pub fn ranks(me: &PerCpu, class: LatencyClass, now: u64) {
     note(me, Kind::Class { thread: heads::current().trace_id(), class: class as u8 }, now);
 }
 
-/// `me` gives up what its clock is behind `limit`.
+/// The virtual clock of `me` is moved forward to `limit`, as it is behind it.
 #[inline(always)]
 pub fn forgives(me: &PerCpu, limit: i64, now: u64) {
     note(me, Kind::Forgive { high: (limit >> 32) as u32, low: limit as u32 }, now);
 }
 
-/// A context has come to its CPU, `cpu`, whose lock is held, or goes. What is promised (`Admit`, `Readmit`) comes with its specification.
+/// A context has come to its CPU, `cpu`, whose lock is held, or leaves it. A promise (`Admit`, `Readmit`) is recorded with its specification.
 #[inline(always)]
 pub fn promised(cpu: &PerCpu, context: &Context, what: Promise, now: u64) {
     if on() {
@@ -453,18 +454,18 @@ pub fn promised(cpu: &PerCpu, context: &Context, what: Promise, now: u64) {
     }
 }
 
-/// What a CPU does about a context that nobody runs on.
+/// What a CPU does with a context that no thread runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
     /// Promises it time.
     Admit,
-    /// Promises it another time.
+    /// Promises it other parameters.
     Readmit,
-    /// Promises nothing any more; written before the box is given back.
+    /// Takes the promise back; written before the context itself is given back.
     Retire,
-    /// Takes it in.
+    /// Takes the context in as a guest.
     Host,
-    /// Sends it home.
+    /// Sends the context home.
     Unhost,
 }
 
@@ -500,13 +501,13 @@ fn record_promise(cpu: usize, (context, line): (u32, u32), spec: &Spec, what: Pr
     record(cpu, now, kind);
 }
 
-/// The name of a context in the trace.
+/// The number of a context in the trace.
 fn name_of_context(context: &Context) -> u32 {
     context.identity().id as u32
 }
 
-/// `thread` has a context from now on: it runs on `cpu`, whose lock is held, or waits, and its `wait` lock is held. A new thread's is written
-/// when it arrives.
+/// `thread` has a context from now on. It runs on `cpu`, whose lock is held, or is blocked, and its *wait* lock is held. For a new thread this is
+/// written when it arrives.
 #[inline(always)]
 pub fn bound(cpu: &PerCpu, thread: ThreadId, context: &Context, now: u64) {
     if on() {
@@ -514,7 +515,7 @@ pub fn bound(cpu: &PerCpu, thread: ThreadId, context: &Context, now: u64) {
     }
 }
 
-/// `thread` has none any more; `stopped` if it was queued, and cannot go on without. As [`bound`], or it is queued on `cpu`.
+/// `thread` has no context any more; `stopped` if it was queued and cannot go on without one. As for [`bound`], or the thread is queued on `cpu`.
 #[inline(always)]
 pub fn unbound(cpu: &PerCpu, thread: ThreadId, stopped: bool, now: u64) {
     if on() {
@@ -532,7 +533,7 @@ fn record_unbound(cpu: usize, thread: ThreadId, stopped: bool, now: u64) {
     }
 }
 
-/// `thread` was taken out of the queue of `cpu`, whose lock is held, to be queued anew.
+/// `thread` was taken out of the queue of `cpu`, whose lock is held, to be queued again.
 #[inline(always)]
 pub fn dequeued(cpu: &PerCpu, thread: ThreadId, now: u64) {
     if on() {
@@ -540,7 +541,7 @@ pub fn dequeued(cpu: &PerCpu, thread: ThreadId, now: u64) {
     }
 }
 
-/// `thread` stops without a context from now on, or does not; as [`bound`].
+/// Whether `thread` stops without a context has changed to `only`; locks as for [`bound`].
 #[inline(always)]
 pub fn depends(cpu: &PerCpu, thread: ThreadId, only: bool, now: u64) {
     if on() {
@@ -548,7 +549,7 @@ pub fn depends(cpu: &PerCpu, thread: ThreadId, only: bool, now: u64) {
     }
 }
 
-/// `me` tried to take a thread from `other`; both locks are held.
+/// `me` tried to steal or pull a thread from `other`; both locks are held.
 #[inline(always)]
 pub fn took(me: &PerCpu, other: &PerCpu, outcome: &MoveOutcome, balances: bool, now: u64) {
     if on() {
@@ -567,7 +568,7 @@ fn record_move(me: usize, other: usize, outcome: &MoveOutcome, balances: bool, n
         MoveOutcome::Moved { thread, .. } => {
             record(me, now, Kind::Steal { thread: name_of(*thread), from });
         }
-        // A balance step brings both accounts up to date before it looks.
+        // A balance step charges both CPUs before it looks.
         MoveOutcome::Nothing if balances => {
             record(me, now, Kind::Charge);
             record(other, now, Kind::Charge);
@@ -576,12 +577,12 @@ fn record_move(me: usize, other: usize, outcome: &MoveOutcome, balances: bool, n
     }
 }
 
-/// This CPU is about to stop for good.
+/// Counts this CPU as stopped; it is about to stop for good.
 pub fn note_halt() {
     HALTED.fetch_add(1, Ordering::AcqRel);
 }
 
-/// If there is a trace, has the other CPUs stop between two events, as far as they take interrupts: then what they have written is whole.
+/// If there is a trace, stops the other CPUs between two events, as far as they take interrupts, so that what they have written is complete.
 pub fn stop_others() {
     if !on() {
         return;
@@ -593,12 +594,12 @@ pub fn stop_others() {
     }
 }
 
-/// Writes everything to the debug console, if there is a trace and a console. The machine does nothing else any more.
+/// Writes the whole trace to the debug console, if there are both. The machine does nothing else any more.
 pub fn write_out(panicked: bool) {
     if !on() {
         return;
     }
-    // The report of a panic has stopped the others already.
+    // In a panic the report has stopped the other CPUs already.
     if !panicked {
         stop_others();
     }
@@ -617,7 +618,7 @@ pub fn write_out(panicked: bool) {
         sum = sum.with(bytes);
         cpu::outsb(PORT, bytes);
     };
-    // The others may not have stopped, if something is badly wrong: what is counted here is what is written below.
+    // If something is badly wrong other CPUs may still run. So the ends are fixed here, and exactly what they count is written below.
     let mut ends = [(0u32, 0u32); sched::MAX_CPUS];
     for (cpu, ends) in percpu::all().zip(&mut ends) {
         if let Some(room) = cpu.trace.room.get() {

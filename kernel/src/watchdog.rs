@@ -1,11 +1,11 @@
 //! The watchdog (K-27): notices a CPU that takes no interrupts any more, and threads that nobody dispatches.
 //!
-//! Two housekeeping CPUs look at the others in turn, one look a second together, so that each is watched by the other. A look reads what a CPU
-//! leaves behind anyway: its count of recorded events and of switches, what it was asked for, its deadlines, its queue. A CPU that is quiet is not
-//! interrupted for that, and while nothing runs anywhere nobody looks. Only a CPU that has left something undone and has shown no event for all looks
-//! but one is sent an interrupt, as the last proof; the one after that is the kernel's end, with a report.
+//! Two housekeeping CPUs look at all CPUs in turn, one look a second between them, so that each is watched by the other. A look reads what a CPU
+//! leaves behind anyway: its counts of recorded events and of switches, pending requests, its deadlines, its run queue. A quiet CPU is not
+//! interrupted for that, and while nothing runs anywhere there are no looks. Only a CPU that has left something undone and has shown no event for
+//! all looks but one is sent an interrupt, as the last test; if it misses the next look, too, the kernel ends with a report.
 //!
-//! Looks are counted, and not time: a machine that its host has stopped for a minute has missed looks, and not its deadline.
+//! Looks are counted rather than time: a machine that its host has stopped for a minute has missed looks, but no limit.
 
 use crate::arch::{cpu, smp};
 use crate::bootinfo::Plant;
@@ -15,43 +15,43 @@ use crate::time;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use kcore::watch::{Signs, Step, Undone};
 
-/// CPUs that look.
+/// How many CPUs look.
 const HOUSEKEEPERS: usize = 2;
-/// One of them looks this often.
+/// The time between two looks of different housekeepers.
 const PERIOD_NS: u64 = 1_000_000_000;
 const _: () = assert!(patience::ROUND_NS == PERIOD_NS * HOUSEKEEPERS as u64);
 /// Looks without a sign of life before the kernel gives up, unless the option `watchdog=n` says otherwise: 20 seconds.
 const LOOKS: u32 = 10;
-/// CPUs that one look is at; with more, every look is at others.
+/// How many CPUs one look covers; if there are more, each look covers others.
 const AT_ONCE: usize = 32;
-/// Nobody's deadline is served this much late by a CPU that takes its timer's interrupts.
+/// A deadline that is late by more than this shows that its CPU does not take its timer's interrupts.
 const OVERDUE_NS: u64 = PERIOD_NS;
 /// When a planted failure acts, after the machine has booted.
 const PLANT_NS: u64 = 20_000_000;
 
-/// Housekeepers look, or will soon. Always so where there are none.
+/// Whether housekeepers look, or will soon. Always true where there are none.
 static ON_DUTY: AtomicBool = AtomicBool::new(true);
 /// The failure that the boot options ask for.
 static PLANT: AtomicU8 = AtomicU8::new(0);
-/// Its time has come.
+/// Whether the planted failure is due.
 static PLANT_IS_DUE: AtomicBool = AtomicBool::new(false);
-/// There is, or was, such a failure.
+/// Whether a failure was planted, even if it has acted.
 static IS_TO_FAIL: AtomicBool = AtomicBool::new(false);
-/// The idle loop runs nobody: a planted failure.
+/// The idle loop runs no thread: a planted failure.
 static NO_DISPATCH: AtomicBool = AtomicBool::new(false);
 
-/// What the watchdog keeps of a CPU.
+/// What the watchdog keeps for a CPU.
 pub struct Watch {
-    /// When it looks at others (`u64::MAX`: not). Written by itself.
+    /// When this CPU looks next; `u64::MAX` if it does not. Written by the CPU itself.
     next_ns: AtomicU64,
-    /// What each housekeeper has seen of it. Written by that one.
+    /// What each housekeeper has seen of this CPU. Written by that housekeeper.
     seen: [Seen; HOUSEKEEPERS],
 }
 
 struct Seen {
     events: AtomicU64,
     switches: AtomicU64,
-    /// Looks in which it had left something undone and had shown no sign of life.
+    /// Looks in a row in which the CPU had left something undone and had shown no sign of life.
     misses: AtomicU32,
 }
 
@@ -62,22 +62,22 @@ impl Seen {
 }
 
 impl Watch {
-    /// Of a CPU that nobody has looked at.
+    /// For a CPU that nobody has looked at.
     pub const fn new() -> Watch {
         Watch { next_ns: AtomicU64::new(u64::MAX), seen: [const { Seen::new() }; HOUSEKEEPERS] }
     }
 
-    /// When it looks at others: its timer is armed for no later.
+    /// When the CPU looks next: its timer is armed for no later.
     #[inline(always)]
     pub fn next_ns(&self) -> u64 {
         self.next_ns.load(Ordering::Relaxed)
     }
 }
 
-/// Begins to look: the machine has booted.
+/// Starts the watchdog: the machine has booted.
 pub fn begin(looks: Option<u32>, plant: Option<Plant>) {
     let looks = looks.unwrap_or(LOOKS);
-    // The last look but one is that of the interrupt.
+    // The look before the last one sends the interrupt, so there must be two.
     patience::set_limit(if looks == 0 { 0 } else { looks.max(2) });
     PLANT.store(plant.map_or(0, |plant| plant as u8), Ordering::Relaxed);
     IS_TO_FAIL.store(plant.is_some(), Ordering::Relaxed);
@@ -92,18 +92,18 @@ pub fn begin(looks: Option<u32>, plant: Option<Plant>) {
     }
 }
 
-/// One CPU cannot look at itself, except for what `Patience` finds.
+/// Whether CPUs watch each other: a single one cannot watch itself, except for what `Patience` finds.
 fn has_housekeepers() -> bool {
     percpu::count() > 1 && patience::limit() != 0
 }
 
-/// `me` looks next at `at_ns`.
+/// Sets the next look of `me` to `at_ns`.
 fn look_at(me: &PerCpu, at_ns: u64, now: u64) {
     me.flight.watch.next_ns.store(at_ns, Ordering::Relaxed);
     time::arm(me, at_ns, now);
 }
 
-/// The event of this CPU has fired.
+/// The timer event of this CPU has fired.
 #[inline(always)]
 pub fn event(me: &'static PerCpu, now: u64) {
     if now >= me.flight.watch.next_ns() {
@@ -111,7 +111,7 @@ pub fn event(me: &'static PerCpu, now: u64) {
     }
 }
 
-/// A CPU that was idle runs somebody.
+/// An idle CPU begins to run a thread.
 #[inline(always)]
 pub fn somebody_runs(me: &'static PerCpu) {
     if !ON_DUTY.load(Ordering::Relaxed) {
@@ -119,7 +119,7 @@ pub fn somebody_runs(me: &'static PerCpu) {
     }
 }
 
-/// Nobody has looked for a while, because nothing ran.
+/// Starts the looks again; they had stopped because nothing ran.
 #[cold]
 #[inline(never)]
 fn resume(me: &'static PerCpu) {
@@ -133,7 +133,7 @@ fn resume(me: &'static PerCpu) {
     }
 }
 
-/// Another CPU has asked for [`smp::IPI_WATCH`].
+/// Handles [`smp::IPI_WATCH`], which another CPU has sent.
 #[cold]
 #[inline(never)]
 pub fn asked(me: &'static PerCpu, now: u64) {
@@ -144,12 +144,12 @@ pub fn asked(me: &'static PerCpu, now: u64) {
         act(plant, me);
     }
     if me.id < HOUSEKEEPERS && has_housekeepers() && me.flight.watch.next_ns() == u64::MAX {
-        // In turn.
+        // One after the other.
         look_at(me, now + PERIOD_NS * (1 + me.id as u64), now);
     }
 }
 
-/// A look at the others.
+/// Looks at the CPUs.
 #[cold]
 #[inline(never)]
 fn look(me: &'static PerCpu, now: u64) {
@@ -161,30 +161,30 @@ fn look(me: &'static PerCpu, now: u64) {
     for cpu in window(now) {
         is_busy |= look_at_cpu(me, cpu, now);
     }
-    // Where only some were looked at, others may be busy.
+    // If only some CPUs were looked at, others may be busy.
     is_busy |= percpu::count() > AT_ONCE;
     if is_busy {
         me.flight.watch.next_ns.store(now + PERIOD_NS * HOUSEKEEPERS as u64, Ordering::Relaxed);
     } else {
-        // A store before the look of who leaves idle next: at worst it asks once too often.
+        // `next_ns` is reset before `ON_DUTY`: a CPU that leaves idle afterwards can start the looks again. At worst it asks once too often.
         me.flight.watch.next_ns.store(u64::MAX, Ordering::Relaxed);
         ON_DUTY.store(false, Ordering::SeqCst);
     }
 }
 
-/// The CPUs that a look is at.
+/// The CPUs that one look covers.
 fn window(now: u64) -> impl Iterator<Item = &'static PerCpu> {
     let (count, turn) = (percpu::count(), (now / PERIOD_NS) as usize / HOUSEKEEPERS);
     let first = if count > AT_ONCE { turn * AT_ONCE % count } else { 0 };
     (0..count.min(AT_ONCE)).filter_map(move |at| percpu::get((first + at) % count))
 }
 
-/// Looks at one CPU: is anything going on there?
+/// Looks at one CPU, and says whether anything is going on there.
 fn look_at_cpu(me: &'static PerCpu, cpu: &'static PerCpu, now: u64) -> bool {
     let seen = &cpu.flight.watch.seen[me.id];
     let (events, switches) = (cpu.flight.ring.written(), cpu.counters.switches.get());
     let nearest = cpu.dispatch.nearest.iter().map(|nearest| nearest.load(Ordering::Relaxed)).min();
-    // Who has woken an idle CPU alone waits in no queue, but in a place that only the CPU itself may look at.
+    // A thread for which alone an idle CPU was woken is in no queue: it is in the handoff place, which only the CPU itself may look at.
     let handed = usize::from(cpu.id == me.id && me.is_attention_asked());
     let signs = Signs {
         is_own: cpu.id == me.id,
@@ -207,21 +207,21 @@ fn look_at_cpu(me: &'static PerCpu, cpu: &'static PerCpu, now: u64) -> bool {
     !signs.is_idle || signs.has_switched || undone.is_some()
 }
 
-/// The end: somebody has to read it.
+/// Ends the kernel with a report.
 #[cold]
 fn alarm(id: usize, undone: Undone, looks: u32) -> ! {
     let what = format_args!("watchdog: CPU {id} {undone} ({looks} looks)");
     crate::panic::report(what, None, |_| 0, None)
 }
 
-/// The one that is to act, once.
+/// Takes the planted failure, which acts once.
 fn take_plant() -> Option<Plant> {
     let all = [Plant::IrqsOff, Plant::Lock, Plant::NoDispatch, Plant::TripleFault, Plant::Panic];
     let asked = PLANT.swap(0, Ordering::Relaxed);
     all.into_iter().find(|plant| *plant as u8 == asked)
 }
 
-/// What was planted happens, on this CPU.
+/// Makes the planted failure happen on this CPU.
 fn act(plant: Plant, me: &'static PerCpu) {
     match plant {
         Plant::IrqsOff => hang(),
@@ -244,12 +244,12 @@ fn hang() -> ! {
     }
 }
 
-/// On whom a planted failure acts.
+/// Whether planted failures act on this CPU: the last one.
 fn is_victim(me: &PerCpu) -> bool {
     me.id + 1 == percpu::count()
 }
 
-/// If a failure is planted, its time has come.
+/// If a failure is planted, makes it happen now, on the CPU that it is meant for.
 fn plant(me: &'static PerCpu) {
     if PLANT.load(Ordering::Relaxed) == 0 {
         return;
@@ -269,7 +269,7 @@ pub fn is_to_fail() -> bool {
     IS_TO_FAIL.load(Ordering::Relaxed)
 }
 
-/// Whether the idle loop may run nobody: a planted failure.
+/// Whether the idle loop must run no thread: a planted failure.
 #[inline(always)]
 pub fn forbids_dispatch() -> bool {
     NO_DISPATCH.load(Ordering::Relaxed)

@@ -3,7 +3,7 @@
 use crate::arch::phys;
 use alloc::vec::Vec;
 
-/// What the tables say.
+/// What the kernel needs of the tables.
 #[derive(Debug, Default)]
 pub struct Platform {
     /// APIC numbers of usable CPUs.
@@ -16,7 +16,7 @@ pub struct Platform {
     pub overrides: Vec<(u8, u32, u16)>,
 }
 
-/// Tables larger than this are not believed.
+/// Larger tables are taken for broken.
 const MAX_TABLE_BYTES: u32 = 1 << 20;
 
 fn bytes(address: u64, length: usize) -> Option<&'static [u8]> {
@@ -43,7 +43,7 @@ fn table(address: u64) -> Option<&'static [u8]> {
     bytes(address, length as usize).filter(|table| sums_to_zero(table))
 }
 
-/// Finds the root pointer where BIOSes put it.
+/// Finds the root pointer (RSDP) where a BIOS puts it.
 pub fn search_rsdp() -> Option<u64> {
     let ebda = u64::from(u16::from_le_bytes(bytes(0x40e, 2)?.try_into().ok()?)) << 4;
     let in_range = |start: u64, end: u64| {

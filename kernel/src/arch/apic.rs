@@ -1,9 +1,9 @@
-//! Local APIC (xAPIC by memory, x2APIC by registers where offered) and IO APIC.
+//! The local APIC (x2APIC by MSRs where the CPU has it, otherwise xAPIC by memory) and the IO APIC.
 
 use super::cpu;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes of the registers of an APIC, the IO APIC's too.
+/// Bytes of the registers of a local APIC, and of an IO APIC.
 pub const REGISTER_BYTES: u64 = 4096;
 const MSR_APIC_BASE: u32 = 0x1b;
 const MSR_X2APIC: u32 = 0x800;
@@ -27,7 +27,7 @@ fn read(register: u32) -> u32 {
         return cpu::rdmsr(MSR_X2APIC + register / 16) as u32;
     }
     let address = BASE.load(Ordering::Relaxed) + u64::from(register);
-    // SAFETY: `init` mapped the page; these are device registers, read with their side effects.
+    // SAFETY: `map_registers` had the page mapped; these are device registers, read with their side effects.
     unsafe { (address as *const u32).read_volatile() }
 }
 
@@ -41,7 +41,7 @@ fn write(register: u32, value: u32) {
     unsafe { (address as *mut u32).write_volatile(value) }
 }
 
-/// Is there a local APIC?
+/// Whether there is a local APIC.
 pub fn exists() -> bool {
     cpu::cpuid(1, 0)[3] & 1 << 9 != 0
 }
@@ -55,14 +55,14 @@ fn has_x2() -> bool {
     cpu::cpuid(1, 0)[2] & 1 << 21 != 0
 }
 
-/// Has the registers mapped by `map`, if they are reached by memory; before the first [`init`].
+/// Has `map` map the registers, if they are reached by memory; before the first [`init`].
 pub fn map_registers(map: impl FnOnce(u64, u64) -> u64) {
     if !has_x2() {
         BASE.store(map(cpu::rdmsr(MSR_APIC_BASE) & 0xf_ffff_f000, REGISTER_BYTES), Ordering::Relaxed);
     }
 }
 
-/// Switches this CPU's APIC on.
+/// Enables this CPU's APIC.
 pub fn init() {
     let x2 = has_x2();
     let base = cpu::rdmsr(MSR_APIC_BASE);
@@ -81,7 +81,7 @@ pub fn accept_pic() {
     write(LVT_LINT0, 0x700);
 }
 
-/// The interrupt was taken.
+/// Tells the APIC that the interrupt was taken.
 #[inline]
 pub fn end_of_interrupt() {
     write(EOI, 0);
@@ -105,7 +105,7 @@ pub fn send_ipi(target: u32, vector: usize) {
     send(target, 0x4000 | vector as u32);
 }
 
-/// Interrupts another CPU whatever it does, also with interrupts off.
+/// Sends a non-maskable interrupt, which another CPU takes even with interrupts off.
 pub fn send_nmi(target: u32) {
     send(target, 0x4400);
 }
@@ -120,44 +120,45 @@ pub fn send_startup(target: u32, page: u8) {
     send(target, 0x4600 | u32::from(page));
 }
 
-/// Counts down from `count`, by 16th of the bus clock; then interrupts.
+/// Starts a count down from `count`, at a 16th of the bus clock; an interrupt comes at its end.
 #[inline]
 pub fn timer_oneshot(count: u32) {
     write(TIMER_INITIAL, count);
 }
 
-/// Sets the timer up: one interrupt a count.
+/// Sets the timer up for one interrupt per count.
 pub fn timer_setup_oneshot() {
     write(TIMER_DIVIDE, 3);
     write(LVT_TIMER, super::entry::VECTOR_TIMER as u32);
     write(TIMER_INITIAL, 0);
 }
 
-/// Sets the timer up: an interrupt every `count`.
+/// Sets the timer up for an interrupt every `count`.
 pub fn timer_setup_periodic(count: u32) {
     write(TIMER_DIVIDE, 3);
     write(LVT_TIMER, 1 << 17 | super::entry::VECTOR_TIMER as u32);
     write(TIMER_INITIAL, count);
 }
 
-/// Counts down without interrupts, for calibration.
+/// Sets the timer up to count down without interrupts, for calibration.
 pub fn timer_setup_masked() {
     write(TIMER_DIVIDE, 3);
     write(LVT_TIMER, 1 << 16);
     write(TIMER_INITIAL, u32::MAX);
 }
 
-/// What is left of the count.
+/// The current value of the count.
 pub fn timer_current() -> u32 {
     read(TIMER_CURRENT)
 }
 
-/// The timer stays quiet.
+/// Stops the timer.
 pub fn timer_stop() {
     write(TIMER_INITIAL, 0);
 }
 
-/// Routes `gsi` of the IO APIC whose registers are mapped at `base` (and whose first is `gsi_base`) to `vector` on the CPU `target`.
+/// Routes interrupt `gsi` of an IO APIC to `vector` on the CPU `target`. The IO APIC's registers are mapped at `base`, and its first interrupt is
+/// `gsi_base`.
 ///
 /// # Safety
 /// `base` is where the registers of an IO APIC are mapped.

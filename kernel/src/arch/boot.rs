@@ -1,8 +1,8 @@
-//! From the boot loader's 32-bit mode to Rust in the higher half; and for the other CPUs from real mode.
+//! The way from the boot loader's 32-bit mode to Rust in the higher half; for the other CPUs, from real mode.
 //!
-//! Two ways in, one kernel: the PVH note (QEMU `-kernel`) and a Multiboot2 header (GRUB, BIOS and UEFI). Both arrive in flat 32-bit
+//! There are two ways in: the PVH note (QEMU `-kernel`) and a Multiboot2 header (GRUB, BIOS and UEFI). Both arrive in flat 32-bit
 //! mode with paging off and a pointer in EBX. The tables made here map the first GiB at 0, the first 4 GiB at the physical
-//! map, and the image; `paging` replaces them with ones that know what may be written and what executed.
+//! map, and the image; `paging` replaces them by tables that restrict what may be written and executed.
 
 use super::phys;
 use core::arch::global_asm;
@@ -21,7 +21,7 @@ unsafe extern "C" {
     static boot_stack: u8;
 }
 
-/// Words at the end of the boot's stack that nobody may use, and what is in them.
+/// Words at the end of the boot stack that nobody may use, and the pattern in them.
 const GUARD_WORDS: usize = 128;
 const GUARD: u64 = 0x5ca1_ab1e_0ddb_a115;
 
@@ -31,13 +31,13 @@ fn guards() -> impl Iterator<Item = *mut u64> {
     (0..GUARD_WORDS).map(move |at| end.wrapping_add(at))
 }
 
-/// From here on [`is_stack_whole`] knows whether the stack of the boot was large enough. Once, at the beginning.
+/// Writes the pattern, so that [`is_stack_whole`] can tell whether the boot stack was large enough. Once, at the beginning.
 pub fn guard_stack() {
     // SAFETY: the end of the stack, which lies in the physical map and which nobody has used yet.
     guards().for_each(|word| unsafe { word.write_volatile(GUARD) });
 }
 
-/// Was the stack of the boot large enough so far? Below it are the tables that other CPUs start with: one that is too small ruins these, and says nothing.
+/// Whether the boot stack was large enough so far. Below it are the tables that other CPUs start with: an overflow would ruin them silently.
 pub fn is_stack_whole() -> bool {
     // SAFETY: as above; nobody else writes there.
     guards().all(|word| unsafe { word.read_volatile() } == GUARD)

@@ -1,10 +1,10 @@
-//! Single instructions that Rust has no words for.
+//! Single instructions for which Rust has no construct.
 
 use core::arch::asm;
 
 /// Writes a byte to an I/O port.
 pub fn outb(port: u16, value: u8) {
-    // SAFETY: port I/O does not touch memory that Rust knows of; which ports are written is the drivers' business.
+    // SAFETY: port I/O does not touch memory that Rust knows of; the drivers are responsible for the ports that they write.
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
 }
 
@@ -76,13 +76,13 @@ pub unsafe fn wrmsr(msr: u32, value: u64) {
     }
 }
 
-/// What CPUID says.
+/// The result of CPUID.
 pub fn cpuid(leaf: u32, sub: u32) -> [u32; 4] {
     let r = core::arch::x86_64::__cpuid_count(leaf, sub);
     [r.eax, r.ebx, r.ecx, r.edx]
 }
 
-/// Changes the page-table root, which also flushes what is not global.
+/// Changes the page-table root, which also flushes translations that are not global.
 ///
 /// # Safety
 /// The tables must map the running kernel as it is mapped now.
@@ -117,9 +117,9 @@ pub unsafe fn set_cr4(value: u64) {
     unsafe { asm!("mov cr4, {}", in(reg) value, options(nostack, preserves_flags)) }
 }
 
-/// Alignment checks in user mode; at CPL0 it suspends SMAP.
+/// Alignment checks in user mode; at CPL0 this flag suspends SMAP.
 pub const FLAG_AC: u64 = 1 << 18;
-/// Interrupts are open.
+/// Interrupts are enabled.
 pub const FLAG_IF: u64 = 1 << 9;
 
 /// The flags register.
@@ -131,31 +131,31 @@ pub fn flags() -> u64 {
     value
 }
 
-/// Forgets the translation of one page on this CPU.
+/// Flushes the translation of one page on this CPU.
 #[inline(always)]
 pub fn invlpg(address: u64) {
-    // SAFETY: forgetting a translation is always sound; it is read again from the tables.
+    // SAFETY: flushing a translation is always sound; the CPU reads it from the tables again.
     unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) }
 }
 
-/// Forgets every translation, the kernel's global ones too.
+/// Flushes all translations on this CPU, including the kernel's global ones.
 pub fn flush_tlb_global() {
     const PGE: u64 = 1 << 7;
     let old = cr4();
-    // SAFETY: toggling PGE flushes everything and comes back to what was set.
+    // SAFETY: toggling PGE flushes everything, and restores the value that was set.
     unsafe {
         set_cr4(old & !PGE);
         set_cr4(old);
     }
 }
 
-/// Lets the sibling or the emulator go on.
+/// Lets a sibling thread of the core, or the emulator, go on.
 #[inline(always)]
 pub fn pause() {
     core::hint::spin_loop();
 }
 
-/// Stops this CPU for ever.
+/// Stops this CPU for good.
 pub fn halt() -> ! {
     loop {
         // SAFETY: nothing is expected of this CPU any more.
@@ -163,17 +163,17 @@ pub fn halt() -> ! {
     }
 }
 
-/// Resets the machine, by an exception that finds no handler.
+/// Resets the machine by an exception without a handler.
 pub fn triple_fault() -> ! {
     let empty = [0_u16; 5];
     // SAFETY: the machine is reset on purpose.
     unsafe { asm!("lidt [{}]", "ud2", in(reg) &empty, options(noreturn)) }
 }
 
-/// Waits for an interrupt, takes it, and comes back with interrupts off. `sti` takes effect after the next instruction, so none
-/// can slip in between.
+/// Waits for an interrupt, takes it, and comes back with interrupts off. `sti` takes effect after the next instruction, so no interrupt
+/// can come between it and `hlt`.
 pub fn wait_for_interrupt() {
-    // SAFETY: only the idle loop calls this, with no lock held; the handlers leave everything as it was. The red zone is clear: the
+    // SAFETY: only the idle loop calls this, with no lock held; the handlers leave everything as it was. There is no red zone to be overwritten: the
     // kernel is compiled without one, and nothing else is live here.
     unsafe { asm!("sti; hlt; cli", options(nostack)) }
 }
@@ -184,7 +184,7 @@ pub fn open_window() {
     unsafe { asm!("sti; nop; nop; cli", options(nostack)) }
 }
 
-/// Takes an interrupt that asks for nothing: the counter before it and after it.
+/// Takes an interrupt that requests nothing. Returns the TSC before and after it.
 pub fn interrupt_oneself() -> (u64, u64) {
     let (before, after): (u64, u64);
     // SAFETY: as `wait_for_interrupt`; the handler of this vector does nothing and expects no end of interrupt.

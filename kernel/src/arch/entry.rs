@@ -1,21 +1,21 @@
 //! Entries into the kernel: system calls, interrupts, exceptions.
 //!
-//! I-E1: interrupts are off at CPL0 except in the idle loop, so an interrupt from CPL0 comes from there, where no register matters
-//! that the stub does not save. I-E2: an exception at CPL0 is a bug of the kernel and never returns. I-E3: vector registers of user
-//! mode are saved by interrupt entries; system calls declare them clobbered, and leave them cleared.
+//! I-E1: interrupts are off at CPL0 except in the idle loop, so an interrupt at CPL0 comes from there, where no register matters
+//! that the stub does not save. I-E2: an exception at CPL0 is a bug of the kernel and never returns. I-E3: interrupt entries save the
+//! vector registers of user mode; system calls declare them clobbered, and leave them cleared.
 
 use super::percpu::{OFFSET_KERNEL_RSP, OFFSET_USER_RSP};
 use core::arch::global_asm;
 
 /// The local timer.
 pub const VECTOR_TIMER: usize = 48;
-/// Inter-processor requests.
+/// Inter-processor interrupts.
 pub const VECTOR_IPI: usize = 49;
 /// The serial line.
 pub const VECTOR_SERIAL: usize = 50;
 /// The PIT through the PIC.
 pub const VECTOR_PIT: usize = 32;
-/// The PIC's spurious interrupt, and the first of its second half.
+/// The spurious interrupt of the first PIC, its line 7.
 pub const VECTOR_PIC_SPURIOUS: usize = 39;
 /// The APIC's spurious interrupt.
 pub const VECTOR_SPURIOUS: usize = 255;
@@ -26,17 +26,17 @@ pub const VECTOR_SPURIOUS: usize = 255;
 pub struct Frame {
     /// r15, r14, r13, r12, r11, r10, r9, r8, rbp, rdi, rsi, rdx, rcx, rbx, rax.
     pub regs: [u64; 15],
-    /// Which interrupt or exception.
+    /// The number of the interrupt or exception.
     pub vector: u64,
     /// Its error code, or 0.
     pub error: u64,
-    /// Where it happened.
+    /// The instruction pointer at that moment.
     pub rip: u64,
     /// The code segment; its low bits are the privilege level.
     pub cs: u64,
-    /// Flags.
+    /// The flags.
     pub rflags: u64,
-    /// The stack.
+    /// The stack pointer.
     pub rsp: u64,
     /// The stack segment.
     pub ss: u64,
@@ -44,7 +44,7 @@ pub struct Frame {
 
 unsafe extern "C" {
     static stub_table: [u64; 256];
-    /// Where system calls enter.
+    /// The entry of system calls.
     pub fn syscall_entry();
     /// Returns from an interrupt or starts a thread: the stack holds a [`Frame`] without vector registers.
     pub fn enter_user();

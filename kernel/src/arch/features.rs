@@ -1,4 +1,4 @@
-//! What this CPU can do, and switching it on.
+//! Which features this CPU has, and enabling them.
 
 use super::{cpu, entry, segments};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ pub struct Protection {
     pub umip: bool,
 }
 
-/// Switches on what the CPU has, and points system calls at us. On each CPU.
+/// Enables what the CPU has, and points system calls at the kernel's entry. Called on each CPU.
 pub fn enable() -> Protection {
     let leaf1 = cpu::cpuid(1, 0);
     let leaf7 = cpu::cpuid(7, 0);
@@ -51,7 +51,7 @@ pub fn enable() -> Protection {
             cr4 |= bit;
         }
     }
-    // SAFETY: CPUID promised each of them; the kernel touches no user page and executes none.
+    // SAFETY: CPUID reports each of them; the kernel neither accesses nor executes user pages through user addresses.
     unsafe { cpu::set_cr4(cr4) };
     if xsave {
         let mask: u32 = if avx { 7 } else { 3 };
@@ -62,7 +62,8 @@ pub fn enable() -> Protection {
     HAS_AVX.store(avx, Ordering::Relaxed);
     HAS_SMAP.store(p.smap, Ordering::Relaxed);
     let star = (segments::KERNEL_CODE as u64) << 32 | ((segments::USER_DATA - 8) as u64) << 48;
-    // SAFETY: selectors as `segments` lays them out; the entry is ours; flags that must be off in the kernel: IF, DF, TF, AC, NT.
+    // SAFETY: selectors as `segments` lays them out; the entry is the kernel's; the flags are those that must be off in the kernel: IF, DF, TF, AC,
+    // NT.
     unsafe {
         cpu::wrmsr(MSR_EFER, cpu::rdmsr(MSR_EFER) | 1 | 1 << 11);
         cpu::wrmsr(MSR_STAR, star);

@@ -21,10 +21,10 @@ const fn initial() -> Area {
 }
 static INITIAL: Area = initial();
 
-/// Puts every register into its initial state, but MXCSR into the one given: what a thread finds after it waited in a system call, or at
-/// its start. Nothing of another thread is left.
+/// Puts every register into its initial state, except MXCSR, which gets the given value. A thread finds them so at its start and after it waited in
+/// a system call, with nothing left of another thread.
 pub fn reset(mxcsr: u32) {
-    // SAFETY: loads registers that are dead here: kernel code keeps nothing in them across this call, the user declared them clobbered.
+    // SAFETY: loads registers that are dead here: the kernel keeps nothing in them across this call, and user code declared them clobbered.
     unsafe {
         if features::HAS_XSAVE.load(Ordering::Relaxed) {
             asm!("xrstor64 [{}]", in(reg) &INITIAL, in("eax") 7, in("edx") 0, options(nostack));

@@ -1,5 +1,5 @@
-//! The memory functions that compiled code calls. `rep movsq`/`stosq` would count every word as an instruction under icount and is slow in
-//! TCG; loops of 16 bytes are fast everywhere. Sizes are mostly small.
+//! The memory functions that compiled code calls. `rep movsq` and `rep stosq` would count every word as an instruction under icount, and are slow in
+//! TCG; loops of 16 bytes are fast everywhere. Most sizes are small.
 
 use core::arch::{asm, global_asm};
 
@@ -164,7 +164,7 @@ memcmp:
 "#
 );
 
-/// Copies 64 bytes that a program may change at the same time: each is read once.
+/// Copies 64 bytes that a program may change at the same time: each byte is read once.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for 64 bytes.
@@ -192,10 +192,10 @@ pub unsafe fn snapshot_64(from: *const u8, to: *mut u8) {
     }
 }
 
-/// Are bytes 16 to 63 of an entry 0? A program may change them at the same time: each is read once.
+/// Whether bytes 16 to 63 of an entry are 0. A program may change them at the same time: each byte is read once.
 ///
 /// # Safety
-/// 64 bytes at `from` can be read, and it is a multiple of 16. The CPU has SSE 4.1 (`features::enable` looks).
+/// 64 bytes at `from` can be read, and `from` is a multiple of 16. The CPU has SSE 4.1 (`features::enable` checks it).
 #[inline(always)]
 pub unsafe fn is_rest_zero_64(from: *const u8) -> bool {
     let is_zero: u8;
@@ -216,7 +216,7 @@ pub unsafe fn is_rest_zero_64(from: *const u8) -> bool {
     is_zero != 0
 }
 
-/// Writes a word and 40 bytes of 0 to `to`: the completion of what was done and has nothing to say.
+/// Writes a word and 40 zero bytes to `to`: a completion that reports success without a result.
 ///
 /// # Safety
 /// 48 bytes at `to` can be written.
@@ -265,8 +265,8 @@ pub unsafe fn publish_48(first: u64, from: *const u8, to: *mut u8) {
     }
 }
 
-/// The same address, of which the compiler does not know how it came about. It would otherwise make a 64-bit constant of its own out of the base of a
-/// table and the place of each field that is used.
+/// Returns the same address, but hides from the compiler how it was computed. The compiler would otherwise make a separate 64-bit constant for each
+/// field that is used, from the base of the table and the offset of the field.
 #[inline(always)]
 pub fn hide(mut address: u64) -> u64 {
     // SAFETY: no instruction at all.

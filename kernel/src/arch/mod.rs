@@ -1,4 +1,4 @@
-//! The machine: everything here may be `unsafe`, and almost nothing elsewhere is.
+//! The machine: code here may be `unsafe`, and almost none elsewhere is.
 
 pub mod acpi;
 pub mod apic;

@@ -1,9 +1,9 @@
-//! What each CPU has of its own, found through GS.
+//! The record of each CPU, which the CPU finds through GS.
 //!
-//! At CPL0 the kernel's GS base is loaded, always: entries from user mode swap it in first.
+//! At CPL0 the kernel's GS base is always loaded: entries from user mode swap it in first.
 //!
-//! This is the machine's part of a CPU's record. Each layer above puts its own part behind the one below it: a record begins with
-//! a [`MachineCpu`], so one pointer names the parts of all layers, and each layer sees its own and those below.
+//! This is the machine's part of a CPU's record. Each layer above puts its own part behind that of the layer below: a record begins with
+//! a [`MachineCpu`], so one pointer names the parts of all layers, and each layer sees its own part and those below.
 
 use crate::counters::Counters;
 use crate::lock::Held;
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use kcore::debt::Debt;
 use sched::MAX_CPUS;
 
-/// One CPU, as the machine knows it. The first fields have fixed places: assembly uses them.
+/// One CPU, as the machine knows it. The first fields have fixed offsets, which assembly uses.
 #[repr(C)]
 pub struct MachineCpu {
     /// Its own address (`gs:0`).
@@ -26,39 +26,39 @@ pub struct MachineCpu {
     pub id: usize,
     /// Its name for interrupt delivery.
     pub apic_id: u32,
-    /// In an interrupt handler.
+    /// Whether the CPU is in an interrupt handler.
     pub in_interrupt: Cell<bool>,
     /// What has to be done before the CPU goes back to user mode: bits of [`attention`].
     pub attention: Cell<u8>,
-    /// Between the decision to leave a thread and the next one's first step. Kept by builds that check locks.
+    /// Whether the CPU is between the decision to switch a thread out and the next thread's first step. Set only by builds that check locks.
     pub in_dispatch: Cell<bool>,
-    /// The one lock that may be taken there, by its address: the lock of the CPU's own run queue.
+    /// The address of the one lock that may be taken there: that of the CPU's own run queue.
     pub own_lock: Cell<*const ()>,
     /// Which locks are held here.
     pub held: Held,
-    /// How long it has not served interrupts.
+    /// How long the CPU has not served interrupts.
     pub irq_off: crate::irqoff::IrqOffSpan,
-    /// Reasons of the next inter-processor interrupt.
+    /// The reasons for the next inter-processor interrupt.
     pub ipi: AtomicU32,
-    /// For whom, as far as somebody is to pay for the interrupt (S-16).
+    /// On whose behalf that interrupt was requested, if it is to be charged to a thread or a context (S-16).
     pub asked_for: Asked,
-    /// TLB flushes asked of this CPU, and how many of them are done.
+    /// How many TLB flushes were requested of this CPU, and how many of them it has done.
     pub tlb_asked: AtomicU64,
     /// See `tlb_asked`.
     pub tlb_done: AtomicU64,
-    /// Takes part in scheduling and shootdowns.
+    /// Whether the CPU takes part in scheduling and shootdowns.
     pub online: AtomicBool,
-    /// The instant for which the local timer is armed (`u64::MAX`: not).
+    /// The time for which the local timer is armed; `u64::MAX` if it is not.
     pub armed_ns: AtomicU64,
     /// The page-table root that is loaded.
     pub root: Cell<u64>,
-    /// The tables that the CPU itself reads.
+    /// The descriptor tables that the CPU itself reads.
     pub segments: UnsafeCell<super::segments::Segments>,
-    /// What it counts.
+    /// The CPU's counters.
     pub counters: Counters,
 }
 
-/// For whom other CPUs ask one to do something: the last of them pays for the interrupt (S-16). A place of fixed size (K-30).
+/// On whose behalf other CPUs interrupt this one: the last requester is charged for the interrupt (S-16). A place of fixed size (K-30).
 pub struct Asked(AtomicPtr<Debt>);
 
 impl Asked {
@@ -66,31 +66,31 @@ impl Asked {
         Asked(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// Before the interrupt is sent.
+    /// Notes who is to be charged; before the interrupt is sent.
     #[inline(always)]
     pub fn put(&self, payer: &'static Debt) {
         self.0.store(core::ptr::from_ref(payer).cast_mut(), Ordering::Relaxed);
     }
 
-    /// In the interrupt.
+    /// Takes that note; in the interrupt.
     #[inline(always)]
     pub fn take(&self) -> Option<&'static Debt> {
-        // SAFETY: `put` wrote it, of somebody who is there for ever.
+        // SAFETY: `put` wrote it, from a reference that is valid for ever.
         unsafe { self.0.swap(core::ptr::null_mut(), Ordering::Relaxed).as_ref() }
     }
 }
 
 /// Bits of [`MachineCpu::attention`].
 pub mod attention {
-    /// Somebody else may have to run.
+    /// Another thread may have to run.
     pub const RESCHEDULE: u8 = 1;
-    /// The stretch without interrupts is measured (`irqoff`), and ends with the return to user mode.
+    /// The interrupts-off span is measured (`irqoff`), and ends with the return to user mode.
     pub const MEASURED: u8 = 2;
 }
 
 // SAFETY: cells are touched by their own CPU only, with interrupts off; what others touch is atomic or locked.
 unsafe impl Sync for MachineCpu {}
-// SAFETY: made on the boot CPU, then used by its own.
+// SAFETY: made on the boot CPU, then used by the CPU that it belongs to.
 unsafe impl Send for MachineCpu {}
 
 impl MachineCpu {
@@ -120,7 +120,7 @@ impl MachineCpu {
         }
     }
 
-    /// Asks for what has to be done before the CPU goes back to user mode.
+    /// Requests `what` (bits of [`attention`]), to be done before the CPU goes back to user mode.
     #[inline(always)]
     pub fn ask_for(&self, what: u8) {
         self.attention.set(self.attention.get() | what);
@@ -137,26 +137,26 @@ const _: () = assert!(OFFSET_USER_RSP == 8 && OFFSET_KERNEL_RSP == 16);
 static CPUS: [AtomicPtr<MachineCpu>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The record of the CPU this runs on: the whole of it, for layers that know more of it.
+/// The record of the CPU that this code runs on: the whole record, for layers that know more of it.
 #[inline(always)]
 pub fn this_record() -> *const MachineCpu {
     let pointer: *const MachineCpu;
-    // SAFETY: GS points to this CPU's record from `install` on, and the record is never freed. Nothing runs before `install`
-    // but the first lines of the boot, which do not call this.
+    // SAFETY: GS points to this CPU's record from `install` on, and the record is never freed. Only the first lines of the boot
+    // run before `install`, and they do not call this.
     unsafe {
         asm!("mov {}, gs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
     }
     pointer
 }
 
-/// The CPU this runs on.
+/// The CPU that this code runs on.
 #[inline(always)]
 pub fn this() -> &'static MachineCpu {
-    // SAFETY: as in `this_record`; records live for ever.
+    // SAFETY: as in `this_record`; records are never freed.
     unsafe { &*this_record() }
 }
 
-/// Is GS set up?
+/// Whether GS is set up.
 pub fn ready() -> bool {
     super::cpu::rdmsr(GS_BASE) != 0
 }
@@ -164,10 +164,10 @@ pub fn ready() -> bool {
 const GS_BASE: u32 = 0xc000_0101;
 const KERNEL_GS_BASE: u32 = 0xc000_0102;
 
-/// From here on a record is found by its number.
+/// From here on the record is found by its number.
 ///
 /// # Safety
-/// `record` points to a whole record, of all layers, which begins with a [`MachineCpu`], lives for ever, and that nobody else knows yet.
+/// `record` points to a whole record, of all layers, which begins with a [`MachineCpu`], is never freed, and is not known to anybody else yet.
 pub unsafe fn register(record: *mut MachineCpu) {
     // SAFETY: the caller's promise.
     let id = unsafe {
@@ -178,12 +178,12 @@ pub unsafe fn register(record: *mut MachineCpu) {
     COUNT.fetch_max(id + 1, Ordering::AcqRel);
 }
 
-/// Makes `record` what [`this`] finds on the CPU that calls.
+/// Makes `record` the one that [`this`] finds on the calling CPU.
 ///
 /// # Safety
-/// Once on each CPU, with its own record.
+/// Called once on each CPU, with its own record.
 pub unsafe fn install(record: &'static MachineCpu) {
-    // SAFETY: the record lives for ever.
+    // SAFETY: the record is never freed.
     unsafe {
         super::cpu::wrmsr(GS_BASE, record as *const MachineCpu as u64);
         super::cpu::wrmsr(KERNEL_GS_BASE, 0);
@@ -214,7 +214,7 @@ pub fn all() -> impl Iterator<Item = &'static MachineCpu> {
     (0..count()).filter_map(get)
 }
 
-/// Takes the last record out again: its CPU did not start.
+/// Removes the last record again: its CPU did not start.
 pub fn remove_last() {
     let last = COUNT.fetch_sub(1, Ordering::AcqRel) - 1;
     CPUS[last].store(core::ptr::null_mut(), Ordering::Release);

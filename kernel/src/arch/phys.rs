@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The physical map.
+/// Where all of physical memory is mapped.
 pub const PHYS_BASE: u64 = 0xffff_8000_0000_0000;
-/// The image.
+/// Where the kernel's image is mapped.
 pub const IMAGE_BASE: u64 = 0xffff_ffff_8000_0000;
 
 /// First physical address that the map does not cover.
@@ -19,13 +19,13 @@ pub fn set_end(end: u64) {
     END.store(end, Ordering::Relaxed);
 }
 
-/// Where `address` is mapped.
+/// Where the physical `address` is mapped.
 pub fn pointer<T>(address: u64) -> *mut T {
     debug_assert!(address < END.load(Ordering::Relaxed), "physical {address:#x} is not mapped");
     (PHYS_BASE + address) as *mut T
 }
 
-/// What is mapped at `pointer`, an address in the map.
+/// The physical address of `pointer`, which lies in the map.
 pub fn address(pointer: u64) -> u64 {
     pointer - PHYS_BASE
 }

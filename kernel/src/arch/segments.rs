@@ -1,6 +1,6 @@
 //! GDT, TSS and IDT of each CPU.
 //!
-//! Every exception enters on a stack of its own (IST), because it may mean that the current one has run out. Interrupts come from user
+//! Every exception enters on a stack of its own (IST), because it may mean that the current stack has overflowed. Interrupts come from user
 //! mode or from the idle loop only, and use the thread's kernel stack.
 
 use super::entry;
@@ -12,7 +12,7 @@ use core::cell::UnsafeCell;
 pub const KERNEL_CODE: u16 = 0x08;
 /// Kernel data.
 pub const KERNEL_DATA: u16 = 0x10;
-/// User data (before code: `sysret` wants it so).
+/// User data (before user code, as `sysret` requires).
 pub const USER_DATA: u16 = 0x18 | 3;
 /// User code.
 pub const USER_CODE: u16 = 0x20 | 3;
@@ -20,7 +20,7 @@ const TSS: u16 = 0x28;
 
 const FAULT_STACK_BYTES: usize = 16 * 1024;
 const NMI_STACK_BYTES: usize = 4 * 1024;
-/// What lies above that stack: the address of the CPU's record, and as much again for the alignment.
+/// What lies above that stack: the address of the CPU's record, and 8 bytes for the alignment.
 const NMI_RECORD_BYTES: u64 = 16;
 
 #[repr(C, packed(4))]
@@ -133,15 +133,15 @@ pub unsafe fn fill_idt() {
     }
 }
 
-/// Loads the tables of `cpu` into the CPU that calls.
+/// Loads the tables of `cpu` into the calling CPU.
 ///
 /// # Safety
-/// On that CPU, once, before it takes interrupts.
+/// Called on that CPU, once, before it takes interrupts.
 pub unsafe fn load(cpu: &'static MachineCpu) {
     // SAFETY: its own CPU is the only one that touches `segments`, and this is the first time.
     let s = unsafe { &mut *cpu.segments.get() };
     let top = |base: *const u8, bytes: usize| base as u64 + bytes as u64;
-    // Whatever is interrupted, GS may be user mode's: the handler finds the CPU's record above its stack.
+    // Whatever an NMI interrupts, GS may be that of user mode: so the handler finds the CPU's record above its stack.
     let nmi_top = top(s.nmi.0.as_ptr(), NMI_STACK_BYTES) - NMI_RECORD_BYTES;
     // SAFETY: the last bytes of the stack, which begins below them.
     unsafe { (nmi_top as *mut u64).write(core::ptr::from_ref(cpu) as u64) };
@@ -168,7 +168,7 @@ pub unsafe fn load(cpu: &'static MachineCpu) {
     ];
     let gdt = TablePointer { limit: size_of_val(&s.gdt) as u16 - 1, base: s.gdt.as_ptr() as u64 };
     let idt = TablePointer { limit: 4095, base: IDT.0.get() as u64 };
-    // SAFETY: the tables live as long as the CPU's record, that is for ever, and describe flat segments.
+    // SAFETY: the tables live as long as the CPU's record, which is never freed, and describe flat segments.
     unsafe {
         asm!(
             "lgdt [{gdt}]",
@@ -192,7 +192,7 @@ pub unsafe fn load(cpu: &'static MachineCpu) {
     }
 }
 
-/// Sets the stack on which interrupts and system calls of the next thread enter.
+/// Sets the stack on which interrupts and system calls of the next thread enter the kernel.
 #[inline(always)]
 pub fn set_kernel_stack(cpu: &MachineCpu, top: u64) {
     cpu.kernel_rsp.set(top);
@@ -200,10 +200,10 @@ pub fn set_kernel_stack(cpu: &MachineCpu, top: u64) {
     unsafe { (&raw mut (*cpu.segments.get()).tss.rsp).cast::<u64>().write_unaligned(top) }
 }
 
-/// Empties the selectors that user mode can load and read: what one process leaves in them, another one must not find. Also zeroes the bases of
-/// FS, which the next thread's is loaded after, and of user mode's GS.
+/// Clears the selectors that user mode can load and read, because one process must not find what another left in them. This also zeroes the base of
+/// user mode's GS, and that of FS, so the next thread's FS base is loaded after it.
 ///
-/// Interrupts must be off: for two instructions GS is user mode's. A non-maskable one does not use it.
+/// Interrupts must be off: for two instructions GS is that of user mode. A non-maskable interrupt does not use GS.
 #[inline(always)]
 pub fn clear_selectors() {
     // SAFETY: in 64-bit mode DS and ES mean nothing, the kernel does not use FS, and its own base of GS is swapped out meanwhile.

@@ -3,17 +3,17 @@
 use super::cpu::{inb, outb};
 
 const PORT: u16 = 0x3f8;
-/// Looks at the line status this often before a byte is given up: a port that is not there must not hang the kernel.
+/// How often the line status is polled before a byte is sent regardless: a port that does not exist must not hang the kernel.
 const PATIENCE: u32 = 100_000;
 
-/// 115,200 baud, 8N1, FIFOs on.
+/// Sets the port up: 115,200 baud, 8N1, FIFOs on.
 pub fn init() {
     for (offset, value) in [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 0xc7), (4, 0x0b)] {
         outb(PORT + offset, value);
     }
 }
 
-/// Interrupts when bytes arrive.
+/// From here on the port interrupts when bytes arrive.
 pub fn enable_receive_interrupt() {
     outb(PORT + 1, 1);
 }

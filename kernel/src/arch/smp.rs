@@ -6,26 +6,26 @@ use crate::clock;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use kcore::debt::Debt;
 
-/// Look at your run queue.
+/// The CPU is to look at its run queue.
 pub const IPI_RESCHED: u32 = 1;
-/// Flush your TLB.
+/// The CPU is to flush its TLB.
 pub const IPI_TLB: u32 = 2;
-/// The machine stops.
+/// The CPU is to halt: the machine stops.
 pub const IPI_HALT: u32 = 4;
 /// A clock event, passed on by the CPU that has the only timer.
 pub const IPI_TICK: u32 = 8;
-/// Come into the kernel: your process may be ending.
+/// The CPU is to enter the kernel, because its thread's process may be ending.
 pub const IPI_KICK: u32 = 16;
-/// The watchdog's: see to your next look, or do what the boot options have planted.
+/// From the watchdog: the CPU is to make sure that its next check comes, or to do what the boot options have planted.
 pub const IPI_WATCH: u32 = 32;
 
 /// Where the start-up code of other CPUs is put: below 1 MiB, where nothing else is.
 const TRAMPOLINE: u64 = 0x8000;
-/// How long a CPU may take to say that it is there: as long as Linux gives it. An emulated one waits for a CPU of a host that may be busy.
+/// How long a CPU may take to start: as long as Linux gives it. An emulated CPU waits for one of the host, which may be busy.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// How long the test waits for the CPU that must not come.
+/// How long the test waits for a CPU that must not come.
 const LATE_NS: u64 = 50_000_000;
-/// How often a CPU is told to start; the second time for one that has missed the first.
+/// How often a CPU is told to start; the second time is for a CPU that missed the first.
 const STARTUPS: u64 = 2;
 
 unsafe extern "C" {
@@ -38,13 +38,13 @@ unsafe extern "C" {
     static boot_pml4: u8;
 }
 
-/// The number that no CPU has: APIC numbers are expected one higher than they are.
+/// The expected number that no CPU has: each CPU compares it with its APIC number plus one.
 const NOBODY: u32 = 0;
 
 static AP_TSC: AtomicU64 = AtomicU64::new(0);
 static STARTING: AtomicPtr<MachineCpu> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Interrupts `cpu` for `reason`, at the cost of `payer` (S-16). Several reasons share one interrupt.
+/// Interrupts `cpu` for `reason`, and charges `payer` for it (S-16). Several reasons share one interrupt.
 #[inline]
 pub fn interrupt(cpu: &MachineCpu, reason: u32, payer: Option<&'static Debt>) {
     if let Some(payer) = payer {
@@ -56,7 +56,7 @@ pub fn interrupt(cpu: &MachineCpu, reason: u32, payer: Option<&'static Debt>) {
     }
 }
 
-/// Stops all others: the kernel has failed.
+/// Stops all other CPUs: the kernel has failed.
 pub fn halt_others() {
     if percpu::count() > 1 {
         let me = percpu::this().id;
@@ -64,7 +64,7 @@ pub fn halt_others() {
     }
 }
 
-/// What a new CPU needs that layers above have.
+/// What layers above provide for a new CPU.
 pub struct NewCpu {
     /// Its record.
     pub record: &'static MachineCpu,
@@ -72,24 +72,24 @@ pub struct NewCpu {
     pub stack_top: u64,
 }
 
-/// How new CPUs are made, and what they do.
+/// How records of new CPUs are made, and what the CPUs do.
 pub struct Start {
     /// The kernel's page-table root.
     pub root: u64,
-    /// The record of the next CPU, by its APIC number; `None` if memory is short.
+    /// Makes the record of the next CPU, with this APIC number; `None` if memory is short.
     pub make: fn(u32) -> Option<NewCpu>,
-    /// The CPU with this number does not answer.
+    /// Called if the CPU with this number did not start.
     pub give_up: fn(usize),
-    /// What it does from then on, on the stack that it began on.
+    /// What the CPU does after it has started, on the stack that it began on.
     pub run: extern "C" fn(u64) -> !,
-    /// The first one is given up before it can come, for the test that it then stays out.
+    /// Whether the first CPU is given up before it can come, for the test that it then stays out.
     pub is_first_late: bool,
 }
 
-/// What the CPU that starts does. Written before it is started.
+/// The [`Start`] for the CPU that starts. Written before it is started.
 static START: AtomicPtr<Start> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Starts the CPUs with these APIC numbers, one after the other. Says how many came.
+/// Starts the CPUs with these APIC numbers, one after the other. Says how many have started.
 pub fn start_others(apic_ids: &[u32], start: &'static Start) -> usize {
     START.store(core::ptr::from_ref(start).cast_mut(), Ordering::Release);
     let mine = percpu::this().apic_id;
@@ -102,14 +102,14 @@ pub fn start_others(apic_ids: &[u32], start: &'static Start) -> usize {
             phys::pointer::<u8>(TRAMPOLINE),
             bytes as usize,
         );
-        // The boot tables have the identity map that the way up needs; the upper half becomes the kernel's.
+        // The boot tables have the identity map that start-up needs; their upper half becomes the kernel's.
         let root = &raw const boot_pml4 as u64;
         let upper_half = |root: u64| phys::pointer::<u64>(root).add(256);
         core::ptr::copy_nonoverlapping(upper_half(start.root), upper_half(root), 256);
         put(&raw const ap_cr3 as u64 - trampoline, root);
         put(&raw const ap_entry as u64 - trampoline, start_ap as *const () as u64);
     }
-    // SAFETY: a word of the trampoline that is aligned, and that CPUs change by atomic instructions alone.
+    // SAFETY: an aligned word of the trampoline, which CPUs change by atomic instructions only.
     let expected = unsafe {
         let offset = &raw const ap_expected as u64 - &raw const ap_trampoline as u64;
         AtomicU32::from_ptr(phys::pointer::<u32>(TRAMPOLINE + offset))
@@ -127,7 +127,7 @@ pub fn start_others(apic_ids: &[u32], start: &'static Start) -> usize {
         let is_online = || record.online.load(Ordering::Acquire);
         let is_late = start.is_first_late && started == 0 && late.is_none();
         if let Some(late) = late.take_if(|_| !is_late) {
-            // The one that was given up comes now, when another is expected.
+            // The CPU that was given up comes now, when another one is expected.
             apic::send_startup(late, (TRAMPOLINE >> 12) as u8);
             clock::spin(LATE_NS, is_online);
             assert!(!is_online(), "K-01: a CPU that was given up has the stack and the record of another");
@@ -142,7 +142,7 @@ pub fn start_others(apic_ids: &[u32], start: &'static Start) -> usize {
                 break;
             }
         }
-        // One that has taken its number is on its way, with the stack and the record, and nothing can stop it any more.
+        // A CPU that has taken its number is starting, with the stack and the record, and nothing can stop it any more.
         if !is_online() && (is_late || expected.swap(NOBODY, Ordering::SeqCst) != NOBODY) {
             crate::println!("smp: CPU with APIC number {apic_id} does not answer; left out");
             percpu::remove_last();
@@ -158,15 +158,15 @@ pub fn start_others(apic_ids: &[u32], start: &'static Start) -> usize {
 }
 
 /// # Safety
-/// `offset` is that of a word of the trampoline.
+/// `offset` is that of a word in the trampoline.
 unsafe fn put(offset: u64, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { phys::pointer::<u64>(TRAMPOLINE + offset).write_volatile(value) }
 }
 
 extern "C" fn start_ap() -> ! {
-    // SAFETY: the record that was made for this CPU: it has taken the number that goes with it. Both were stored before it was started, and stay
-    // until it is online.
+    // SAFETY: the record that was made for this CPU, which has taken the number that belongs to it. Both pointers were stored before it was started,
+    // and stay until it is online.
     let (me, start) = unsafe { (&*STARTING.load(Ordering::Acquire), &*START.load(Ordering::Acquire)) };
     // SAFETY: the kernel's own tables; once on this CPU, with its own record.
     unsafe {

@@ -2,7 +2,7 @@
 
 use core::arch::naked_asm;
 
-/// Leaves the current stack, saving where in `*save`, and continues on the stack that was saved as `next`.
+/// Leaves the current stack, saves its stack pointer in `*save`, and continues on the stack whose saved pointer is `next`.
 ///
 /// # Safety
 /// `next` was saved by this function or made by [`prepare`], its stack is mapped, and nobody else runs on it.
@@ -46,7 +46,7 @@ pub unsafe fn prepare(top: u64, function: extern "C" fn(u64) -> !, argument: u64
     at
 }
 
-/// Goes to user mode with the registers of `frame`, leaving the stack below it for the next entry.
+/// Goes to user mode with the registers of `frame`. The next entry to the kernel starts at the top of the stack again.
 ///
 /// # Safety
 /// `frame` lies on the kernel stack of the current thread and holds user selectors; vector registers are as the thread should

@@ -1,10 +1,11 @@
-//! Keeping the TLBs of other CPUs honest (K-02).
+//! TLB shootdowns: making other CPUs forget translations that have changed (K-02).
 //!
-//! Each CPU has two counters: flushes asked of it, and flushes done. Whoever makes a mapping weaker counts the first up on every CPU where
-//! the address space is loaded, interrupts it, and waits until the second has caught up. A request that comes while another is
-//! answered is a higher number, so it cannot be lost. Nothing is freed before the wait is over, so there is no queue to overflow.
+//! Each CPU has two counters: flushes that were requested of it, and flushes that it has done. A CPU that unmaps or protects memory increments the
+//! first counter of every CPU that has the address space loaded, interrupts that CPU, and waits until its second counter has caught up. A request
+//! that comes while another is answered is a higher number, so it cannot be lost. Nothing is freed before the wait is over, so there is no queue to
+//! overflow.
 //!
-//! The waiting CPU has interrupts off, as have the others in the kernel: everybody who spins answers requests ([`poll`]).
+//! The waiting CPU has interrupts off, as have others in the kernel. So every loop that spins answers requests ([`poll`]).
 
 use super::percpu::{self, MachineCpu};
 use super::{cpu, smp};
@@ -13,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use kcore::debt::Debt;
 use sched::{CpuId, CpuMask, MAX_CPUS};
 
-/// A set of CPUs that changes under everybody's eyes.
+/// A set of CPUs that other CPUs may change at any time.
 pub struct AtomicMask([AtomicU64; MAX_CPUS / 64]);
 
 impl AtomicMask {
@@ -31,16 +32,16 @@ impl AtomicMask {
     pub fn remove(&self, cpu: usize) {
         self.0[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::SeqCst);
     }
-    /// Is it in the set?
+    /// Whether the CPU is in the set.
     #[inline]
     pub fn contains(&self, cpu: usize) -> bool {
         self.0[cpu / 64].load(Ordering::SeqCst) & 1 << (cpu % 64) != 0
     }
-    /// The set, as it is word by word.
+    /// A copy of the set; only each word of it is consistent.
     pub fn snapshot(&self) -> CpuMask {
         CpuMask::from_words(core::array::from_fn(|i| self.0[i].load(Ordering::SeqCst)))
     }
-    /// Nobody.
+    /// Whether no CPU is in the set.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
@@ -53,7 +54,7 @@ impl AtomicMask {
     }
 }
 
-/// Answers the requests that this CPU has.
+/// Answers the flush requests to this CPU.
 #[inline]
 pub fn poll() {
     answer(percpu::this());
@@ -63,15 +64,15 @@ pub fn poll() {
 fn answer(me: &MachineCpu) {
     let asked = me.tlb_asked.load(Ordering::SeqCst);
     if me.tlb_done.load(Ordering::Relaxed) != asked {
-        // Kernel mappings change too rarely to have a path of their own.
+        // Always flushes everything: kernel mappings change too rarely for a separate path.
         cpu::flush_tlb_global();
         me.tlb_done.store(asked, Ordering::SeqCst);
     }
 }
 
-/// Every CPU in `resident` but this one has forgotten what it knew of the space when this returns.
+/// When this returns, every CPU in `resident` has flushed the translations of the space; this CPU itself is left out.
 pub fn shootdown(resident: &AtomicMask, payer: Option<&'static Debt>) {
-    // Table writes come before the look at who is resident; a CPU that enters later reads the new tables.
+    // The page tables were written before this look at `resident`; a CPU that loads the space later reads the new tables.
     fence(Ordering::SeqCst);
     if !resident.any_but(percpu::this().id) || planted::is(Bug::TlbNoIpi) {
         return;
@@ -79,7 +80,7 @@ pub fn shootdown(resident: &AtomicMask, payer: Option<&'static Debt>) {
     flush_others(|cpu| resident.contains(cpu), payer);
 }
 
-/// Every other CPU has forgotten all it knew when this returns.
+/// When this returns, every other CPU has flushed its whole TLB.
 pub fn shootdown_all(payer: Option<&'static Debt>) {
     fence(Ordering::SeqCst);
     flush_others(|_| true, payer);

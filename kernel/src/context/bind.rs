@@ -1,4 +1,4 @@
-//! A thread gets a context.
+//! Binding a thread to a context.
 
 use super::{Handle, give};
 use crate::dispatch;
@@ -12,9 +12,9 @@ use kcore::loans::Refused;
 /// Why a thread was not bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BindError {
-    /// The book says no.
+    /// The book of the context refuses.
     Refused(Refused),
-    /// The thread may not run where the time was promised.
+    /// The thread may not run on the CPU that promised the time.
     NoCommonCpu,
     /// It has ended, or is about to.
     Dead,
@@ -22,16 +22,16 @@ pub enum BindError {
     Bound,
 }
 
-/// What came of a bind, when the lock was let go.
+/// The outcome of a bind, as it was when the lock was released.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// What the capability can still do.
+    /// Whether the capability is still good.
     pub standing: Result<(), Refused>,
-    /// Somebody owns the context.
+    /// Whether a thread owns the context.
     pub is_owned: bool,
 }
 
-/// Binds the thread `who` to a context: it owns it from here on, and has the time at once, or before it next leaves the kernel.
+/// Binds the thread `who` to a context: it owns the context from here on, and has its time at once, or before it next leaves the kernel.
 pub fn bind(
     handle: &Handle,
     held: u64,
@@ -41,12 +41,12 @@ pub fn bind(
 ) -> Result<Bound, BindError> {
     claim(handle, held, thread, &who, context_only)?;
     let mut record = handle.ctx.record.lock();
-    // Somebody may have revoked it since.
+    // The context may have been revoked since.
     let mut is_to_wake = false;
     if record.book.promise(who).is_ok() {
         is_to_wake = give(&mut record, who);
         if *record.book.owner() != who {
-            // It waits for a CPU, and not for this one.
+            // The thread waits in a run queue, and may not run on this context's CPU.
             return Err(BindError::NoCommonCpu);
         }
     }
@@ -59,7 +59,7 @@ pub fn bind(
     Ok(bound)
 }
 
-/// Reserves the context for a thread, which has none: from here on it is its owner. The box stays where it is.
+/// Makes a thread that has no context the owner of this one. The `Context` stays where it is.
 fn claim(
     handle: &Handle,
     held: u64,
@@ -71,7 +71,7 @@ fn claim(
     record.book.may_bind(held).map_err(BindError::Refused)?;
     let home = CpuId::new(record.cpu).ok_or(BindError::NoCommonCpu)?;
     let mut wait = thread.wait.lock();
-    // One that ends looks for its context a last time: it would not find this one.
+    // A thread that ends has looked for its context for the last time: it would not find this one.
     let may_bind = thread.turn(&mut wait, Event::Bind).is_ok() || planted::is(Bug::BindsTheEnding);
     if !thread.is(who) || !may_bind {
         return Err(BindError::Dead);

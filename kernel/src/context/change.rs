@@ -1,4 +1,4 @@
-//! A context gets another specification: what its CPU judged is promised, the session pays for it, and whoever had the time goes on.
+//! Changing a context's specification: its CPU promises what it judged, the session pays for it, and the thread that had the time goes on.
 
 use super::{Handle, Record, give, leaving, seize};
 use crate::context::Ctx;
@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
 use kcore::quota::Growth;
 
-/// Could its session pay for `spec` in the place of what a context has?
+/// Whether the session could pay for `spec` in place of what the context has now.
 pub fn could_pay(ctx: &'static Ctx, spec: &Spec) -> Result<(), Denied> {
     let mut record = ctx.record.lock();
     let Some(stake) = &mut record.stake else { return Ok(()) };
@@ -21,17 +21,18 @@ pub fn could_pay(ctx: &'static Ctx, spec: &Spec) -> Result<(), Denied> {
     Ok(())
 }
 
-/// Why a context is as it was.
+/// Why a context was not changed.
 pub enum Unchanged {
-    /// It is lent, or was taken back.
+    /// It is lent, or its capability is stale.
     Lent,
-    /// Its session may not have as much.
+    /// The quotas of its session do not allow it.
     Quota(Denied),
     /// Its CPU cannot promise it.
     Refused(AdmissionError),
 }
 
-/// Changes a context as it was judged. The endpoint that it told of timeouts before is left in `timeout`, to be dropped without a lock.
+/// Changes a context to `spec`, which `verdict` has judged. The endpoint that was told of timeouts before is left in `timeout`, to be dropped
+/// without a lock.
 pub fn change(
     handle: &Handle,
     held: u64,
@@ -61,7 +62,7 @@ pub fn change(
         handle.ctx.band.store(spec.criticality, Ordering::Relaxed);
         core::mem::swap(&mut record.timeout, timeout);
     }
-    // The box goes back to whoever had it.
+    // The `Context` goes back to the thread that had it.
     record.book.put(time);
     let holder = *record.book.holder();
     let is_to_wake = holder != ThreadRef::NONE && give(&mut record, holder);
@@ -75,11 +76,11 @@ pub fn change(
     result
 }
 
-/// What another specification is paid with.
+/// How the new specification is paid for.
 enum Payment {
-    /// A stake of its own: the old one pays for what was used until that is back.
+    /// With a stake of its own: the old one pays for the used time until that is back.
     Beside(Stake),
-    /// The old stake, which paid so much before: there must be nothing that was used. Otherwise this is what the session may not have.
+    /// With the old stake, grown or shrunk. Only possible if no used time is left to pay for; otherwise the caller gets this refusal of the quota.
     InPlace(Option<Growth>, Denied),
 }
 
@@ -98,7 +99,7 @@ impl Payment {
         matches!(self, Payment::Beside(_))
     }
 
-    /// The context was changed. The stake that is not needed for it any more.
+    /// The context was changed: returns the stake that it does not need any more.
     fn settle(self, record: &mut Record) -> Option<Stake> {
         match self {
             Payment::Beside(new) => record.stake.replace(new),
@@ -111,7 +112,7 @@ impl Payment {
         }
     }
 
-    /// It was not.
+    /// The context was not changed: undoes the payment, and says why.
     fn give_back(self, record: &mut Record, why: AdmissionError) -> Unchanged {
         let Payment::InPlace(growth, denied) = self else { return Unchanged::Refused(why) };
         if let Some(stake) = &mut record.stake {

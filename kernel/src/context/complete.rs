@@ -1,4 +1,4 @@
-//! Completing operations of programs: a call along which a context was lent ends with it, however it ends.
+//! Completing operations of programs. A call along which a context was lent brings the context back, however the call ends.
 
 use super::loan;
 use crate::dispatch;
@@ -6,9 +6,9 @@ use crate::planted::{self, Bug};
 use crate::ring::{self, Completion, Posted, Waiter};
 use crate::thread::{self, Thread};
 
-/// Completes an operation, if its thread is still there. With `direct` the thread runs here next.
+/// Completes an operation, if its thread is still there. With `direct` the thread runs next on this CPU.
 ///
-/// A call along which a context was lent ends here, however it ends: the loan is back before the completion is.
+/// If a context was lent along the operation, it is back before the completion is posted, however the call ends.
 pub fn operation(waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
     operation_here(waiter, completion, direct)
 }
@@ -28,7 +28,7 @@ pub fn operation_here(waiter: &Waiter, completion: &Completion, direct: bool) ->
     }
 }
 
-/// As [`operation`], of a call along which the thread has lent its context. The thread is woken in any case: it may wait for the loan only.
+/// As [`operation`], for a call along which the thread has lent its context. The thread is woken in any case: it may wait for the loan only.
 #[cold]
 #[inline(never)]
 fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completion, direct: bool) -> bool {
@@ -38,7 +38,7 @@ fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completi
     let mut handed = loan::settle(thread, waiter, direct);
     let posted = loop {
         match ring::post(thread, waiter, completion) {
-            // Another CPU is about to end the loan: it has begun, under the context's lock, and does not wait for anybody.
+            // Another CPU is about to end the loan: it has begun, under the context's lock, and does not wait for any other CPU.
             Posted::Lent => {
                 crate::arch::cpu::pause();
                 crate::arch::tlb::poll();
@@ -56,7 +56,7 @@ fn complete_lent(thread: &'static Thread, waiter: &Waiter, completion: &Completi
     !matches!(posted, Posted::Stale)
 }
 
-/// Completes the RECV of a server, whom the current thread lends its context along `call`, if it can.
+/// Completes the RECV of a server. The current thread lends the server its context along `call`, if it can.
 #[inline]
 pub fn recv_lending(
     server: &Waiter,
@@ -69,7 +69,7 @@ pub fn recv_lending(
         Posted::Stale => false,
         Posted::Quiet => true,
         Posted::Wakes => {
-            // Who waits for more calls than this one does not work for this one alone.
+            // A server that waits for more calls does not work for this one alone, so it gets no loan.
             if ring::receives(thread) || !loan::lend(lender, call, thread, &server.thread) {
                 ring::wake(thread, server, true);
             }

@@ -1,4 +1,4 @@
-//! Timeout faults: what becomes of a thread whose context is used up and that was made to be stopped then.
+//! Timeout faults: what happens to a thread whose budget is used up, if its context says that the thread is to be stopped then.
 
 use super::{Ctx, Record, loan, notify, seize};
 use crate::dispatch;
@@ -9,10 +9,10 @@ use crate::thread::{self, Thread};
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event};
 
-/// What the handler of a timeout says: the thread goes on without the context, at its weight.
+/// The handler's answer that lets the thread go on without the context, at its weight.
 const GO_ON_WITHOUT: u64 = 1;
 
-/// A thread was stopped because its budget is spent: its timeout endpoint is told. On another thread's stack, without locks.
+/// A thread was stopped because its budget is spent: its timeout endpoint is told. Runs on another thread's stack, without locks.
 pub fn fault(thread: &'static Thread) {
     let who = thread.reference();
     let Some(ctx) = Ctx::of(thread) else { return resume(thread, &who) };
@@ -31,7 +31,7 @@ pub fn fault(thread: &'static Thread) {
     }
 }
 
-/// The handler of a timeout has answered, or nobody ever will.
+/// The handler of a timeout has answered, or it is certain that nobody will.
 pub fn fault_answered(who: &ThreadRef, completion: &Completion) {
     let Some(thread) = thread::get(who.tid).filter(|thread| thread.is(who)) else { return };
     let without = completion.status == 0 && completion.w[0] == GO_ON_WITHOUT;

@@ -1,7 +1,8 @@
-//! What contexts that have gone still take, in the quotas of their sessions (K-29, S-13).
+//! What contexts that have ended still take from the quotas of their sessions (K-29, S-13).
 //!
-//! A CPU holds what a context used until it is back; as long, the context's stake stays with its session, in a list of the CPU. When the promise
-//! has left nobody is told: the next who adds a stake, is refused one or asks for quotas finds out, in pieces (K-26).
+//! A CPU holds the time that a context used until that time is back. For as long, the context's stake stays charged to its session, in a list of
+//! the CPU. Nobody is told when the promise has left. Instead, whoever next adds a stake, is refused one or asks for quotas finds out, in pieces
+//! (K-26).
 
 use crate::arch::percpu as machine;
 use crate::dispatch;
@@ -17,17 +18,17 @@ use alloc::sync::Arc;
 use kcore::quota::Growth;
 use kcore::stakes::{self, Round, Stakes};
 
-/// The stakes in what leaves a CPU.
+/// The stakes in promises that are leaving one CPU.
 pub struct Leaving(SpinLock<Stakes<Stake>>);
 
 impl Leaving {
-    /// None, with room for all that a CPU may promise; at boot (K-30).
+    /// An empty list, with room for all that a CPU may promise; at boot (K-30).
     pub fn new() -> Leaving {
         Leaving(SpinLock::new(Rank::Stacks, Stakes::with_room(MAX_PROMISES_PER_CPU)))
     }
 }
 
-/// One CPU, as objects know it: the whole record.
+/// One CPU as the layer of objects knows it: the whole record.
 #[repr(C)]
 struct ObjectCpu {
     dispatch: PerCpu,
@@ -37,7 +38,7 @@ struct ObjectCpu {
 /// Makes the record of a CPU, which lives for ever; at boot (K-30).
 pub fn make_cpu(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
     let record: *mut ObjectCpu = Box::leak(Box::new_uninit()).as_mut_ptr();
-    // SAFETY: room for a whole record, which begins with a `PerCpu`, lives for ever, and is whole when it is registered.
+    // SAFETY: there is room for a whole record, which begins with a `PerCpu`, is never freed, and is complete when it is registered.
     unsafe {
         percpu::make_at(&raw mut (*record).dispatch, id, apic_id, idle_stack);
         (&raw mut (*record).leaving).write(Leaving::new());
@@ -45,13 +46,13 @@ pub fn make_cpu(id: usize, apic_id: u32, idle_stack: Stack) -> &'static PerCpu {
     }
 }
 
-/// The stakes in what leaves `cpu`.
+/// The stakes in promises that are leaving `cpu`.
 fn of(cpu: &PerCpu) -> &'static Leaving {
     // SAFETY: `make_cpu` makes every record that is registered, and records are never freed.
     unsafe { &(*machine::record(cpu.id).cast::<ObjectCpu>()).leaving }
 }
 
-/// `stake` pays for the promise of this number, which leaves `cpu`.
+/// Keeps `stake` to pay for promise `number`, which is leaving `cpu`.
 pub fn keep(cpu: &PerCpu, number: u64, template: u64, stake: Stake) {
     if !stake.is_charged() {
         return;
@@ -59,7 +60,7 @@ pub fn keep(cpu: &PerCpu, number: u64, template: u64, stake: Stake) {
     let mut stake = stakes::Stake { number, template, payment: stake };
     loop {
         sweep(cpu, None);
-        // There is room: the list has twice as many places as the CPU has promises, and every newcomer looks at some (`Stakes`).
+        // There will be room: the list has twice as many places as the CPU has promises, and each call looks at some of them (`Stakes`).
         match of(cpu).0.lock().push(stake) {
             Ok(()) => return,
             Err(back) => stake = back,
@@ -67,10 +68,10 @@ pub fn keep(cpu: &PerCpu, number: u64, template: u64, stake: Stake) {
     }
 }
 
-/// Gives back the stakes of what has left `cpu`, of the next few in `round`, or in their turn.
+/// Gives back the stakes of promises that have left `cpu`: of the next few stakes in `round`, or, without a round, of the next few in turn.
 fn sweep(cpu: &PerCpu, round: Option<&mut Round>) {
     let mut stakes = of(cpu).0.lock();
-    // A round finds out for itself that there is nothing left.
+    // A round finds out by itself that there is nothing left.
     if round.is_none() && stakes.is_empty() {
         return;
     }
@@ -89,11 +90,11 @@ fn sweep(cpu: &PerCpu, round: Option<&mut Round>) {
     };
     drop(queue);
     drop(stakes);
-    // A session may end with its last stake, which frees it.
+    // A session may end with its last stake, and is then freed: no lock may be held.
     drop(gone);
 }
 
-/// Gives back the stakes of all that has left any CPU, in pieces between which others run. No lock is held.
+/// Gives back the stakes of all promises that have left any CPU, in pieces between which others run. The caller holds no lock.
 pub fn sweep_all() {
     for cpu in percpu::all() {
         let mut round = of(cpu).0.lock().round();
@@ -104,25 +105,26 @@ pub fn sweep_all() {
     }
 }
 
-/// What a new context is paid with.
+/// The stake that pays for a new context.
 pub struct Payment {
     stake: Stake,
-    /// It is the stake of one of its line that has gone: the new one must take that one's place.
+    /// Set if the stake comes from a context of the same template that has ended: the new context must take that one's place.
     inherited: Option<Inherited>,
 }
 
-/// A promise that leaves a CPU.
+/// A promise that is leaving a CPU, whose stake a new context of the same template uses.
 struct Inherited {
     cpu: &'static PerCpu,
     number: u64,
     template: u64,
-    /// Its stake pays for what is held of it; with this, for the whole context that takes its place.
+    /// The stake pays for what the CPU still holds of that promise; with this growth it pays for the whole new context.
     growth: Option<Growth>,
     denied: Denied,
 }
 
 impl Payment {
-    /// For a context of `spec`: out of the quotas, or, where these are used up, with the stake of one of its line whose place it will take.
+    /// A payment for a context of `spec`: from the quotas, or, if these are used up, the stake of an ended context of the same template, whose
+    /// place it takes.
     pub fn take(session: &Arc<Session>, spec: &Spec, template: u64) -> Result<Payment, Denied> {
         let new = |stake| Payment { stake, inherited: None };
         if let Ok(stake) = Stake::take(session, spec) {
@@ -153,12 +155,13 @@ impl Payment {
         Err(denied)
     }
 
-    /// Where the context must be promised, if anywhere in particular.
+    /// The CPU that must promise the context, if it has to be a particular one.
     pub fn home(&self) -> Option<CpuId> {
         CpuId::new(self.inherited.as_ref()?.cpu.id)
     }
 
-    /// The context was promised: its stake. If it did not take the place that it was to pay for with that, the stake goes back to what leaves.
+    /// The context was promised: returns its stake. If the context did not take the place that the stake was inherited from, the stake goes back
+    /// there.
     pub fn settle(self) -> Result<Stake, Denied> {
         let Payment { mut stake, inherited } = self;
         match inherited {
@@ -175,7 +178,7 @@ impl Payment {
         }
     }
 
-    /// Nothing was promised for it.
+    /// No CPU promised the context.
     pub fn give_back(self) {
         if let Some(inherited) = self.inherited {
             inherited.give_back(self.stake);
@@ -188,14 +191,14 @@ impl Inherited {
         self.cpu.dispatch.queue.lock().held(self.number).is_some()
     }
 
-    /// Its stake pays for what is held of it, as before.
+    /// The stake pays for what is held of the old promise, as before.
     fn give_back(self, mut stake: Stake) {
         stake.settle(self.growth, false);
         keep(self.cpu, self.number, self.template, stake);
     }
 }
 
-/// Sends a context home from the CPU that hosted it, which holds what it used; as long, `stake` pays for that.
+/// Sends a context home from the CPU that hosted it. The host holds the time that was used there; until that is back, `stake` pays for it.
 pub fn send_home(time: Box<Context>, stake: Option<Stake>) -> Box<Context> {
     let host = percpu::get(time.home().index());
     let (time, departed) = dispatch::send_home(time);

@@ -1,9 +1,9 @@
 //! Loans: a context moves along a call to a server that waits, and back with the answer (S-06, S-07).
 //!
-//! What may be lent to whom and what an end means is in the record's book (`kcore::loans`); here is how the box moves. The usual call and
-//! the usual answer are quick: the record names the next holder, the woken thread goes to the CPU's handoff place, and
-//! the core moves the box when the current thread waits (`dispatch::hand_over_lending`, `Cpu::block_lending`). Everything else takes the box
-//! from wherever it is and gives it back (`settle_slowly`).
+//! The record's book (`kcore::loans`) decides what may be lent to whom and what the end of a loan means; this file moves the `Context`. The usual
+//! call and the usual answer are quick: the record names the next holder, the woken thread goes to the CPU's handoff place, and the core moves the
+//! `Context` when the current thread blocks (`dispatch::hand_over_lending`, `Cpu::block_lending`). Every other case takes the `Context` from
+//! wherever it is and gives it back (`settle_slowly`).
 
 use super::{Ctx, Record, give, leaving, seize};
 use crate::dispatch;
@@ -21,7 +21,7 @@ use kcore::generation::ThreadRef;
 use kcore::life::Event;
 use kcore::loans::Refused;
 
-/// Threads to be woken when no lock is held any more.
+/// Threads to wake as soon as no lock is held any more.
 pub struct Woken {
     who: [ThreadRef; MAX_LOAN_DEPTH + 1],
     count: usize,
@@ -36,7 +36,7 @@ impl Woken {
         self.count += 1;
     }
 
-    /// They look again at what they wait for.
+    /// Wakes them: they look again at what they wait for.
     pub fn wake(self) {
         self.who[..self.count].iter().for_each(|who| {
             dispatch::wake(who, false);
@@ -44,15 +44,15 @@ impl Woken {
     }
 }
 
-/// Whether the current thread's call to `server` would lend, or why it must not be made. The call lends at last only if the server still
-/// waits when it is woken.
+/// Whether the current thread's call to `server` would lend its context, or why the call must not be made. In the end the call lends only if the
+/// server is still blocked when it is woken.
 pub fn judge(lender: &'static Thread, server: &ThreadRef) -> Result<bool, TransportError> {
     let Some(ctx) = Ctx::of(lender) else { return Ok(false) };
     let mut record = ctx.record.lock();
     let Some(thread) = thread::get(server.tid) else { return Ok(false) };
     let offer = record.book.offer(lender.reference(), *server, thread.context().is_some());
     match offer {
-        // Too deep it is for a server that waits only.
+        // Too deep a chain matters only if the server is blocked: see below.
         Ok(()) | Err(Refused::TooDeep) => {}
         Err(Refused::Cycle) => return Err(TransportError::LoanCycle),
         Err(_) => return Ok(false),
@@ -74,8 +74,8 @@ pub fn judge(lender: &'static Thread, server: &ThreadRef) -> Result<bool, Transp
     if find_host(&mut record, &theirs) { Ok(true) } else { Err(TransportError::NoCommonCpu) }
 }
 
-/// The server may not run where the context does: another CPU that both may use takes it in, if one has the time. Then the box is in the
-/// record, until the server has it or the lender has it back.
+/// The server may not run on the CPU of the context: another CPU that both may use hosts the context, if it can promise the time. Then the
+/// `Context` is in the record until the server gets it, or the lender gets it back.
 #[cold]
 fn find_host(record: &mut Record, theirs: &CpuMask) -> bool {
     if record.book.hosted_from().is_some() {
@@ -91,7 +91,7 @@ fn find_host(record: &mut Record, theirs: &CpuMask) -> bool {
     drop(queue);
     record.book.seized();
     dispatch::obey(effect, now);
-    // Two CPUs promise it meanwhile, and its session pays for both.
+    // Two CPUs promise the time meanwhile, and the session pays for both.
     let stake = record.session.as_ref().and_then(|session| Stake::take(session, time.spec()).ok());
     let Some(stake) = stake else {
         restore(record, time);
@@ -114,20 +114,20 @@ fn find_host(record: &mut Record, theirs: &CpuMask) -> bool {
     false
 }
 
-/// The current thread has its context, which is in hand, back.
+/// Gives the current thread its context back; `time` is in the caller's hands.
 fn restore(record: &mut Record, time: Box<Context>) {
     let time = leaving::send_home(time, record.hosted.take());
     record.cpu = time.home().index();
     record.book.go_home();
     match dispatch::bind_current(time, true, None) {
         Ok(()) => record.book.given(),
-        // It has not moved since, so this cannot be; but what is in the record is not lost.
+        // The thread has not moved since, so this cannot happen; if it does, the record keeps the `Context`.
         Err(time) => record.book.put(time),
     }
 }
 
-/// The completion of its RECV wakes `server`: the current thread lends it its context along `call`. Says whether it did; then the server
-/// is in the handoff place, and the lender must wait.
+/// `server` is woken by the completion of its RECV: the current thread lends it its context along `call`. Says whether it did; then the server is
+/// in the handoff place, and the lender must block.
 #[inline]
 pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who: &ThreadRef) -> bool {
     let Some(ctx) = Ctx::of(lender) else { return false };
@@ -138,7 +138,7 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
         return false;
     }
     let Some(cpu) = CpuId::new(record.cpu) else { return false };
-    // A call that is over already (the endpoint has closed, another thread has answered) brings nothing back.
+    // A call that is already over (the endpoint has closed, another thread has answered) would bring nothing back.
     let taken = ring::while_pending(lender, call, || {
         let mut wait = server.wait.lock();
         if !server.is(who) || server.context().is_some() {
@@ -150,7 +150,7 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
             "I-C5: a server has {:?}",
             blocked.context().map(|c| c.identity())
         );
-        // Under its wait lock: nobody else gives it another one meanwhile.
+        // Under the server's wait lock, so that nobody gives it another context meanwhile.
         server.set_context(ctx.head(), true);
         drop(wait);
         push(&mut record, call, lender, &mut lender.wait.lock(), who);
@@ -168,7 +168,7 @@ pub fn lend(lender: &'static Thread, call: &Waiter, server: &'static Thread, who
     true
 }
 
-/// The current thread has made a call, and lent nothing: what was found a host meanwhile comes home.
+/// The current thread has made a call and lent nothing: a context that was hosted for that call goes home.
 #[cold]
 pub fn cancel_hosting(lender: &'static Thread) {
     let Some(ctx) = Ctx::of(lender) else { return };
@@ -177,14 +177,14 @@ pub fn cancel_hosting(lender: &'static Thread) {
     keep(&mut record, guest);
 }
 
-/// A loan did not come about: what was found a host goes home.
+/// A loan did not come about: a context that was hosted for it goes home.
 fn keep(record: &mut Record, guest: Option<Box<Context>>) {
     if let Some(guest) = guest {
         restore(record, guest);
     }
 }
 
-/// The server runs on its loan where that is a guest.
+/// Starts the server on its loan, on the CPU that hosts the context.
 #[cold]
 fn visit(mut record: Guard<'_, Record>, mut blocked: Blocked<SchedRef>, guest: Box<Context>) -> bool {
     if blocked.bind(guest).is_err() {
@@ -194,13 +194,13 @@ fn visit(mut record: Guard<'_, Record>, mut blocked: Blocked<SchedRef>, guest: B
     if let Some(context) = blocked.context() {
         tracing::bound(percpu::this(), blocked.id(), context, time::now_ns());
     }
-    // The record last: who looks for the box finds it in a queue.
+    // The record is released last: whoever looks for the `Context` then finds it in a run queue.
     dispatch::run(blocked.wake_to_borrow());
     drop(record);
     true
 }
 
-/// Takes a thread that waits, to run on CPU `cpu` on what is handed to it.
+/// Takes a blocked thread, so that it runs on CPU `cpu` with the context that is handed to it.
 #[inline(always)]
 fn take(thread: &Thread, wait: &mut Wait, cpu: CpuId) -> Option<Blocked<SchedRef>> {
     if !wait.parked.as_ref().is_some_and(|blocked| blocked.could_run_on(cpu)) {
@@ -219,7 +219,7 @@ fn push(record: &mut Record, call: &Waiter, lender: &Thread, lender_wait: &mut W
     counters.loan_depth_max.raise(depth as u64);
 }
 
-/// The current thread has received a call that waited in the queue: if its caller waits, its context is lent now.
+/// The current thread has received a call that waited in the queue: if the caller is blocked, its context is lent now.
 pub fn borrow(server: &'static Thread, call: &Waiter) {
     let Some(lender) = thread::get(call.thread.tid) else { return };
     let Some(ctx) = Ctx::of(lender) else { return };
@@ -243,14 +243,14 @@ pub fn borrow(server: &'static Thread, call: &Waiter) {
         Some(time)
     });
     let Some(time) = time.flatten() else { return server.set_context(core::ptr::null(), false) };
-    // It fetches it before it returns to user mode.
+    // The server fetches it before it returns to user mode.
     record.book.put(time);
-    // Refused only if it is to end, which finds the box in the record.
+    // Refused only if the server is to end; its end finds the `Context` in the record.
     let _ = server.turn(&mut server.wait.lock(), Event::RequestBind(None));
 }
 
-/// The call `call` of `lender` is about to complete: its loan, if there is one, comes back. The lender itself is handed out if it goes to the
-/// handoff place with the context of the current thread, which is about to wait.
+/// The call `call` of `lender` is about to complete: its loan, if there is one, comes back. Returns the lender itself if it is to go to the handoff
+/// place, where it takes over the context of the current thread, which is about to block.
 pub fn settle(lender: &'static Thread, call: &Waiter, direct: bool) -> Option<Runnable<SchedRef>> {
     let ctx = Ctx::of(lender)?;
     if direct && let Some(runnable) = settle_quickly(ctx, lender, call) {
@@ -288,7 +288,7 @@ fn settle_quickly(ctx: &'static Ctx, lender: &'static Thread, call: &Waiter) -> 
     Some(blocked.wake_to_borrow())
 }
 
-/// As [`settle`], wherever everybody is. Loans further along the chain end with it.
+/// As [`settle`], wherever the threads and the `Context` are. Loans further along the chain end, too.
 pub fn settle_slowly(ctx: &'static Ctx, call: &Waiter) {
     let find = |record: &Record| record.book.loan_along(call.thread, call.ticket());
     let Some((record, time)) = seize(ctx, |record| find(record).is_some()) else { return };
@@ -296,7 +296,7 @@ pub fn settle_slowly(ctx: &'static Ctx, call: &Waiter) {
     back(ctx, record, time, at);
 }
 
-/// Ends the loans from `at` on, and gives the box to the lender of the first of them.
+/// Ends the loans from `at` on, and gives the `Context` to the lender of the first of them.
 fn back(ctx: &'static Ctx, mut record: Guard<'_, Record>, time: Box<Context>, at: usize) {
     let mut woken = Woken::NONE;
     let mut time = time;
@@ -314,15 +314,16 @@ fn back(ctx: &'static Ctx, mut record: Guard<'_, Record>, time: Box<Context>, at
     woken.wake();
 }
 
-/// Ends the loans from `at` on; the box is in hand. Nobody borrows and nobody waits for a loan any more. The lenders are to be woken: all but
-/// the first may go on before their calls are answered. (The first one's call is about to complete, or it waits for the loan only.)
+/// Ends the loans from `at` on; the `Context` is in the caller's hands. Their borrowers have no context any more, and their lenders wait for no
+/// loan. The lenders are to be woken: all but the first may go on before their calls are answered. (The first one's call is about to complete, or
+/// that thread waits for the loan only.)
 pub fn end_from(ctx: &'static Ctx, record: &mut Record, at: usize, woken: &mut Woken) {
     let ended = match record.book.end_loans(at) {
         Ok(ended) => ended,
         Err(refused) => unreachable!("a loan ends with the box in hand: {refused:?}"),
     };
-    // The last one first: a thread that ends looks without a lock whether it has a context, and is gone when it has none; what it lent must be
-    // over by then.
+    // The newest loan first: a thread that ends checks without a lock whether it has a context, and is gone as soon as it has none. By then what it
+    // lent must be over.
     for loan in ended.iter().rev() {
         if let Some(borrower) = thread::get(loan.borrower.tid).filter(|thread| thread.is(&loan.borrower)) {
             debug_assert!(core::ptr::eq(borrower.context_record(), ctx.head()), "I-C5");
@@ -335,7 +336,7 @@ pub fn end_from(ctx: &'static Ctx, record: &mut Record, at: usize, woken: &mut W
     }
 }
 
-/// The bug `exception-keeps-loan`: the loan is over, and the box stays where it is.
+/// The bug `exception-keeps-loan`: the loan is over, but the `Context` stays where it is.
 pub fn forget(lender: &'static Thread) {
     if let Some(ctx) = Ctx::of(lender) {
         let mut woken = Woken::NONE;
@@ -343,7 +344,7 @@ pub fn forget(lender: &'static Thread) {
     }
 }
 
-/// `who` has it on loan and gives it back before it has answered, if so: its lender may go on, and the call does, too.
+/// If `who` has the context on loan, it gives it back before it has answered: its lender may go on, and the call stays open.
 pub fn leave(ctx: &'static Ctx, who: &ThreadRef) {
     let find = |record: &Record| record.book.loan_to(*who);
     let Some((record, time)) = seize(ctx, |record| find(record).is_some()) else { return };

@@ -1,7 +1,7 @@
-//! What observers of a context are told (S-08): fixed cells, counters that stop at their end, one observer that may sleep.
+//! What observers of a context are told (S-08): one fixed cell per kind of event, with counters that saturate, and one observer that may sleep.
 //!
-//! The dispatcher keeps what happened in its own CPU's memory, and writes it into the cells after the switch, when it holds no lock: between two
-//! threads a CPU takes no lock that others use (`shared_locks_in_dispatch`). Nothing here allocates.
+//! The dispatcher keeps an event in its own CPU's memory, and writes it into the cells after the switch, when it holds no lock: while a CPU switches
+//! threads it takes no lock that other CPUs use (`shared_locks_in_dispatch`). Nothing here allocates.
 
 use super::{Ctx, Record, complete};
 use crate::dispatch::News;
@@ -15,19 +15,19 @@ use schema::messages_capnp::NotificationKind;
 /// Events of one kind.
 #[derive(Clone, Copy)]
 pub struct Cell {
-    /// Which.
+    /// The kind of event.
     pub kind: NotificationKind,
-    /// How many ever.
+    /// How many there ever were.
     pub sequence: u64,
-    /// How many since the last drain.
+    /// How many there were since the last drain.
     pub coalesced: u64,
-    /// Who ran on it last.
+    /// The thread that ran on the context at the last event.
     pub holder: ThreadRef,
-    /// Usable then.
+    /// The budget that could be used at that time.
     pub remaining_ns: u64,
     /// The next refill, or the deadline that passed.
     pub next_ns: u64,
-    /// The holder had it on loan.
+    /// Whether the holder had the context on loan.
     pub donated: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Nothing happened.
+    /// Nothing has happened.
     pub const EMPTY: Cells = Cells {
         identity: (0, 0),
         all: [
@@ -75,11 +75,11 @@ impl Cells {
     }
 }
 
-/// Writes it down, and tells the observer. Without a lock held.
+/// Counts the event in its cells, and tells the observer. The caller holds no lock.
 pub fn post(news: &News) {
     let Some(ctx) = Ctx::at_head(news.context) else { return };
     let mut cells = ctx.cells.lock();
-    // It may have ended since, and the record may be another's.
+    // The context may have ended since, and the record may belong to another one.
     if cells.identity.0 != news.id {
         return;
     }
@@ -97,7 +97,7 @@ pub fn post(news: &News) {
     tell(ctx);
 }
 
-/// A timeout fault is about to be reported.
+/// Counts a timeout fault, which is about to be reported.
 pub fn note_timeout(ctx: &'static Ctx, record: &Record, holder: &ThreadRef) {
     let mut cells = ctx.cells.lock();
     let cell = &mut cells.all[1];
@@ -107,14 +107,14 @@ pub fn note_timeout(ctx: &'static Ctx, record: &Record, holder: &ThreadRef) {
     cell.donated = record.book.owner() != holder;
 }
 
-/// The context's life ends.
+/// Counts the end of the context's life.
 pub fn revoked(ctx: &'static Ctx, record: &Record) {
     let mut cells = ctx.cells.lock();
     cells.identity = (record.id, record.book.generation());
     cells.all[2].count();
 }
 
-/// The observer, if one sleeps and there is something to tell it. Without a lock held.
+/// Completes the wait of the observer, if one sleeps and there is something to tell it. The caller holds no lock.
 pub fn tell(ctx: &'static Ctx) {
     let observer = {
         let mut cells = ctx.cells.lock();
@@ -125,7 +125,7 @@ pub fn tell(ctx: &'static Ctx) {
     }
 }
 
-/// Everything since the last time.
+/// All cells, with what happened since the last drain; the counts since then start again at 0.
 pub fn drain(ctx: &'static Ctx) -> ((u64, u64), [Cell; 3]) {
     let mut cells = ctx.cells.lock();
     let told = (cells.identity, cells.all);
@@ -133,19 +133,19 @@ pub fn drain(ctx: &'static Ctx) -> ((u64, u64), [Cell; 3]) {
     told
 }
 
-/// What came of a wish to sleep until something happens.
+/// The answer to a thread that wants to sleep until something happens.
 pub enum Watch {
-    /// Something has.
+    /// Something has happened already.
     News,
     /// The observer sleeps.
     Sleeps,
-    /// Another one does already.
+    /// Another observer sleeps already.
     Taken,
-    /// It has no operation to spare.
+    /// The thread has no operation to spare.
     NoRoom,
 }
 
-/// Registers the observer. `register` accepts its operation, which takes its ring's lock: before that the cells' lock, a leaf, is given up.
+/// Registers the observer. `register` accepts its operation, which takes its ring's lock; the cells' lock is a leaf, and therefore released before.
 pub fn watch(ctx: &'static Ctx, register: impl FnOnce() -> Option<Waiter>) -> Watch {
     let look = |cells: &Guard<'_, Cells>| {
         if cells.has_news() {
@@ -175,13 +175,13 @@ pub fn watch(ctx: &'static Ctx, register: impl FnOnce() -> Option<Waiter>) -> Wa
     Watch::Sleeps
 }
 
-/// The record is free: nothing of its last life is left. Hands out who still sleeps there.
+/// The record is free: nothing of its last life may be left. Returns the observer that still sleeps there.
 pub fn forget(ctx: &'static Ctx) -> Option<Waiter> {
     core::mem::replace(&mut *ctx.cells.lock(), Cells::EMPTY).observer
 }
 
 impl Withdraw for Ctx {
-    /// Takes an observer back.
+    /// Removes the observer.
     fn withdraw(&self, waiter: &Waiter) -> bool {
         let mut cells = self.cells.lock();
         cells.observer.take_if(|w| w.thread == waiter.thread && w.op == waiter.op).is_some()

@@ -1,7 +1,7 @@
-//! Timeout faults: what the kernel says to an endpoint when a thread's budget is spent.
+//! Timeout faults: how an endpoint is told that a thread's budget is spent.
 //!
-//! A context that faults holds a [`FaultRoom`] at its endpoint from its making on: a place in the queue, charged to whoever made the endpoint.
-//! So telling needs no memory, and the queue is never longer than there are rooms (K-30).
+//! A context that faults holds a [`FaultRoom`] at its endpoint from its creation on: a place in the queue, charged to the creator of the endpoint.
+//! So telling the endpoint needs no memory, and the queue is never longer than there are rooms (K-30).
 
 use super::{Buffer, Caller, Endpoint, InFlight, MAX_CALLS, Receiver, new_flight};
 use crate::context::{self, complete};
@@ -17,21 +17,21 @@ use kcore::generation::ThreadRef;
 pub struct Fault {
     thread: ThreadRef,
     words: [u64; 2],
-    /// Whose place it has; kept until it has left the queue.
+    /// The room whose place this fault takes; kept until it has left the queue.
     room: Arc<FaultRoom>,
 }
 
 /// A context's place among the faults of an endpoint.
 pub struct FaultRoom {
     endpoint: Arc<Endpoint>,
-    /// Of the capability that named the endpoint.
+    /// The badge of the capability that named the endpoint.
     badge: u32,
-    /// Its place is taken. Written under the endpoint's lock.
+    /// Whether a fault is in this place. Written under the endpoint's lock.
     is_taken: AtomicBool,
 }
 
 impl FaultRoom {
-    /// A place at `endpoint`. `None` if it has no room for one more, or its payer, or the machine.
+    /// Reserves a place at `endpoint`. `None` if the endpoint has no room for one more, or its payer or the machine has no memory.
     pub fn reserve(endpoint: Arc<Endpoint>, badge: u32) -> Option<Arc<FaultRoom>> {
         if !endpoint.reserve_fault() {
             return None;
@@ -40,8 +40,8 @@ impl FaultRoom {
         heap::try_arc(FaultRoom { endpoint, badge, is_taken: AtomicBool::new(false) }).ok()
     }
 
-    /// The budget of `thread` is spent: whoever receives is told, or will be. False if nobody ever will: the endpoint is closed, or the
-    /// context's last fault is still waiting there.
+    /// The budget of `thread` is spent: a receiver is told now, or as soon as there is one. False if that will never happen: the endpoint is
+    /// closed, or the context's last fault is still waiting there.
     pub fn tell(room: &Arc<FaultRoom>, thread: &ThreadRef, words: [u64; 2]) -> bool {
         let endpoint = &room.endpoint;
         let mut state = endpoint.state.lock();
@@ -55,7 +55,7 @@ impl FaultRoom {
             return true;
         }
         if room.is_taken.swap(true, Ordering::Relaxed) {
-            // The room stays: the context has it, and who waits.
+            // Dropping the clone with `fault` does not end the room: the context and the waiting fault have it, too.
             drop(state);
             return false;
         }
@@ -74,12 +74,12 @@ impl Drop for FaultRoom {
 }
 
 impl Fault {
-    /// It has left the queue; under the endpoint's lock.
+    /// The fault has left the queue; under the endpoint's lock.
     pub(super) fn leaves(&self) {
         self.room.is_taken.store(false, Ordering::Relaxed);
     }
 
-    /// Nobody will ever be told: the thread goes on.
+    /// No receiver will ever be told: the thread goes on.
     pub(super) fn cancel(self) {
         context::faults::fault_answered(&self.thread, &Completion::error(TransportError::Cancelled));
     }
@@ -105,7 +105,7 @@ impl Endpoint {
         true
     }
 
-    /// As [`Endpoint::deliver`], of what the kernel says.
+    /// As [`Endpoint::deliver`], for a fault, which the kernel reports.
     pub(super) fn deliver_fault(&self, fault: Fault, receiver: Receiver) {
         let server = receiver.waiter.thread;
         let caller = Waiter { thread: fault.thread, op: 0, sequence: 0 };

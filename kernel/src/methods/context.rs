@@ -48,12 +48,12 @@ pub fn call(c: &MethodCall<'_>, handle: &Arc<Handle>, held: u64, params: &[u8]) 
     }
 }
 
-/// What a capability of generation `held` is told before anything else.
+/// The answer to a capability of generation `held` that is stale or revoked; `Ok` if it is not.
 fn standing(record: &Record, held: u64) -> R {
     said(record.book.standing(held))
 }
 
-/// What the caller is told of what the book says.
+/// The book's answer as the schema's result.
 fn said(answer: Result<(), Refused>) -> R {
     match answer {
         Ok(()) => R::Ok,
@@ -62,7 +62,7 @@ fn said(answer: Result<(), Refused>) -> R {
         Err(Refused::NoTime) => R::InvalidSpec,
         Err(Refused::Bound) => R::AlreadyBound,
         Err(Refused::NotBound) => R::NotBound,
-        // Lent, or on its way to somebody, which passes.
+        // Lent, or in transit to another thread, which passes.
         Err(_) => R::Lent,
     }
 }
@@ -75,7 +75,7 @@ fn effect_of(is_owned: bool) -> DispatchEffect {
     if is_owned { DispatchEffect::BudgetEnforced } else { DispatchEffect::InfoOnlyNoDispatchChange }
 }
 
-/// The answer of most methods.
+/// Sends the answer that most methods have.
 fn say(c: &MethodCall<'_>, (result, effect): (R, DispatchEffect)) -> Outcome {
     c.reply::<m::scheduling_context_result::Owned>(0, |mut r| {
         r.set_result(result);
@@ -83,7 +83,7 @@ fn say(c: &MethodCall<'_>, (result, effect): (R, DispatchEffect)) -> Outcome {
     })
 }
 
-/// As [`say`], with nothing done.
+/// As [`say`], when nothing was done.
 fn refuse(c: &MethodCall<'_>, ctx: &'static Ctx, result: R) -> Outcome {
     let effect = effect(&ctx.record.lock());
     say(c, (result, effect))
@@ -91,7 +91,7 @@ fn refuse(c: &MethodCall<'_>, ctx: &'static Ctx, result: R) -> Outcome {
 
 // ---- looking --------------------------------------------------------------------------------------------------------------
 
-/// What is told of a context, copied out of the record.
+/// What a context's info says, copied out of the record.
 pub struct View {
     result: R,
     id: u64,
@@ -101,7 +101,7 @@ pub struct View {
     told_ns: u64,
     owner: ThreadRef,
     holder: ThreadRef,
-    /// Nothing, if there is no time in it.
+    /// `None` if the context has no time.
     time: Option<ContextInfo>,
 }
 
@@ -122,9 +122,10 @@ fn view(ctx: &'static Ctx, id: u64, held: Option<u64>) -> View {
     })
 }
 
-/// Words of a listed context's info beyond its own structure.
+/// Bytes of the longest CPU mask.
 const MASK_BYTES: usize = ::sched::MAX_CPUS / 8;
 
+/// Words of a context's info in a message.
 fn info_words() -> usize {
     words::structure::<m::scheduling_context_info::Owned>()
         + words::structure::<m::scheduling_context_spec::Owned>()
@@ -185,7 +186,7 @@ fn consumed(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
 
 // ---- making ---------------------------------------------------------------------------------------------------------------
 
-/// A specification as it came, checked as far as it can be without a CPU. An `Err` is the answer to the caller.
+/// Reads a specification and checks it as far as that is possible without a CPU. An `Err` is the answer to the caller.
 pub fn spec_of(
     c: &MethodCall<'_>,
     r: &m::scheduling_context_spec::Reader<'_>,
@@ -232,12 +233,12 @@ fn timeout_endpoint(c: &MethodCall<'_>, raw: u32) -> Result<Arc<FaultRoom>, (Exc
         cap.endpoint(rights::CALL).ok_or(wrong("the timeout endpoint is no endpoint that may be called"))?;
     let (endpoint, badge) = (endpoint.clone(), cap.badge);
     drop(caps);
-    // Room for the message now: when it is sent, nothing may be allocated.
+    // Room for the message is reserved now: when it is sent nothing may be allocated.
     FaultRoom::reserve(endpoint, badge)
         .ok_or((Exception::Overloaded, "the timeout endpoint has no room for one more context"))
 }
 
-/// Is `raw` a context of the caller's that may create others in `band`?
+/// Whether `raw` is a context of the caller that may create others in `band`.
 pub fn may_create(c: &MethodCall<'_>, raw: u32, band: u8) -> Result<(), (Exception, &'static str)> {
     let caps = c.process.caps.lock();
     let cap =
@@ -257,7 +258,7 @@ pub fn may_create(c: &MethodCall<'_>, raw: u32, band: u8) -> Result<(), (Excepti
     }
 }
 
-/// What a refused creation means to the caller.
+/// The answer to the caller when a creation is refused.
 pub fn refused(c: &MethodCall<'_>, error: CreateError) -> Outcome {
     match error {
         CreateError::Spec(error) => c.refuse(Exception::InvalidArgument, format_args!("{error}")),
@@ -268,17 +269,17 @@ pub fn refused(c: &MethodCall<'_>, error: CreateError) -> Outcome {
     }
 }
 
-/// Does the capability that was called reach the band of `spec` (S-17)?
+/// Whether the capability that was called allows the band of `spec` (S-17).
 fn may_use_band(c: &MethodCall<'_>, spec: &Spec) -> bool {
     rights::allow_band(c.rights, spec.criticality) || planted::is(Bug::AnyBand)
 }
 
-/// Words of a witness beside the result that it comes with.
+/// Words that a witness adds to its result.
 fn witness_words(witness: Option<&Witness>) -> usize {
     witness.map_or(0, |_| words::structure::<m::admission_witness::Owned>())
 }
 
-/// Why a promise could not be made (S-14).
+/// Fills in why a promise could not be made (S-14).
 fn fill_witness(mut r: m::admission_witness::Builder<'_>, witness: &Witness) {
     r.set_reason(match witness.reason {
         Reason::Utilisation => m::AdmissionReason::Utilisation,
@@ -323,7 +324,7 @@ fn create_another(c: &MethodCall<'_>, held_by: &Handle, held: u64, params: &[u8]
     if !may_use_band(c, &spec) {
         return answer(R::Unauthorized, 0, None);
     }
-    // The result and the slot first: nothing is made that could not be given.
+    // The result's buffer and the slot first: nothing is created that could not be handed to the caller.
     c.expects::<m::scheduling_context_create_results::Owned>()?;
     let slot = c.process.reserve_cap()?;
     let made =
@@ -331,7 +332,7 @@ fn create_another(c: &MethodCall<'_>, held_by: &Handle, held: u64, params: &[u8]
     match made {
         Ok(new) => {
             let id = new.id;
-            // As high as it is itself: so bands only go down from maker to made (S-17).
+            // The new capability allows bands up to the context's own, so bands only go down from creator to created (S-17).
             let given = rights::ALL & !rights::RECV | rights::up_to_band(spec.criticality);
             let cap = Cap::new(Object::SchedulingContext(new), given, 0);
             let cap = c.process.caps.lock().commit(slot, cap);
@@ -416,7 +417,7 @@ fn unbind(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     }
     let still = |record: &Record| record.book.may_unbind(held).is_ok();
     let Some((mut record, time)) = seize(handle.ctx, still) else {
-        // Lent, unbound or revoked at this very moment.
+        // It was lent, unbound or revoked at this very moment.
         return refuse(c, handle.ctx, R::Lent);
     };
     record.book.put(time);
@@ -426,7 +427,7 @@ fn unbind(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
     say(c, answer)
 }
 
-/// The answer of `reconfigure`.
+/// Sends the answer of `reconfigure`.
 fn say_changed(c: &MethodCall<'_>, ctx: &'static Ctx, result: R, witness: Option<&Witness>) -> Outcome {
     let effect = effect(&ctx.record.lock());
     c.reply::<m::scheduling_context_reconfigure_results::Owned>(witness_words(witness), |mut r| {
@@ -451,7 +452,7 @@ fn reconfigure(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) ->
         Ok(good) => good,
         Err(raised) => return raised,
     };
-    // What it has it may keep; more needs the right.
+    // A context may keep the band that it has; a higher one needs the right.
     let is_raised = look(handle.ctx, handle.id, |_, time| {
         time.is_none_or(|time| spec.criticality > time.spec.criticality)
     });
@@ -462,14 +463,14 @@ fn reconfigure(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) ->
     if !::sched::CpuId::new(home).is_some_and(|home| spec.cpu_mask.contains(home)) {
         return answer(R::NoCommonCpu);
     }
-    // What the session may not have is said first; it is taken with the change.
+    // A refusal by the quotas comes before one by the CPU. The quota itself is taken with the change.
     if let Err(denied) = change::could_pay(handle.ctx, &spec) {
         leaving::sweep_all();
         change::could_pay(handle.ctx, &spec).map_err(|_| Refusal::Quota(denied))?;
     }
     let mut why = AdmissionError::Stale;
     for _ in 0..dispatch::TRIES {
-        // Judged while nobody is without its time; the CPU says whether that still holds when it is changed.
+        // Judged while the thread still has its time; when the change is made the CPU says whether the verdict still holds.
         let verdict = match dispatch::judge_change(home, handle.id, &spec) {
             Ok(verdict) => verdict,
             Err(refused) => {
@@ -486,7 +487,7 @@ fn reconfigure(c: &MethodCall<'_>, handle: &Handle, held: u64, params: &[u8]) ->
         if why != AdmissionError::Stale {
             break;
         }
-        // As where one is made: eight short tests are a long one (K-26).
+        // Each test may be too short to pause by itself, but eight in a row are long: see `create` (K-26).
         preempt::point();
     }
     let witness = match why {
@@ -504,7 +505,7 @@ fn revoke(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
         let result = if result == R::Ok { R::StaleGeneration } else { result };
         return refuse(c, handle.ctx, result);
     }
-    // This capability moves on with it.
+    // The caller's own capability takes over the new generation.
     let mut caps = c.process.caps.lock();
     if let Some(cap) = caps.get_mut(CapId(c.call.cap)) {
         cap.follow(handle, held + 1);
@@ -579,7 +580,7 @@ fn yield_to(c: &MethodCall<'_>, handle: &Handle, held: u64) -> Outcome {
 
 // ---- listing --------------------------------------------------------------------------------------------------------------
 
-/// SystemInfo.contexts.
+/// SystemInfo.contexts: a list of all contexts with time.
 pub fn list(c: &MethodCall<'_>, start: usize) -> Outcome {
     let entry_words = words::structure::<m::context_listing::Owned>() + info_words();
     let limit = (c.room() / 8).saturating_sub(words::message::<m::system_info_contexts_results::Owned>() + 2)

@@ -1,4 +1,4 @@
-//! SchedulingPolicy: what a thread may say about its share (F-05, F-06, F-07).
+//! SchedulingPolicy's methods: what a thread may choose about its share (F-05, F-06, F-07).
 
 use super::{MethodCall, Outcome, Refusal};
 use crate::dispatch::percpu;
@@ -89,7 +89,7 @@ fn fill(mut r: m::scheduling_policy_snapshot_results::Builder<'_>, snapshot: &Sn
     r.set_throttles(snapshot.throttles);
 }
 
-/// What a spawn says about the share of the child's first thread. An `Err` is the answer to the caller.
+/// The share that a spawn chooses for the child's first thread. An `Err` is the answer to the caller.
 pub fn chosen(c: &MethodCall<'_>, p: &m::process_spawner_spawn_params::Reader<'_>) -> Result<Share, Outcome> {
     let (weight, class) = (p.get_weight(), p.get_class());
     if weight == WEIGHT_INHERIT && class == CLASS_INHERIT {
@@ -101,7 +101,7 @@ pub fn chosen(c: &MethodCall<'_>, p: &m::process_spawner_spawn_params::Reader<'_
     Ok(Share { weight, class })
 }
 
-/// Is `raw` a SchedulingPolicy that the caller may use?
+/// Whether `raw` is a SchedulingPolicy that the caller may use.
 fn holds_policy(c: &MethodCall<'_>, raw: u32) -> Result<(), (Exception, &'static str)> {
     if raw == CapId::NONE.0 {
         return Err((

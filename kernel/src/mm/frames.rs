@@ -10,25 +10,25 @@ use kcore::buddy::{Buddy, FrameMeta};
 pub const FRAME_BYTES: u64 = 4096;
 
 static FRAMES: SpinLock<Option<Buddy<'static>>> = SpinLock::new(Rank::Frames, None);
-/// Free frames that are set aside for who asks next, rather than joined with their neighbours.
+/// Free frames that are set aside for the next allocations, rather than merged with their neighbours.
 const ASIDE: usize = 32;
-/// How often unused stacks are given back for a run of frames.
+/// How often unused stacks are given back to find a run of several frames.
 const TRIMS: usize = 4;
-/// Frames that the allocator was given.
+/// Frames that the allocator manages.
 static TOTAL: AtomicU64 = AtomicU64::new(0);
-/// The last frames are kept for operators: guests do not get them. 0 while the machine boots.
+/// How many frames are kept back for operators: guests do not get the last ones. 0 while the machine boots.
 static KEPT_BACK: AtomicU64 = AtomicU64::new(0);
-/// At least so many: a shell and a small program need some 300.
+/// At least this many are kept back: a shell and a small program need some 300.
 const KEPT_BACK_MIN: u64 = 768;
-/// Of all frames, one in so many.
+/// Otherwise, one in this many of all frames.
 const KEPT_BACK_PART: u64 = 32;
 
-/// From now on the last frames are kept for operators (K-29).
+/// From now on the last frames are kept back for operators (K-29).
 pub fn keep_back() {
     KEPT_BACK.store((total() / KEPT_BACK_PART).max(KEPT_BACK_MIN), Ordering::Relaxed);
 }
 
-/// May whoever asks not have the last frames?
+/// Whether the current thread may not have the last frames.
 #[cold]
 fn is_kept_back() -> bool {
     super::asker::current().is_some_and(|asker| asker.is_guest)
@@ -39,7 +39,7 @@ fn is_kept_back() -> bool {
 pub struct Frame(pub u64);
 
 impl Frame {
-    /// Where the kernel can reach it.
+    /// The pointer by which the kernel reaches it.
     pub fn pointer<T>(self) -> *mut T {
         phys::pointer(self.0)
     }
@@ -51,14 +51,14 @@ impl Frame {
     }
 }
 
-/// Hands the free memory of the map to the allocator. Its own records go to the first region that holds them.
+/// Hands the free memory of the map to the allocator. The allocator's own records go to the first region with room for them.
 pub fn init(map: &MemoryMap) {
     let end = map.free().map(|(_, end)| end).max().unwrap_or(0);
     let count = (end / FRAME_BYTES) as usize;
     let bytes = (count * size_of::<FrameMeta>()) as u64;
     let home = map.free().find(|(start, end)| end - start >= bytes + FRAME_BYTES);
     let Some((home, _)) = home else { panic!("no region of memory holds {bytes} bytes of frame records") };
-    // SAFETY: free memory by the map, used by nobody before this line, and taken out of what is handed out below.
+    // SAFETY: free memory by the map, which nobody used before, and which is excluded from what is handed out below.
     let meta = unsafe {
         let pointer = phys::pointer::<FrameMeta>(home);
         for i in 0..count {
@@ -79,7 +79,7 @@ pub fn init(map: &MemoryMap) {
     *FRAMES.lock() = Some(buddy);
 }
 
-/// A run of 2^`order` frames; its content is whatever it was.
+/// Allocates a run of 2^`order` frames, with undefined contents.
 pub fn allocate_order(order: usize) -> Option<Frame> {
     if super::plant::fails() {
         return None;
@@ -101,8 +101,8 @@ fn take(order: usize) -> Option<Frame> {
     buddy.alloc(order).map(|frame| Frame(frame * FRAME_BYTES))
 }
 
-/// What is kept for speed goes back before anybody hears that memory is short: for one frame a few stacks do, for a longer run some more are
-/// tried. A path that allocates is bounded; whoever asks again has more of them given back.
+/// Memory that is kept only for speed is given back before an allocation fails: a few stacks are enough for one frame; for a longer run some more are
+/// tried. The number of tries is bounded, because an allocation must be; the next allocation gives back more.
 #[cold]
 #[inline(never)]
 fn trim_and_take(order: usize) -> Option<Frame> {
@@ -110,12 +110,12 @@ fn trim_and_take(order: usize) -> Option<Frame> {
     (0..tries).find_map(|_| if super::stacks::trim() { take(order) } else { None })
 }
 
-/// One frame; its content is whatever it was.
+/// Allocates one frame, with undefined contents.
 pub fn allocate() -> Option<Frame> {
     allocate_order(0)
 }
 
-/// One frame of zeros.
+/// Allocates one frame of zeros.
 pub fn allocate_zeroed() -> Option<Frame> {
     let frame = allocate()?;
     frame.zero();
@@ -124,28 +124,29 @@ pub fn allocate_zeroed() -> Option<Frame> {
 
 /// Frames that several spaces may map: a memory object, as this layer knows it.
 pub trait SharedFrames: Send + Sync {
-    /// Its frames; the same for as long as it lives.
+    /// Its frames, which never change.
     fn frames(&self) -> &[Frame];
-    /// A number that nothing else has.
+    /// A number that no other object or space has.
     fn id(&self) -> u64;
 }
 
-/// Gives a run back.
+/// Frees a run.
 pub fn free_order(frame: Frame, order: usize) {
     if let Some(buddy) = FRAMES.lock().as_mut() {
         buddy.free(frame.0 / FRAME_BYTES, order);
     }
 }
 
-/// Gives a frame back.
+/// Frees a frame.
 pub fn free(frame: Frame) {
     free_order(frame, 0);
 }
 
-/// As many as are given back by one turn of the lock where there are more: others wait for it meanwhile.
+/// How many frames are freed at most under one hold of the lock, because other CPUs wait for it meanwhile.
 pub const BATCH: usize = 16;
 
-/// Gives frames back, at most [`BATCH`]. CPUs that free memory at the same time would otherwise wait for each other at every frame (K-26).
+/// Frees at most [`BATCH`] frames. Taking the lock for each would make CPUs that free memory at the same time wait for each other at every frame
+/// (K-26).
 pub fn free_all(frames: &[Frame]) {
     debug_assert!(frames.len() <= BATCH);
     if let Some(buddy) = FRAMES.lock().as_mut() {
@@ -153,13 +154,13 @@ pub fn free_all(frames: &[Frame]) {
     }
 }
 
-/// Frames that are in nobody's use: free, or kept for speed only.
+/// Frames that nobody uses: free, or kept for speed only.
 pub fn free_count() -> u64 {
     let free = FRAMES.lock().as_ref().map_or(0, |buddy| buddy.free_frames());
     free + super::stacks::cached_frames() + super::heap::cached_frames()
 }
 
-/// Frames in use by anything but the heap, whose pages may be held by a single block.
+/// Frames that are used by anything but the heap. The heap's are left out because a single block may hold a whole page.
 pub fn used_outside_heap() -> u64 {
     let heap = super::heap::used().0;
     let free = FRAMES.lock().as_ref().map_or(0, |buddy| buddy.free_frames());

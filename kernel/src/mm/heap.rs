@@ -1,4 +1,4 @@
-//! The kernel's heap: size classes in single pages, larger blocks straight from the frames.
+//! The kernel's heap: size classes in single pages; larger blocks come straight from the frame allocator.
 //!
 //! Allocating is forbidden under scheduler locks and in interrupt handlers (K-18); builds with debug assertions check.
 
@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// Block sizes. Each page of a class begins with a [`Page`] header of 64 bytes.
 const CLASSES: [usize; 12] = [32, 64, 96, 128, 192, 256, 384, 512, 768, 1008, 1344, 2016];
 const HEADER_BYTES: usize = 64;
-/// Index: (bytes + 15) / 16.
+/// The class of each block size; the index is (bytes + 15) / 16.
 static CLASS_OF: [u8; 127] = class_table();
 
 const fn class_table() -> [u8; 127] {
@@ -37,7 +37,7 @@ const fn class_table() -> [u8; 127] {
 struct Page {
     next: *mut Page,
     previous: *mut Page,
-    /// First free block; each holds a pointer to the next.
+    /// The first free block; each free block holds a pointer to the next.
     free: *mut u8,
     used: u16,
     class: u16,
@@ -46,7 +46,7 @@ struct Page {
 /// Pages of one class that have a free block.
 struct Class {
     partial: *mut Page,
-    /// Pages without a used block, one of which is kept.
+    /// How many of them have no used block; one such page is kept.
     empty: u32,
 }
 
@@ -61,17 +61,17 @@ static HEAP: SpinLock<Heap> = SpinLock::new(
     Heap { classes: [const { Class { partial: null_mut(), empty: 0 } }; CLASSES.len()] },
 );
 static CACHED: AtomicU64 = AtomicU64::new(0);
-/// Pages of all classes and of larger blocks, and bytes of the blocks that are used in them; both change under the heap's lock.
+/// Pages of all classes and of larger blocks, and bytes of the blocks that are used in them. Both change under the heap's lock.
 static PAGES: AtomicU64 = AtomicU64::new(0);
 static USED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Frames that the heap holds, and bytes of them that are used. The first depends on which blocks were freed, the second does not.
+/// Frames that the heap holds, and bytes of them that are used. The first depends on the order in which blocks were freed, the second does not.
 pub fn used() -> (u64, u64) {
     let _heap = HEAP.lock();
     (PAGES.load(Ordering::Relaxed), USED_BYTES.load(Ordering::Relaxed))
 }
 
-/// Frames of pages without a used block.
+/// Frames of pages that have no used block.
 pub fn cached_frames() -> u64 {
     CACHED.load(Ordering::Relaxed)
 }
@@ -201,7 +201,7 @@ impl Heap {
     }
 
     /// # Safety
-    /// `block` came from `allocate` and is not used any more. Returns a page to give back.
+    /// `block` came from `allocate` and is not used any more. Returns a page that is to be freed, if there is one.
     unsafe fn free(&mut self, block: *mut u8) -> Option<Frame> {
         let page = (block as usize & !(FRAME_BYTES as usize - 1)) as *mut Page;
         // SAFETY: blocks lie in their page, behind its header.
@@ -230,25 +230,25 @@ impl Heap {
     }
 }
 
-/// Blocks that wait for the next allocations of their layouts on this CPU. Those that were not asked for are freed with it.
+/// Blocks that are kept for the next allocations of their layouts on this CPU. Dropping this frees the blocks that were not used.
 ///
-/// `Box::new` and `Arc::new` give up when there is no memory, and programs can bring that about. So their blocks are allocated before,
-/// where that can be refused. Nothing comes between, because the kernel does not preempt itself.
+/// `Box::new` and `Arc::new` abort when there is no memory, and programs can exhaust it. So their blocks are allocated before, at a point where the
+/// operation can still be refused. Nothing comes between, because the kernel does not preempt itself.
 pub struct Kept(());
 
 impl Drop for Kept {
     fn drop(&mut self) {
         for (block, layout) in percpu::this().spares.iter().filter_map(Cell::take) {
-            // SAFETY: allocated by `keep`, and nobody took it.
+            // SAFETY: allocated by `keep`, and no allocation took it.
             unsafe { ALLOCATOR.dealloc(block, layout) };
         }
     }
 }
 
-/// Allocates a block of each layout for what follows; `None` if there is no memory.
+/// Allocates a block of each layout for the allocations that follow; `None` if there is no memory.
 pub fn keep<const N: usize>(layouts: [Layout; N]) -> Option<Kept> {
     const { assert!(N <= SPARES) };
-    // All of them before any is offered: an allocation would take one that has its layout.
+    // All of them before any is offered: otherwise the second allocation could take the first block, if the layouts are equal.
     // SAFETY: the callers' types have a size.
     let blocks = layouts.map(|layout| unsafe { ALLOCATOR.alloc(layout) });
     let spares = &percpu::this().spares;
@@ -259,7 +259,7 @@ pub fn keep<const N: usize>(layouts: [Layout; N]) -> Option<Kept> {
     blocks.iter().all(|block| !block.is_null()).then_some(kept)
 }
 
-/// As an `Arc` lays it out.
+/// A value as an `Arc` lays it out, with its two counts.
 #[repr(C)]
 struct Counted<T>(usize, usize, T);
 
@@ -276,7 +276,7 @@ pub fn block_bytes(layout: &Layout) -> u64 {
     }
 }
 
-/// `value` in an `Arc`, or the value again if there is no memory.
+/// Puts `value` into an `Arc`; returns the value itself if there is no memory.
 pub fn try_arc<T>(value: T) -> Result<Arc<T>, T> {
     let Some(kept) = keep([Layout::new::<Counted<T>>()]) else { return Err(value) };
     let arc = Arc::new(value);
@@ -285,7 +285,7 @@ pub fn try_arc<T>(value: T) -> Result<Arc<T>, T> {
     Ok(arc)
 }
 
-/// Blocks that a CPU can keep.
+/// How many blocks a CPU can keep.
 pub const SPARES: usize = 2;
 
 struct KernelAllocator;

@@ -1,4 +1,4 @@
-//! Memory: frames, the kernel's heap and stacks, address spaces, and keeping TLBs honest.
+//! Memory: frames, the kernel's heap and stacks, page tables and address spaces.
 
 pub mod asker;
 pub mod frames;

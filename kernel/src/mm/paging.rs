@@ -1,4 +1,4 @@
-//! Page tables: the kernel's own mappings, and entries.
+//! Page tables: walking and changing them, and the kernel's own mappings.
 
 use super::frames::{self, FRAME_BYTES, Frame};
 use crate::arch::cpu;
@@ -11,30 +11,30 @@ pub const PRESENT: u64 = 1;
 pub const WRITABLE: u64 = 1 << 1;
 /// Reachable from user mode.
 pub const USER: u64 = 1 << 2;
-/// Not cached: device registers.
+/// Not cached, for device registers.
 const UNCACHED: u64 = 1 << 3 | 1 << 4;
 /// A large page (in a directory).
 const LARGE: u64 = 1 << 7;
-/// Stays in the TLB over changes of the root.
+/// Stays in the TLB when the root changes.
 const GLOBAL: u64 = 1 << 8;
-/// Software: the frame belongs to the address space, and is freed with its mapping.
+/// For software: the frame belongs to the address space, and is freed when it is unmapped.
 pub const OWNED: u64 = 1 << 9;
 /// Not executable.
 pub const NO_EXECUTE: u64 = 1 << 63;
 /// The address in an entry.
 pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Kernel stacks.
+/// Where kernel stacks are mapped.
 pub const STACKS_BASE: u64 = 0xffff_8080_0000_0000;
-/// Thread records.
+/// Where thread records are mapped.
 pub const THREADS_BASE: u64 = 0xffff_8100_0000_0000;
 
 const LARGE_BYTES: u64 = 2 << 20;
 
-/// The kernel's root.
+/// The physical address of the kernel's root table.
 static ROOT: AtomicU64 = AtomicU64::new(0);
 
-/// The kernel's root.
+/// The physical address of the kernel's root table.
 pub fn kernel_root() -> u64 {
     ROOT.load(Ordering::Relaxed)
 }
@@ -42,7 +42,7 @@ pub fn kernel_root() -> u64 {
 /// A table of 512 entries in frame `frame`.
 ///
 /// # Safety
-/// The frame holds a table, and the caller holds the lock of whatever it belongs to.
+/// The frame holds a table, and the caller holds the lock that guards it.
 pub unsafe fn table<'a>(frame: u64) -> &'a mut [u64; 512] {
     // SAFETY: the caller's promise.
     unsafe { &mut *phys::pointer::<[u64; 512]>(frame & ADDRESS) }
@@ -53,7 +53,7 @@ pub const fn index(address: u64, level: u32) -> usize {
     (address >> (12 + 9 * level)) as usize & 511
 }
 
-/// The entry for `address` at `level` (0: pages, 1: large pages), making the tables above with `flags`.
+/// The entry for `address` at `level` (0: pages, 1: large pages). Tables above it that are missing are made, with `flags`.
 ///
 /// # Safety
 /// As [`table`], for the whole tree under `root`.
@@ -62,7 +62,7 @@ pub unsafe fn entry<'a>(root: u64, address: u64, level: u32, flags: u64) -> Opti
     unsafe { entry_noting(root, address, level, flags, |_| {}) }
 }
 
-/// As [`entry`]; `made` hears of every table that had to be made.
+/// As [`entry`]; `made` is called with every table that had to be made.
 ///
 /// # Safety
 /// As [`entry`].
@@ -88,7 +88,7 @@ pub unsafe fn entry_noting<'a>(
     Some(unsafe { &mut table(frame)[index(address, level)] })
 }
 
-/// The page entry for `address`, if the tables above it are there.
+/// The page entry for `address`, if the tables above it exist.
 ///
 /// # Safety
 /// As [`entry`].
@@ -116,12 +116,13 @@ unsafe extern "C" {
     static kernel_end: u8;
 }
 
-/// Is `address` in the kernel's code?
+/// Whether `address` is in the kernel's code.
 pub fn is_text(address: u64) -> bool {
     (&raw const text_start as u64..&raw const text_end as u64).contains(&address)
 }
 
-/// Builds the kernel's final tables and loads them: W^X for the image, no execution elsewhere, nothing at 0.
+/// Builds the kernel's final tables and loads them: no page of the image is writable and executable, nothing else is executable, nothing is mapped
+/// at 0.
 pub fn init(top: u64) {
     let top = top.max(4 << 30).next_multiple_of(LARGE_BYTES);
     let root = frames::allocate_zeroed().expect("memory for page tables").0;
@@ -149,7 +150,7 @@ pub fn init(top: u64) {
             *slot = (page - IMAGE_BASE) | global | flags;
         }
     }
-    // The second level of the arenas exists from the start, so that every root can share it.
+    // The second level of the arenas exists from the start, so that every root shares it.
     for base in [STACKS_BASE, THREADS_BASE] {
         // SAFETY: see above.
         unsafe { entry(root, base, 2, 0) }.expect("memory for page tables");
@@ -160,7 +161,7 @@ pub fn init(top: u64) {
     unsafe { cpu::set_cr3(root) };
 }
 
-/// Maps device registers, uncached, and says where. Done at boot only: the large page of the physical map is replaced for all of it.
+/// Maps device registers, uncached, and says where. At boot only: the whole large page of the physical map becomes uncached.
 pub fn map_device(address: u64, bytes: u64) -> u64 {
     let first = address & !(LARGE_BYTES - 1);
     let last = (address + bytes - 1) & !(LARGE_BYTES - 1);
@@ -173,7 +174,7 @@ pub fn map_device(address: u64, bytes: u64) -> u64 {
     PHYS_BASE + address
 }
 
-/// Maps a kernel page that every root shares.
+/// Maps a kernel page, which every root shares.
 pub fn map_kernel(address: u64, frame: Frame) -> Option<()> {
     // SAFETY: the callers hold the lock of the arena that `address` is in.
     let slot = unsafe { entry(kernel_root(), address, 0, 0) }?;

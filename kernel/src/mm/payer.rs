@@ -1,12 +1,12 @@
-//! Who pays for memory, as this layer knows it: sessions, which are above it.
+//! Who pays for memory, as this layer knows it: sessions, which belong to a layer above.
 
 use crate::name::Name;
 use core::fmt;
 use kcore::quota::Kind;
 
-/// Somebody with a quota of memory.
+/// An account with a quota of memory.
 pub trait Payer: Send + Sync {
-    /// Charges `bytes`, or says whose quota that is too much for.
+    /// Charges `bytes`, or says whose quota does not allow it.
     fn take_memory(&self, bytes: u64) -> Result<(), Denied>;
     /// Gives back what was taken.
     fn release_memory(&self, bytes: u64);
@@ -15,11 +15,11 @@ pub trait Payer: Send + Sync {
 /// A quota that is used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied {
-    /// Of what.
+    /// The resource.
     pub kind: Kind,
-    /// Whose.
+    /// The session whose quota it is.
     pub session: Name,
-    /// How much that is.
+    /// The size of the quota.
     pub limit: u64,
 }
 

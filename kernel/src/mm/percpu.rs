@@ -1,4 +1,4 @@
-//! What memory keeps for each CPU.
+//! The part of each CPU's record that the memory layer keeps.
 
 use super::heap::SPARES;
 use super::space::Space;
@@ -29,14 +29,14 @@ impl Deref for MemoryCpu {
 }
 
 impl MemoryCpu {
-    /// Of a new CPU.
+    /// The record of a new CPU.
     pub fn new(machine: MachineCpu, idle_stack: Stack) -> MemoryCpu {
         let space = Cell::new(core::ptr::null());
         MemoryCpu { machine, space, spares: [const { Cell::new(None) }; SPARES], idle_stack }
     }
 }
 
-/// The CPU this runs on.
+/// The CPU that this code runs on.
 #[inline(always)]
 pub fn this() -> &'static MemoryCpu {
     // SAFETY: a `MemoryCpu` begins with a `MachineCpu`, and the dispatcher registers records that begin with a `MemoryCpu`.

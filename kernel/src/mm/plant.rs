@@ -1,25 +1,25 @@
-//! Allocations that fail on purpose, for the proof that every one of them may (K-30). Only a kernel that was booted with `allocfail` lets itself
-//! be asked.
+//! Allocations that fail on purpose, for the proof that each of them may (K-30). Only a kernel that was booted with `allocfail` accepts requests for
+//! that.
 
 use super::asker;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// The kernel was booted with `allocfail`.
+/// Whether the kernel was booted with `allocfail`.
 static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
-/// Whose allocations count; 0: nobody's.
+/// The process whose allocations are counted; 0 for none.
 static PID: AtomicU32 = AtomicU32::new(0);
-/// Allocations until one fails; 0: none does.
+/// Allocations until one fails; 0 if none is to fail.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 static SEEN: AtomicU64 = AtomicU64::new(0);
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// From now on the kernel may be asked.
+/// From now on failures may be requested; at boot.
 pub fn allow() {
     IS_ALLOWED.store(true, Ordering::Relaxed);
 }
 
-/// The `after`th allocation of process `pid` from now on is to fail, none if that is 0. Says how many there were since the last time this was
-/// asked, and whether one failed; nothing if that is not allowed.
+/// The `after`th allocation of process `pid` from now on is to fail; none if `after` is 0. Says how many there were since the last request,
+/// and whether one failed. `None` if requests are not allowed.
 pub fn arm(pid: u32, after: u64) -> Option<(u64, bool)> {
     if !IS_ALLOWED.load(Ordering::Relaxed) {
         return None;
@@ -30,7 +30,7 @@ pub fn arm(pid: u32, after: u64) -> Option<(u64, bool)> {
     Some(before)
 }
 
-/// Is this allocation to fail?
+/// Whether this allocation is to fail.
 #[inline(always)]
 pub fn fails() -> bool {
     PID.load(Ordering::Relaxed) != 0 && counts()

@@ -18,14 +18,14 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 use kcore::sorted::{Place, Sorted};
 
-/// Regions that a space can have.
+/// The most regions that a space can have.
 pub const MAX_REGIONS: usize = 8192;
-/// Frames that wait for a shootdown before they are freed: those of a piece.
+/// Frames that wait for a shootdown before they are freed: those of one piece.
 const BATCH: usize = (PIECE_BYTES / FRAME_BYTES) as usize;
-/// Bytes that are mapped, unmapped or protected at once, some 700 instructions a page; between two such pieces the lock is open, and others may
+/// Bytes that are mapped, unmapped or protected at once, some 700 instructions a page. Between two such pieces the lock is released, and others may
 /// run on this CPU.
 const PIECE_BYTES: u64 = 16 * FRAME_BYTES;
-/// Regions that are looked at before others may run on the CPU.
+/// How many regions are looked at before the lock is released and others may run on this CPU.
 const PACE_REGIONS: usize = 256;
 /// Addresses below are never mapped: null pointers fault.
 const USER_START: u64 = 0x1_0000;
@@ -37,22 +37,22 @@ pub enum SpaceError {
     BadRange,
     /// Something is mapped there.
     Occupied,
-    /// Nothing (that may be changed) is mapped somewhere in the range.
+    /// Part of the range is not mapped, or may not be changed.
     NotMapped,
-    /// Writable and executable at once.
+    /// The mapping would be writable and executable at once.
     WriteExecute,
     /// The object may not be mapped writable.
     ReadOnly,
-    /// No frames left, for the machine or for this process.
+    /// No frames are left, for the machine or for this process.
     OutOfMemory,
     /// Too many regions.
     TooManyRegions,
-    /// The session may not have as much.
+    /// The quotas of the session do not allow it.
     Quota(Denied),
 }
 
 impl SpaceError {
-    /// For the caller.
+    /// The text for the caller.
     pub fn message(self) -> &'static str {
         match self {
             SpaceError::BadRange => "the range is empty, not of whole pages, or outside user space",
@@ -67,7 +67,7 @@ impl SpaceError {
     }
 }
 
-/// A buffer is not all there, or not accessible as asked.
+/// Part of a buffer is not mapped, or does not allow the access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadAddress;
 
@@ -99,7 +99,7 @@ impl Access {
 }
 
 enum Kind {
-    /// Program, stack, rings, boot information: the kernel's business.
+    /// Program, stack, rings, boot information: mapped by the kernel, and not changed by the program.
     Fixed,
     Anonymous,
     Object(Arc<dyn SharedFrames>, u64),
@@ -117,13 +117,13 @@ struct Region {
     kind: Kind,
 }
 
-/// What came of a search for free addresses.
+/// The outcome of a search for free addresses.
 enum Room {
-    /// They are here.
+    /// There is room here.
     At(u64),
-    /// Not up to here.
+    /// There is none up to here; the search has to go on.
     Beyond(u64),
-    /// There are none.
+    /// There is none.
     None,
 }
 
@@ -131,48 +131,48 @@ enum Room {
 pub struct Tables {
     root: u64,
     regions: Sorted<Region>,
-    /// The place that was searched for last: one mapping asks for the same place several times.
+    /// The place that was found last: one mapping searches for the same place several times.
     near: Cell<Place>,
-    /// Where the search for free addresses begins. Addresses that are given back come first: each new one may cost a table, which stays.
+    /// Where the search for free addresses begins. Addresses that were given back come first, because a new one may cost a page table, which stays.
     hint: u64,
-    /// Frames of its page tables, the root excepted.
+    /// Frames of its page tables, except the root.
     tables: Vec<Frame>,
-    /// Frames that belong to this space, tables excluded.
+    /// Frames that belong to this space, except page tables.
     owned: u64,
-    /// Frames of memory objects that its process made, wherever they are mapped.
+    /// Frames of memory objects that its process created, wherever they are mapped.
     objects: u64,
-    /// Some memory object is mapped here, or was.
+    /// Whether a memory object is or was mapped here.
     shares: bool,
-    /// Most frames that it may have of all of them.
+    /// The most frames that the process may have of all these together.
     limit: u64,
-    /// Who pays, and for how many.
+    /// Who pays for the frames, and for how many it has paid.
     payer: Arc<dyn Payer>,
     paid: u64,
-    /// Of these, tables that mappings under way may still need.
+    /// How many of the paid frames are for page tables that mappings under way may still need.
     promised: u64,
 }
 
 /// An address space.
 pub struct Space {
     tables: SpinLock<Tables>,
-    /// CPUs that have it loaded.
+    /// CPUs that have the space loaded.
     pub resident: AtomicMask,
-    /// The root table that its threads load; the kernel's when it is about to be destroyed.
+    /// The root table that its threads load; the kernel's root when the space is about to be destroyed.
     root: AtomicU64,
     id: u64,
 }
 
-/// Where shared frames come from.
+/// Where the frames of a mapping come from.
 pub enum Backing<'a> {
     /// New zeroed frames, owned by the space.
     Zero,
-    /// These frames, owned by somebody who outlives the space.
+    /// These frames, whose owner outlives the space.
     Borrowed(&'a [Frame]),
     /// Consecutive frames from here, owned by the boot image.
     Image(Frame),
 }
 
-/// Tables that a mapping may need at worst: those for the pages themselves, one more at each end of the range, and one of each level above.
+/// The most page tables that a mapping may need: those for the pages themselves, one more at each end of the range, and one of each level above.
 fn worst_tables(pages: u64) -> u64 {
     pages / 512 + pages / (512 * 512) + 5
 }
@@ -186,17 +186,17 @@ fn check(start: u64, bytes: u64) -> Result<u64, SpaceError> {
     Ok(end)
 }
 
-/// A word of a space whose lock is held.
+/// A word in a space whose lock is held.
 pub struct Word<'a> {
     pointer: *const u32,
     _locked: PhantomData<&'a ()>,
 }
 
 impl Word<'_> {
-    /// What it is now.
+    /// The value that it has now.
     #[inline(always)]
     pub fn get(&self) -> u32 {
-        // SAFETY: as `Space::read`: its page stays while the lock is held. Aligned, so the load is whole.
+        // SAFETY: as in `Space::read`: its page stays while the lock is held. It is aligned, so the load is not torn.
         unsafe { self.pointer.read_volatile() }
     }
 }
@@ -209,7 +209,7 @@ impl Space {
             payer.release_memory(FRAME_BYTES);
             return Err(SpaceError::OutOfMemory);
         };
-        // SAFETY: a new table; the kernel's upper half does not change after boot, and is shared.
+        // SAFETY: a new table; the kernel's upper half is shared, and does not change after boot.
         unsafe {
             let kernel = &paging::table(paging::kernel_root())[256..];
             paging::table(root)[256..].copy_from_slice(kernel);
@@ -242,7 +242,7 @@ impl Space {
         self.root.load(Ordering::Relaxed)
     }
 
-    /// From here on its threads load the kernel's tables instead. Says which they had.
+    /// From here on threads of the space load the kernel's tables instead. Returns the root that they had.
     pub fn retire(&self) -> u64 {
         self.root.swap(paging::kernel_root(), Ordering::Relaxed)
     }
@@ -251,13 +251,13 @@ impl Space {
         self.tables.lock()
     }
 
-    /// Frames that belong to it, and to memory objects that its process made.
+    /// Frames that belong to the space, and to memory objects that its process created.
     pub fn owned_frames(&self) -> u64 {
         let tables = self.lock();
         tables.owned + tables.objects
     }
 
-    /// Charges the frames of a memory object, if the process may have as many.
+    /// Charges the frames of a memory object, if the limits of the process allow it.
     pub fn charge_object(&self, pages: u64) -> Result<(), SpaceError> {
         let mut tables = self.lock();
         if tables.charged() + pages > tables.limit {
@@ -268,14 +268,14 @@ impl Space {
         Ok(())
     }
 
-    /// A memory object that was charged is gone, or was not made.
+    /// A memory object that was charged is gone, or was not created.
     pub fn release_object(&self, pages: u64) {
         let mut tables = self.lock();
         tables.objects -= pages;
         tables.settle();
     }
 
-    /// Maps what the kernel gives a process: fixed regions.
+    /// Maps a fixed region, which the kernel gives to the process.
     pub fn map_fixed(
         &self,
         start: u64,
@@ -303,7 +303,7 @@ impl Space {
             let piece_end = end.min(at + PIECE_BYTES);
             let before = tables.tables.len();
             let done = tables.map_pages(start, at, piece_end, access, &backing);
-            // A table that was made is no longer promised: others may settle between two pieces, and it is paid for once.
+            // A table that was made is no longer promised: other mappings may settle between two pieces, and it must be paid for only once.
             let made = (tables.tables.len() - before) as u64;
             tables.promised -= made;
             promised -= made;
@@ -330,7 +330,7 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a range back that could be mapped up to `done` only.
+    /// Takes back a range that was reserved but could be mapped only up to `done`.
     fn unmap_reserved<'a>(
         &'a self,
         mut tables: Guard<'a, Tables>,
@@ -342,7 +342,7 @@ impl Space {
         let mut at = start;
         while at < done {
             let piece_end = done.min(at + PIECE_BYTES);
-            // Other threads of the process may have touched what was there already.
+            // Other threads of the process may already have used the mapped part, so TLBs are flushed, too.
             tables.clear(at, piece_end, &self.resident);
             at = piece_end;
             drop(tables);
@@ -357,7 +357,7 @@ impl Space {
         tables.regions.remove(&mut region);
     }
 
-    /// Takes a fixed page away again, and gives its frame to the caller if the space owned it.
+    /// Unmaps a fixed region. Frames that the space owned are freed; a borrowed frame stays with its owner.
     pub fn unmap_fixed(&self, start: u64, bytes: u64) {
         let mut tables = self.lock();
         let mut at = tables.search(start);
@@ -367,8 +367,8 @@ impl Space {
         }
     }
 
-    /// The frame of a fixed page belongs to the space from now on, and is freed with it. For a process that ends: nobody has to forget
-    /// the page before that.
+    /// The frame of a fixed page belongs to the space from now on, and is freed with it. For a process that ends: this way no shootdown is needed for
+    /// the page.
     pub fn adopt_fixed(&self, address: u64) {
         let tables = self.lock();
         // SAFETY: the space's lock is held.
@@ -378,7 +378,7 @@ impl Space {
         }
     }
 
-    /// Maps zeroed memory, at `start` or (0) where there is room.
+    /// Maps zeroed memory, at `start`, or where there is room if `start` is 0.
     pub fn map_anonymous(&self, start: u64, bytes: u64, access: Access) -> Result<u64, SpaceError> {
         let (tables, start) = self.choose(start, bytes)?;
         let mapped = self.map(tables, start, bytes, access, Backing::Zero, Kind::Anonymous);
@@ -408,8 +408,8 @@ impl Space {
         mapped.map(|()| start).inspect_err(|_| self.lock().begin_at(start))
     }
 
-    /// Unmaps pages that `map_anonymous` or `map_object` mapped; those of `object` only if there is one. Piece by piece: if another thread
-    /// changes the range meanwhile, or memory is short, part of it may be left.
+    /// Unmaps pages that `map_anonymous` or `map_object` mapped; with an `object`, only pages of that object. It works piece by piece: if another
+    /// thread changes the range meanwhile, or memory is short, part of it may stay mapped.
     pub fn unmap(
         &self,
         start: u64,
@@ -417,7 +417,7 @@ impl Space {
         object: Option<&Arc<dyn SharedFrames>>,
     ) -> Result<(), SpaceError> {
         let end = check(start, bytes)?;
-        // Whoever has the space may take anything out of it: the object's capability may be gone, or revoked.
+        // Whoever has the space may unmap anything in it, because the object's capability may be gone or revoked.
         let is_meant = |kind: &Kind| match object {
             Some(object) => kind.is_of(object),
             None => !matches!(kind, Kind::Fixed),
@@ -431,7 +431,7 @@ impl Space {
             tables.carve(at, piece_end, &mut dropped)?;
             tables.clear(at, piece_end, &self.resident);
             drop(tables);
-            // Objects may be freed here, without the lock.
+            // Objects may be freed here, so the lock must not be held.
             dropped.clear();
             at = piece_end;
             if at == end {
@@ -443,7 +443,7 @@ impl Space {
         }
     }
 
-    /// Changes access to mapped pages, piece by piece as [`Space::unmap`].
+    /// Changes access to mapped pages, piece by piece like [`Space::unmap`].
     pub fn protect(
         &self,
         start: u64,
@@ -475,7 +475,7 @@ impl Space {
         }
     }
 
-    /// The tables, locked, if all of the range is mapped by regions that are meant. Others run while a long range is looked at.
+    /// Locks the tables, if regions for which `is_meant` holds cover the whole range. Others may run while a long range is checked.
     fn covered(
         &self,
         start: u64,
@@ -494,7 +494,7 @@ impl Space {
         }
     }
 
-    /// Where something of `bytes` is to be mapped: at `start`, or (0) where there is room; and the tables, locked. Others run during a long
+    /// Where `bytes` are to be mapped: at `start`, or where there is room if `start` is 0; and the tables, locked. Others may run during a long
     /// search.
     #[inline(always)]
     fn choose(&self, start: u64, bytes: u64) -> Result<(Guard<'_, Tables>, u64), SpaceError> {
@@ -531,7 +531,7 @@ impl Space {
             let (pointer, room) = tables.reach(at, false)?;
             let count = room.min(to.len() - done);
             // SAFETY: a mapped page of this space, whose frame cannot be freed while the lock is held. The program may write to it at the same
-            // time; bytes are bytes.
+            // time, but any bytes are valid.
             unsafe { core::ptr::copy_nonoverlapping(pointer, to[done..].as_mut_ptr(), count) };
             done += count;
         }
@@ -544,7 +544,7 @@ impl Space {
         tables.write(address, from)
     }
 
-    /// Writes into pages of a new process, whatever its own access to them.
+    /// Writes into pages of a new process, whatever access the process itself has to them.
     pub fn fill(&self, address: u64, from: &[u8]) -> Result<(), BadAddress> {
         let tables = self.lock();
         let mut done = 0;
@@ -569,8 +569,8 @@ impl Space {
         Ok(())
     }
 
-    /// The word at `address` and its key for parking, with the lock held while `with` runs. The word is read when `with` asks: others who share
-    /// it may change it at any time.
+    /// Calls `with` with the word at `address` and its key for parking, while the lock is held. The word is read when `with` asks for it: other
+    /// threads and processes that share it may change it at any time.
     pub fn with_word<R>(
         &self,
         address: u64,
@@ -585,7 +585,7 @@ impl Space {
         Ok(with(word, tables.key(self.id, address)))
     }
 
-    /// The key for parking on `address`: private memory by space and address, shared memory by object and offset.
+    /// The key for parking on `address`: for private memory the space and the address, for shared memory the object and the offset.
     pub fn key_of(&self, address: u64) -> Result<(u64, u64), BadAddress> {
         if !address.is_multiple_of(4) || address >= USER_END_VADDR {
             return Err(BadAddress);
@@ -593,7 +593,7 @@ impl Space {
         Ok(self.lock().key(self.id, address))
     }
 
-    /// Frees everything, in pieces between which others run. Nobody has the space loaded any more.
+    /// Frees everything, in pieces between which others run. No CPU has the space loaded any more.
     pub fn destroy(&self) {
         let mut tables = self.lock();
         let regions = core::mem::take(&mut tables.regions);
@@ -609,12 +609,12 @@ impl Space {
         let (mut batch, mut count) = ([Frame(0); BATCH], 0);
         for region in regions.into_items() {
             pacer.step();
-            // Other kinds of memory have their own owners; fixed regions may be either.
+            // Frames of memory objects have another owner; those of fixed regions may belong to the space or not.
             if matches!(region.kind, Kind::Object(..)) {
                 continue;
             }
             for page in (region.start..region.end).step_by(FRAME_BYTES as usize) {
-                // SAFETY: nobody has it loaded and nobody can reach it by `tables` any more.
+                // SAFETY: no CPU has the space loaded, and nobody can reach its pages through `tables` any more.
                 if let Some(slot) = unsafe { paging::find(root, page) }
                     && *slot & OWNED != 0
                 {
@@ -657,7 +657,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Gives back what was paid for and is not there (any more).
+    /// Gives back what was paid for frames that are not there, or not any more.
     fn settle(&mut self) {
         let due = if self.root == 0 { self.objects } else { self.charged() + self.promised };
         debug_assert!(due <= self.paid, "{due} frames, of which {} are paid for", self.paid);
@@ -685,12 +685,12 @@ impl Tables {
         }
     }
 
-    /// What was at `start` is free again: addresses are used again, and with them the page tables, which stay until the process ends.
+    /// Something at `start` was unmapped: its addresses are to be used again, and with them the page tables, which stay until the process ends.
     fn begin_at(&mut self, start: u64) {
         self.hint = self.hint.min(start.saturating_sub(FRAME_BYTES)).max(MMAP_BASE_VADDR);
     }
 
-    /// Looks for free addresses from `from` on, past so many regions; a page is left free on both sides, so that running over an end faults.
+    /// Looks for free addresses from `from` on, past `PACE_REGIONS` regions at most. A page is left free on both sides, so that overruns fault.
     fn room(&mut self, from: u64, bytes: u64) -> Room {
         let bytes_and_gap = bytes + FRAME_BYTES;
         let mut at = from;
@@ -708,7 +708,7 @@ impl Tables {
         Room::Beyond(at)
     }
 
-    /// Takes a free range for what is about to be mapped there, and charges it; says where it ends, and which region it is.
+    /// Takes a free range for a mapping that is about to be made, and charges for it. Returns its end, and its region.
     fn reserve(
         &mut self,
         start: u64,
@@ -740,15 +740,15 @@ impl Tables {
         };
         self.promised += tables;
         self.owned += owned;
-        // K-30: the place was made with the room for it.
+        // K-30: `make_room` made the room for it.
         self.regions.insert(at, Region { start, end, kind: Kind::Fixed });
         Ok((end, at))
     }
 
-    /// Maps the pages from `from` to `to` of a region that begins at `start`. Says up to where memory lasted.
+    /// Maps the pages from `from` to `to` of a region that begins at `start`. Returns the address up to which memory sufficed.
     fn map_pages(&mut self, start: u64, from: u64, to: u64, access: Access, backing: &Backing<'_>) -> u64 {
         for address in (from..to).step_by(FRAME_BYTES as usize) {
-            // Room to note every table that this page may need.
+            // Makes room in the list for every table that this page may need.
             let slot = self.tables.try_reserve(3).ok().and_then(|()| {
                 let list = &mut self.tables;
                 // SAFETY: the space's lock is held.
@@ -784,7 +784,7 @@ impl Tables {
         tlb::shootdown(resident, super::asker::debt());
     }
 
-    /// Is the range mapped by regions that are meant? Says up to where, after so many of them.
+    /// Checks that regions for which `is_meant` holds cover the range. Returns how far it got: it looks at `PACE_REGIONS` regions at most.
     fn covers(&self, start: u64, end: u64, is_meant: impl Fn(&Kind) -> bool) -> Result<u64, SpaceError> {
         let mut at = start;
         for region in self.regions.iter_from(self.search(start)).take(PACE_REGIONS) {
@@ -799,20 +799,20 @@ impl Tables {
         if at == start { Err(SpaceError::NotMapped) } else { Ok(at) }
     }
 
-    /// Takes the range out of the list of regions. Objects that regions held go to `dropped`.
+    /// Takes the range out of the list of regions. The objects of removed regions go to `dropped`, to be dropped without the lock.
     fn carve(&mut self, start: u64, end: u64, dropped: &mut Vec<Kind>) -> Result<(), SpaceError> {
         let mut at = self.search(start);
         let inside = self.regions.iter_from(at).take_while(|region| region.start < end);
         let objects = inside.filter(|region| matches!(region.kind, Kind::Object(..))).count();
         dropped.try_reserve(objects).map_err(|_| SpaceError::OutOfMemory)?;
-        // A hole in the middle of one region makes two.
+        // A hole in the middle of a region makes two of it.
         if self.regions.get(at).is_some_and(|region| region.start < start && region.end > end) {
             if self.regions.len() >= MAX_REGIONS {
                 return Err(SpaceError::TooManyRegions);
             }
             let behind = self.regions.next(at);
             let place = self.regions.make_room(behind).map_err(|_| SpaceError::OutOfMemory)?;
-            // The region may have another place now.
+            // `make_room` may have moved the region.
             let whole = self.search(start);
             let Some(region) = self.regions.get_mut(whole) else { return Err(SpaceError::NotMapped) };
             let kind = match &region.kind {
@@ -825,7 +825,7 @@ impl Tables {
             self.regions.insert(place, tail);
             return Ok(());
         }
-        // Of the first and the last a part may stay.
+        // Parts of the first and of the last region may stay.
         if let Some(first) = self.regions.get_mut(at).filter(|region| region.start < start) {
             first.end = start;
             at = self.regions.next(at);
@@ -844,7 +844,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Removes the mappings of a range, and frees the frames that the space owned after every CPU has forgotten them.
+    /// Removes the mappings of a range. Frames that the space owned are freed after every CPU has flushed them from its TLB.
     fn clear(&mut self, start: u64, end: u64, resident: &AtomicMask) {
         let mut batch = [Frame(0); BATCH];
         let mut page = start;
@@ -869,7 +869,7 @@ impl Tables {
         self.settle();
     }
 
-    /// Where the kernel reaches user `address`, and how many bytes from there are in the same page.
+    /// The pointer by which the kernel reaches user `address`, and how many bytes from there are in the same page.
     #[inline]
     fn reach(&self, address: u64, write: bool) -> Result<(*mut u8, usize), BadAddress> {
         if address >= USER_END_VADDR || self.root == 0 {
@@ -891,7 +891,7 @@ impl Tables {
             let at = address.checked_add(done as u64).ok_or(BadAddress)?;
             let (pointer, room) = self.reach(at, true)?;
             let count = room.min(from.len() - done);
-            // SAFETY: as `Space::read`.
+            // SAFETY: as in `Space::read`.
             unsafe { core::ptr::copy_nonoverlapping(from[done..].as_ptr(), pointer, count) };
             done += count;
         }

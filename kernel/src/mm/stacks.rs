@@ -1,7 +1,7 @@
 //! Kernel stacks: slots in an arena, each with an unmapped page below.
 //!
-//! A freed stack keeps its frames for the next thread; `trim` gives them back when memory is short. A stack's frames can be freed only
-//! with an [`OffStackToken`], which proves that nobody stands on it (K-08).
+//! A freed stack keeps its frames for the next thread; `trim` gives them back when memory is short. A stack can be freed only
+//! with an [`OffStackToken`], which proves that no CPU is on it (K-08).
 
 use super::frames::{self, FRAME_BYTES};
 use super::paging;
@@ -10,20 +10,20 @@ use crate::lock::{Rank, SpinLock};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages of a stack. `make run-measure` prints the deepest that any stack was used.
+/// Pages of a stack. `make run-measure` prints the deepest use of any stack.
 pub const STACK_PAGES: u64 = 4;
 /// Bytes of a stack.
 pub const STACK_BYTES: u64 = STACK_PAGES * FRAME_BYTES;
-/// With its guard.
+/// Bytes of a stack with its guard page.
 const SLOT_BYTES: u64 = STACK_BYTES + FRAME_BYTES;
-/// Fills stacks that were never used, so that depth can be read off.
+/// The pattern that fills a new stack, so that the depth of its use can be measured.
 const PAINT: u64 = 0x5354_4143_4b50_4149;
 
-/// Proof that the CPU runs on another stack than the one to be freed. Only the dispatcher makes one, after a switch.
+/// Proof that the CPU runs on another stack than the one that is freed. Only the dispatcher makes one for a used stack, after a switch.
 pub struct OffStackToken(());
 
 impl OffStackToken {
-    /// For a stack that nobody ever stood on.
+    /// For a stack that no thread ever ran on.
     pub const fn for_unused() -> OffStackToken {
         OffStackToken(())
     }
@@ -36,7 +36,7 @@ impl OffStackToken {
     }
 }
 
-/// A mapped stack. Dropping it leaks the frames (fails closed); [`Stack::free`] is the way.
+/// A mapped stack. Dropping it leaks its frames, which is safe but a waste; [`Stack::free`] gives it back.
 #[derive(Debug)]
 #[must_use = "a stack that is dropped is lost"]
 pub struct Stack {
@@ -44,11 +44,11 @@ pub struct Stack {
 }
 
 struct Arena {
-    /// Slots that were ever used.
+    /// The number of slots that were ever used.
     next: u32,
-    /// Mapped and unused.
+    /// Slots that are mapped and unused.
     ready: Vec<u32>,
-    /// Not mapped; may still be in some TLB.
+    /// Slots that are not mapped; some TLB may still have an old translation.
     bare: Vec<u32>,
 }
 
@@ -66,7 +66,7 @@ fn base(slot: u32) -> u64 {
 }
 
 impl Stack {
-    /// A stack, or `None` if memory is short.
+    /// Allocates a stack; `None` if memory is short.
     pub fn allocate() -> Option<Stack> {
         let mut arena = ARENA.lock();
         if let Some(slot) = arena.ready.pop() {
@@ -76,7 +76,7 @@ impl Stack {
         let slot = match arena.bare.pop() {
             Some(slot) => slot,
             None => {
-                // Room for this slot in both lists, so that giving it back cannot fail.
+                // Both lists get room for this slot, so that giving it back cannot fail.
                 let all = arena.next as usize + 1;
                 let (ready, bare) = (arena.ready.len(), arena.bare.len());
                 arena.ready.try_reserve(all - ready).ok()?;
@@ -107,7 +107,7 @@ impl Stack {
         Some(stack)
     }
 
-    /// The address above the first word.
+    /// The address just above the stack, where it begins.
     pub fn top(&self) -> u64 {
         base(self.slot) + STACK_BYTES
     }
@@ -120,14 +120,14 @@ impl Stack {
         CACHED.fetch_add(STACK_PAGES, Ordering::Relaxed);
     }
 
-    /// Gives a stack back that nobody ever stood on.
+    /// Gives back a stack that no thread ever ran on.
     pub fn free_unused(self) {
         self.free(OffStackToken::for_unused());
     }
 
     /// How many bytes of it were ever used.
     pub fn depth(&self) -> u64 {
-        // SAFETY: mapped while `self` exists; words may change under us, which changes the answer only.
+        // SAFETY: mapped while `self` exists. The words may change meanwhile, which only changes the result.
         let words =
             unsafe { core::slice::from_raw_parts(base(self.slot) as *const u64, STACK_BYTES as usize / 8) };
         let untouched = words.iter().take_while(|word| **word == PAINT).count();
@@ -135,7 +135,7 @@ impl Stack {
     }
 }
 
-/// The guard page in which `address` lies, as a stack number.
+/// The number of the stack whose guard page contains `address`, if one does.
 pub fn guard_hit(address: u64) -> Option<u32> {
     let offset = address.checked_sub(paging::STACKS_BASE)?;
     (offset < 1 << 39 && offset % SLOT_BYTES < FRAME_BYTES).then_some((offset / SLOT_BYTES) as u32)
@@ -149,12 +149,12 @@ fn unmap(slot: u32, pages: u64) {
     }
 }
 
-/// Stacks that are given back at once: under a lock, so it is few.
+/// How many stacks are given back at once; few, because a lock is held.
 const TRIM_STACKS: usize = 16;
 
-/// Gives the frames of some unused stacks back. Was there any?
+/// Gives back the frames of some unused stacks. False if there were none.
 pub fn trim() -> bool {
-    // Called from an allocation, perhaps one of the arena's own.
+    // Called from an allocation, perhaps one by the arena itself, whose lock is held then: so it must only try.
     if CACHED.load(Ordering::Relaxed) == 0 {
         return false;
     }
@@ -166,7 +166,7 @@ pub fn trim() -> bool {
     let count = ready.len().min(TRIM_STACKS);
     for slot in ready.drain(ready.len() - count..) {
         unmap(slot, STACK_PAGES);
-        // K-30: as above.
+        // K-30: there is room, as in `free`.
         bare.push(slot);
     }
     CACHED.fetch_sub(count as u64 * STACK_PAGES, Ordering::Relaxed);

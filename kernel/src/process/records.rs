@@ -1,4 +1,4 @@
-//! Records of threads as a whole, and their table: this layer puts its own part behind that of threads, so it makes and ends them (K-05).
+//! Whole records of threads, and their table. This layer puts the last part behind that of `thread`, so it makes and frees the records (K-05).
 
 use super::Process;
 use crate::deferred_work::DeferredWork;
@@ -14,9 +14,9 @@ use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use kcore::life::Event;
 
-/// What a live thread has. Made and taken by the table's owner functions; used by the thread itself.
+/// What a live thread has. Put there and taken out by `claim` and `release`; used by the thread itself.
 pub struct Body {
-    /// Whose thread it is.
+    /// The process that the thread belongs to.
     pub process: Arc<Process>,
     /// Its kernel stack.
     pub stack: Stack,
@@ -24,9 +24,9 @@ pub struct Body {
     pub ring_frame: Frame,
     /// See `ring_frame`.
     pub ring_address: u64,
-    /// Who wants to know how it ends.
+    /// Tells others how the thread ends.
     pub exit: Arc<ThreadExit>,
-    /// Entry, stack, argument: for its first steps.
+    /// Where the thread starts in user mode.
     pub start: Start,
 }
 
@@ -46,7 +46,7 @@ pub struct Start {
 struct Record {
     thread: Thread,
     body: UnsafeCell<Option<Body>>,
-    /// What dropped capabilities have left the thread to do.
+    /// Work that dropped capabilities have left to the thread.
     deferred: DeferredWork,
 }
 
@@ -59,16 +59,16 @@ const _: () = {
 impl Record {
     #[inline(always)]
     fn of(thread: &Thread) -> &Record {
-        // SAFETY: every thread's record is made here, by `Table::grow`, as a whole one that begins with it, and is never unmapped.
+        // SAFETY: every thread's record is made here, by `Table::grow`, as a whole `Record`, which begins with the thread, and is never unmapped.
         unsafe { &*core::ptr::from_ref(thread).cast() }
     }
 }
 
-/// What this layer keeps of a thread.
+/// The parts of a thread's record that this layer adds.
 pub trait Owned {
-    /// What it has. Only the running thread itself may ask, and who holds the lock of its ring while that is open.
+    /// What the thread has. Only for the running thread itself, and for a caller that holds the lock of the thread's ring while the ring is open.
     fn body(&self) -> &Body;
-    /// What dropped capabilities have left it to do; for the thread itself.
+    /// Work that dropped capabilities have left to the thread; for the thread itself.
     fn deferred(&self) -> &DeferredWork;
 }
 
@@ -98,7 +98,7 @@ impl Table {
         if self.count >= MAX_THREADS {
             return None;
         }
-        // The list of free records can always take every record.
+        // The list of free records always has room for every record, so that freeing one never allocates.
         let missing = (self.count as usize + 1).saturating_sub(self.free.len());
         self.free.try_reserve(missing).ok()?;
         let at = record(self.count) as u64;
@@ -131,13 +131,13 @@ impl Table {
     }
 }
 
-/// Takes a free record for a thread of `body`'s process. The thread is not known to the scheduler yet; its seat there comes with it.
+/// Takes a free record for a thread of `body`'s process. The scheduler does not know the thread yet; its reference to the thread is returned.
 pub fn claim(body: Body) -> Result<SchedRef, Body> {
     let mut table = TABLE.lock();
     if table.free.is_empty() && table.grow().is_none() {
         return Err(body);
     }
-    // The record that was free longest would be nicer to stale references; the last one is warm.
+    // Taking the record that was free longest would make stale references rarer, but the last one is still in the cache.
     let Some(tid) = table.free.pop() else { return Err(body) };
     drop(table);
     let thread = thread::get(tid).expect("records below the count exist");
@@ -152,19 +152,19 @@ pub fn claim(body: Body) -> Result<SchedRef, Body> {
         is_guest: process.session.is_guest,
     };
     let ring = body.ring_frame.pointer();
-    // SAFETY: the record is ours: it was free, and nobody finds it yet.
+    // SAFETY: the record is ours alone: it was free, and nobody can find it yet.
     unsafe { *Record::of(thread).body.get() = Some(body) };
     Ok(thread.begin(&owner, ring))
 }
 
-/// Takes the record of a thread back that never ran.
+/// Frees the record of a thread that never ran.
 pub fn forget(thread: &'static Thread) {
     drop(release(thread, OffStackToken::for_unused()));
 }
 
-/// Takes the record of a thread that has left its stack for ever, or never stood on it, back.
+/// Frees the record of a thread that has left its stack for good, or never was on it.
 ///
-/// Those who wait for its end are told last: when they hear of it, everything that it had is free.
+/// Threads that wait for its end are told last, so that everything that it had is free when they hear of it.
 pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Process>> {
     // SAFETY: the thread does not run any more, and nobody else asks for its body.
     let body = unsafe { (*Record::of(thread).body.get()).take() };
@@ -183,14 +183,14 @@ pub fn release(thread: &'static Thread, token: OffStackToken) -> Option<Arc<Proc
     let code = thread.exit_code.get();
     body.map(|body| {
         let Body { process, stack, exit, .. } = body;
-        // The search costs more than all the rest: tests only.
+        // Measuring the depth costs more than all the rest, so only test builds do it.
         if cfg!(debug_assertions) {
             super::note_depth(stack.depth());
         }
         stack.free(token);
         process.ledger.release_stack();
         thread.must(&mut thread.wait.lock(), Event::Reap);
-        // K-30: there is room for every record that was ever made.
+        // K-30: the list has room for every record that was ever made.
         TABLE.lock().free.push(thread.tid());
         exit.ended(code);
         process

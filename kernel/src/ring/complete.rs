@@ -8,13 +8,13 @@ use crate::thread::{self, Thread};
 use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
 
-/// Posts a completion for an entry that was answered at once. The caller has seen a credit.
+/// Posts a completion for an entry that was answered at once. The caller has made sure that there is a credit.
 #[inline]
 pub fn post_now(thread: &Thread, user_data: u64, completion: &Completion) {
     thread.ring.lock().post(user_data, completion);
 }
 
-/// Completes an operation along which no context was lent, as it is along calls only, if its thread is still there.
+/// Completes an operation along which no context was lent (only calls lend). False if its thread is gone or the operation is over.
 #[inline(always)]
 pub fn complete(waiter: &Waiter, completion: &Completion) -> bool {
     let Some(thread) = thread::get(waiter.thread.tid) else { return false };
@@ -29,7 +29,7 @@ pub fn complete(waiter: &Waiter, completion: &Completion) -> bool {
     }
 }
 
-/// The thread that a completion was posted to. The same, as was just checked; without that check whoever is there now is woken.
+/// Wakes the thread that a completion was posted to; `post` has just checked its generation. The planted bug wakes whichever thread has the record.
 #[inline(always)]
 pub fn wake(thread: &'static Thread, waiter: &Waiter, direct: bool) {
     if planted::is(Bug::NoGenerationCheck) {
@@ -39,26 +39,26 @@ pub fn wake(thread: &'static Thread, waiter: &Waiter, direct: bool) {
     }
 }
 
-/// What came of a completion.
+/// The outcome of posting a completion.
 pub enum Posted {
-    /// Nobody to tell.
+    /// The thread is gone or the operation is over: nobody was told.
     Stale,
-    /// It waits for more.
+    /// Posted; the thread does not wait, or waits for more completions.
     Quiet,
-    /// It is to be woken.
+    /// Posted, and the thread is to be woken.
     Wakes,
     /// Nothing was posted: a context was lent along the operation, and has to come back first.
     Lent,
 }
 
-/// Runs `then` while the ring of `who` is open and cannot be closed; nothing, if that thread is gone.
+/// Runs `then` while the ring of `who` is open and cannot be closed. `None` if that thread is gone.
 pub fn while_open<R>(who: &ThreadRef, then: impl FnOnce(&'static Thread) -> R) -> Option<R> {
     let thread = thread::get(who.tid)?;
     let ring = thread.ring.lock();
     (thread.is(who) && !ring.page.is_null()).then(|| then(thread))
 }
 
-/// Runs `then` while the operation is under way and cannot complete; nothing, if it is over.
+/// Runs `then` while the operation is under way and cannot complete. `None` if it is over.
 #[inline(always)]
 pub fn while_pending<R>(thread: &Thread, waiter: &Waiter, then: impl FnOnce() -> R) -> Option<R> {
     let ring = thread.ring.lock();
@@ -66,7 +66,7 @@ pub fn while_pending<R>(thread: &Thread, waiter: &Waiter, then: impl FnOnce() ->
     (pending.sequence == waiter.sequence && thread.is(&waiter.thread)).then(then)
 }
 
-/// Posts a completion.
+/// Posts a completion, unless a context is lent along the operation.
 #[inline(always)]
 pub fn post(thread: &'static Thread, waiter: &Waiter, completion: &Completion) -> Posted {
     let mut ring = thread.ring.lock();
@@ -75,7 +75,7 @@ pub fn post(thread: &'static Thread, waiter: &Waiter, completion: &Completion) -
         STALE_COMPLETIONS.fetch_add(1, Ordering::Relaxed);
         return Posted::Stale;
     }
-    // Under the ring's lock, as it is set: a call either completes before it lends, or brings the loan back.
+    // `lent` is set under the ring's lock, too: a call either completes before it lends, or its completion finds the loan and brings it back.
     let lent = thread.lent.load(Ordering::Relaxed);
     if lent != 0 && lent == waiter.ticket() {
         return Posted::Lent;
@@ -95,7 +95,7 @@ pub fn post(thread: &'static Thread, waiter: &Waiter, completion: &Completion) -
         ring.need = 0;
     }
     drop(ring);
-    // What it waited on may end here, without a lock.
+    // The object that it waited on may end here, so no lock may be held.
     drop(pending);
     if wake { Posted::Wakes } else { Posted::Quiet }
 }

@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 use kcore::sqlease::{SqLease, SqOwner, StaleSqConsumer, Verified};
 
-/// Accepts an operation of the current thread that completes later. `None` if it has none to spare (which a credit excludes).
+/// Accepts an operation of the current thread that completes later. `None` if all its slots are in use, which a credit excludes.
 #[inline(always)]
 pub fn accept(thread: &Thread, user_data: u64, on: Waitable) -> Option<Waiter> {
     let mut ring = thread.ring.lock();
@@ -26,33 +26,34 @@ pub fn accept(thread: &Thread, user_data: u64, on: Waitable) -> Option<Waiter> {
     let sequence = ring.sequence;
     let before = ring.pending[op as usize].replace(Pending { sequence, user_data, on });
     debug_assert!(before.is_none(), "the slot was free");
-    // Nothing is dropped, which the compiler cannot know.
+    // Nothing needs to be dropped, which the compiler cannot know.
     core::mem::forget(before);
     drop(ring);
     Some(Waiter { thread: thread.reference(), op: op as u8, sequence })
 }
 
-/// Who submits an entry, and how.
+/// The thread that submits an entry, and how it does.
 #[derive(Clone, Copy)]
 pub struct Submitter {
-    /// Whose ring it is.
+    /// The thread whose ring it is.
     pub thread: &'static Thread,
-    /// The thread is about to wait for completions: whom it wakes may have its place.
+    /// The thread is about to wait for completions, so a thread that it wakes may take over its CPU.
     pub will_wait: bool,
 }
 
-/// What came of a submission.
+/// The outcome of a submission.
 pub enum Submitted {
     /// It is answered, or will be.
     Done,
-    /// It will be, and the thread has lent its context along with it: nothing else is taken from it until that is back.
+    /// It will be answered, and the thread has lent its context along with it: no further entry is taken until the context is back.
     Lent,
     /// The thread ends.
     Exit(i64),
 }
 
-/// Takes submissions of a thread until there are none, or one must wait for a free completion entry, and has each done by `submit`. At most a
-/// queue full, so that a program that writes faster than we read does not keep us here. `Some(code)` if the thread asked to end.
+/// Takes submissions of a thread and has each done by `submit`, until none is left or the next would have to wait for a free completion entry.
+/// Takes at most one queue full, so that a program that writes faster than the kernel reads does not keep the CPU here. `Some(code)` if the thread
+/// asked to end.
 #[inline(always)]
 pub fn drain(
     by: Submitter,
@@ -67,26 +68,26 @@ pub fn drain(
     consume(thread, page, by.will_wait, submit)
 }
 
-/// Entries that are done in place and taken together without a look at the clock.
+/// The longest queue whose entries are taken without reading the clock; only a longer one begins a measured interrupts-off span.
 const SHORT_QUEUE: u32 = 4;
 
-/// The beginning of a NOP without flags; the rest of it is its number and 0 (K-28).
+/// The first word of a NOP without flags; behind it come its number (`user_data`) and zeros (K-28).
 const PLAIN_NOP: u64 = Op::Nop as u64 | (SQE_VERSION as u64) << 8;
 
-/// Is the entry at `from`, which begins with `first`, a NOP without flags, of which `request::decode` would say the same?
+/// Whether the entry at `from`, whose first word is `first`, is a NOP without flags. `request::decode` would say the same of it.
 #[inline(always)]
 fn is_plain_nop(from: *const Sqe, first: u64) -> bool {
     // SAFETY: an entry of the thread's own ring page, which is mapped while it lives.
     first == PLAIN_NOP && unsafe { is_rest_zero_64(from.cast()) }
 }
 
-// A NOP's completion is that of everything that was done and has nothing to say.
+// A plain NOP completes with `OK`, which `put_plain` writes as zeros.
 const _: () = {
     let Completion { status, cap, value, flags, badge, w } = Completion::OK;
     assert!(status == 0 && cap == 0 && value == 0 && flags == 0 && badge == 0 && w[0] == 0 && w[1] == 0);
 };
 
-/// Completes a NOP without flags, `user_data`, and those that follow it at `head`, `most` at most. Says how many followed.
+/// Completes the plain NOP whose number is `user_data`, and those that follow it from `head` on, at most `most` of them. Says how many followed.
 #[inline(always)]
 fn complete_nops(
     thread: &Thread,
@@ -113,18 +114,18 @@ fn complete_nops(
     count
 }
 
-/// May one more entry be taken?
+/// Whether one more entry may be taken: the lease must still hold.
 #[inline(always)]
 fn verify(thread: &Thread, lease: &SqLease) -> Result<Verified, StaleSqConsumer> {
     if planted::is(Bug::StaleConsumer) {
-        // The bug: a ring that nobody else has is asked.
+        // The bug: the lease of an unused ring is verified instead, which always holds.
         let other = SqOwner::new();
         return other.acquire_syscall(0).map_err(|_| StaleSqConsumer).and_then(|its| other.verify(&its));
     }
     thread.sq.verify(lease)
 }
 
-/// The entry at `head`, and its first two words; for one whose lease was found to hold.
+/// The entry at `head`, and its first two words. `_verified` shows that the lease was found to hold.
 #[inline(always)]
 fn entry(page: *const Ring, head: u32, _verified: Verified) -> (*const Sqe, [u64; 2]) {
     // SAFETY: the thread's own ring page, mapped while it lives; each word is read once.
@@ -147,7 +148,7 @@ fn consume(
     };
     let mut result = Ok(None);
     let mut head = thread.sq_head.get();
-    // Credits only grow while we look: nobody else accepts operations of this thread.
+    // Credits only grow during the loop: nobody else accepts operations of this thread.
     let mut credits = thread.ring.lock().credits();
     // SAFETY: the thread's own ring page, mapped while it lives.
     let tail = unsafe { (*page).sq_tail.load(Ordering::Acquire) };
@@ -175,7 +176,7 @@ fn consume(
             result = Err(TransportError::StaleSqConsumer);
             break;
         };
-        // An entry that is something else by the time it is copied is that.
+        // The program may change the entry until it is copied below; then the copy counts.
         let (from, [first, user_data]) = entry(page, head, verified);
         head = head.wrapping_add(1);
         if is_plain_nop(from, first) {
@@ -191,14 +192,14 @@ fn consume(
         };
         match submit(Submitter { thread, will_wait }, sqe) {
             Submitted::Done => {}
-            // Who has lent its context waits now.
+            // A thread that has lent its context waits from here on.
             Submitted::Lent => break,
             Submitted::Exit(code) => {
                 result = Ok(Some(code));
                 break;
             }
         }
-        // A queue full of sleeps is long, too (K-26).
+        // A queue full of sleeps takes long, too (K-26).
         if left > 0 {
             pacer.step();
         }
@@ -212,16 +213,17 @@ fn consume(
 
 // ---- leases that end on purpose ----------------------------------------------------------------------------------------------
 
-/// The kernel was booted with `endlease`.
+/// Whether the kernel was booted with `endlease`.
 static MAY_END_LEASES: AtomicBool = AtomicBool::new(false);
 
-/// From now on programs may end leases.
+/// From now on programs may end leases; at boot.
 pub fn allow_ending_leases() {
     MAY_END_LEASES.store(true, Ordering::Relaxed);
 }
 
-/// An entry of an unknown operation; [`abi::OP_END_LEASE`] is known to a kernel that was booted with `endlease`. It does what will be done by who
-/// takes a ring over: today a ring has one consumer only, the thread itself, and no program can make it a stale one (K-12).
+/// Answers an entry of an unknown operation; only a kernel that was booted with `endlease` knows [`abi::OP_END_LEASE`]. It does what a second
+/// consumer will do when it takes a ring over: today a ring has one consumer only, the thread itself, and no program can make it a stale one
+/// (K-12).
 #[cold]
 pub fn end_lease(thread: &Thread, sqe: &Sqe) -> Completion {
     if sqe.op != OP_END_LEASE || !MAY_END_LEASES.load(Ordering::Relaxed) {

@@ -4,7 +4,7 @@ use crate::dispatch;
 use crate::thread::{TIMEOUT, Thread};
 use crate::{time, timers};
 
-/// Waits until `min` completions are there or `timeout_ns` are over. Says how many are there.
+/// Waits until there are `min` unread completions or `timeout_ns` have passed. Says how many there are.
 #[inline(always)]
 pub fn wait(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
     let mut ring = thread.ring.lock();
@@ -17,12 +17,12 @@ pub fn wait(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
     wait_for_more(thread, min, timeout_ns)
 }
 
-/// Completions that are there.
+/// Completions that the program has not taken.
 pub fn unread(thread: &Thread) -> u32 {
     thread.ring.lock().unread()
 }
 
-/// The end of [`wait`], whose completions are still missing: the ring says how many are needed.
+/// The slow part of [`wait`]: completions are still missing, and the ring's `need` says how many are needed.
 #[inline(never)]
 fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
     let deadline = if timeout_ns == u64::MAX { u64::MAX } else { time::deadline(timeout_ns) };
@@ -30,7 +30,7 @@ fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
         timers::set_timer(thread, TIMEOUT, 0, false, deadline);
     }
     let unread = loop {
-        // Whoever ends a process says so before it wakes the threads; one that was not woken yet will see it here, or be woken.
+        // `is_ending` is set before the threads of the process are woken: a thread that was not woken yet sees it here, or is woken.
         let ended = thread.shared().is_ending();
         if !ended {
             dispatch::block_here();
@@ -43,7 +43,7 @@ fn wait_for_more(thread: &'static Thread, min: u32, timeout_ns: u64) -> u32 {
         }
         ring.need = min;
         drop(ring);
-        // Threads that are woken for nothing, one after the other, would keep interrupts waiting.
+        // Threads that are woken for nothing one after the other would delay interrupts.
         crate::preempt::point();
     };
     if deadline != u64::MAX {
