@@ -60,8 +60,7 @@ pub struct Stats {
     pub stacks_free: u64,
     /// Stacks that were abandoned after overflows.
     pub stacks_abandoned: u64,
-    /// Overflows, of the whole process, that used up the reserve inside a library call: whatever the call had locked
-    /// may stay locked for ever.
+    /// Overflows, of the whole process, that used up the reserve as well, or could not open it.
     pub overflows_hard: u64,
     /// The number of tasks for which memory was allocated.
     pub tasks_made: usize,
