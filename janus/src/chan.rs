@@ -436,8 +436,8 @@ impl<T: Send> Sender<T> {
         }
     }
 
-    /// Sends if that needs no wait, and charges nobody; otherwise the message is dropped. For messages of which a task
-    /// causes only one.
+    /// Sends if that needs no wait, and charges nobody; otherwise the message is dropped. For events that happen only
+    /// once.
     pub(crate) fn post(&self, message: T) {
         make_room_here();
         let mut message = Some(message);

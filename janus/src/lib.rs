@@ -222,7 +222,7 @@
 //! // The parent waits, nobody is left who could recharge: the child ends with the reason.
 //! assert!(matches!(outcome, Err(TaskError::BudgetExceeded(Resource::Ops))));
 //! ```
-//! A task is recharged by its parent ([`Handle::recharge`]), by a sibling with a [`Supervisor`], or by itself with a
+//! A task is recharged by its parent ([`Handle::recharge`]), by another task with a [`Supervisor`], or by itself with a
 //! [`CapBudget`]. Exhausted operations, channel operations and system calls stop the task; exhausted memory and
 //! children are an error to the caller, which can handle it.
 //!

@@ -320,8 +320,7 @@ impl Nursery {
         }
     }
 
-    /// Accounts for a child that has ended: what it did not use goes back. The nursery may be gone as soon as `leave`
-    /// follows.
+    /// Accounts for a child that has ended: what it did not use goes back. The nursery stays until the child's `leave`.
     #[inline]
     pub(crate) fn child_ended(&self, child: TaskRef, error: Option<TaskError>, here: Option<&Worker>) {
         let listed = child.flags.load(Ordering::Relaxed) & flag::LISTED != 0;

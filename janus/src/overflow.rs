@@ -22,7 +22,7 @@
 //!   run on until it lands:   | .. | return address of the library's frame | ..   overwritten by `landing`,
 //!                                                                                which abandons
 //!   abandon:                 the handler (or `landing`) goes on in the worker's suspended context
-//!   any other SIGSEGV:       goes to whoever handled it before us
+//!   any other SIGSEGV:       goes to the handler before ours
 //! ```
 //!
 //! Single-stepping out of the library would need no return address, but a step costs 50 us in a virtual machine whose

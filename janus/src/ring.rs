@@ -6,8 +6,8 @@
 //! Invariants:
 //! 1. `tail` and `head` count items since the beginning, in 64 bits, and never wrap: no compare-and-swap takes one round
 //!    of the ring for another. Item `i` lives in slot `i & mask`. The items present are `head..tail`.
-//! 2. Only the owner writes `tail`, `seen_head` and slots. `tail` only grows, with release: a thread that sees `tail >
-//!    i` sees slot `i`, and what was written before the push.
+//! 2. Only the owner writes `tail`, `seen_head` and slots. `tail` only grows, with release: a thread that sees
+//!    `tail > i` sees slot `i`, and what was written before the push.
 //! 3. `head` only grows, by one, by compare-and-swap: the thread that moves it from `i` to `i + 1` has item `i`.
 //! 4. `seen_head <= head`, and was read with acquire, which pairs with the release of the compare-and-swap: the threads
 //!    that took the items below `seen_head` have finished reading their slots. `tail - seen_head <= capacity`, so a

@@ -382,7 +382,7 @@ impl Supervisor<'_> {
     #[must_use]
     pub fn exhausted(&self) -> Vec<TaskId> {
         make_room_here();
-        // An allocation under the nursery's lock might be charged, and then wait.
+        // A charged allocation might wait for the nursery's lock, which is held below.
         let _quiet = Quiet::new();
         let mut found = Vec::new();
         self.nursery.for_each_listed(|child| {

@@ -720,7 +720,7 @@ impl TaskPool {
         for first in (0..SLAB).step_by(BATCH) {
             let mut batch = TaskList::new();
             for index in first..first + BATCH {
-                // SAFETY: inside the slab, and written before anybody reads it.
+                // SAFETY: inside the slab, and written before it is read.
                 let task = unsafe {
                     let task = slab.add(index);
                     task.write(Task::new(common.shared));

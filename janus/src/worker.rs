@@ -833,7 +833,7 @@ impl Worker {
         }
     }
 
-    /// How many tasks a thief would find here, counted exactly.
+    /// How many tasks a thief would find here, counted in the queues themselves.
     pub(crate) fn stealable(&self) -> usize {
         let rings = if self.shared().config.migrates() { self.rings.iter().map(Ring::len).sum() } else { 0 };
         self.deque.len() + rings

@@ -41,8 +41,8 @@ pub enum Selected {
 pub(crate) mod sealed {
     use super::*;
 
-    /// What a select does with a served arm, which belongs to the select until `leave`. Except `address` and `forget`,
-    /// everything happens under the channel's lock.
+    /// What a select does with a served arm, which belongs to the select until `leave`. Only `unlock`, `attempt` and
+    /// `join` are called under the channel's lock.
     pub trait Operation {
         fn address(&self) -> usize;
         /// Drops what an earlier select left in the arm. That runs the user's code, which may panic or use the channel,

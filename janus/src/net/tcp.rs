@@ -113,7 +113,7 @@ impl TcpStream {
         begin(cx, Operation::NetworkIo, at)?;
         let address = Address::new(address);
         let socket = Socket::new(sys::socket(address.family(), libc::SOCK_STREAM)?);
-        // If the connection is established at once, so is the end of the wait.
+        // If the connection is established at once, the wait below ends at once.
         sys::connect(socket.fd(), &address)?;
         socket.connected(cx, timeout, at)?;
         Ok(TcpStream(socket))
