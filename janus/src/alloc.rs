@@ -13,8 +13,8 @@
 //! 1. A block's header names the account that paid and the amount that it paid: nothing for blocks that were allocated
 //!    outside of tasks, by the runtime ([`Quiet`]), by a task whose memory is infinite, and beyond a task's budget.
 //!    Exactly that amount is credited, once.
-//! 2. Only the task itself draws from its meter, on its own thread, all or nothing; so the fast paths need no lock. All
-//!    other threads credit through `account.rs`.
+//! 2. An allocation draws only from the meter of the running task, on its own thread, all or nothing; so the fast paths
+//!    need no lock. All other threads credit through `account.rs`.
 //! 3. The task that grows a block pays for it: for its own block it pays the difference; a block of another becomes its
 //!    own (and is credited to the other as a whole). A block that shrinks keeps its account.
 //! 4. A task is stopped on the spot only on its own stack, while it does not panic, and outside [`Quiet`] sections. It

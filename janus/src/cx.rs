@@ -321,9 +321,9 @@ impl Cx {
         Ok(())
     }
 
-    /// Charges an allocation of `bytes` until the returned value is dropped, which credits them. This is the only way
-    /// to give charged memory back. For memory that no allocator sees; with [`Charged`](crate::Charged) installed, all
-    /// other memory charges itself.
+    /// Charges an allocation of `bytes` until the returned value is dropped, which credits them; a plain
+    /// [`charge`](Cx::charge) cannot be given back. For memory that no allocator sees; with [`Charged`](crate::Charged)
+    /// installed, all other memory charges itself.
     #[track_caller]
     pub fn hold_memory(&self, bytes: u64) -> Result<Held<'_>, ChargeError> {
         self.charge(Operation::Allocation(bytes))?;

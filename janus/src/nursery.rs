@@ -35,8 +35,8 @@ const FAILED: u32 = 16;
 
 /// In `live`: the parent waits for the last child.
 const WAITING: usize = 1;
-/// In `live`: a child was exhausted with an empty pool. The next child that leaves wakes the parent, which looks for a
-/// dead end. Both bits are in one word, so that neither the parent nor the child misses the other.
+/// In `live`: a child was exhausted with an empty pool. From then on each child that leaves wakes the parent, which
+/// looks for a dead end. Both bits are in one word, so that neither the parent nor the child misses the other.
 const STARVING: usize = 2;
 const CHILD: usize = 4;
 
@@ -76,7 +76,7 @@ pub(crate) struct Nursery {
     parent: Waiter,
     live: AtomicUsize,
     flags: AtomicU32,
-    /// The pool is infinite in every resource, so only spawns need accounts.
+    /// The pool is infinite in every resource, so only spawns are counted.
     boundless: bool,
     /// The task whose own budget is the pool; if none, the pool is `Inner::pool`.
     backing: Option<TaskRef>,

@@ -440,8 +440,8 @@ impl Runtime {
     ///    an `Rc` that was cloned out of one (`rand::rng()` is such a value), a guard of a `std` lock or of standard
     ///    output. [`Config::pinned`] lifts this point.
     /// 3. With [`Config::pinned`] only: when a task that may be given up ([`Spawn::owned`](crate::Spawn::owned)) is
-    ///    given up, it is not in the middle of changing a thread-local that `unsafe` code relies on. (Otherwise the
-    ///    thread goes with the task.)
+    ///    given up, it is not in the middle of changing a thread-local that `unsafe` code relies on. (Without `pinned`,
+    ///    the thread is given up with the task.)
     ///
     /// A program that keeps nothing of a thread-local, and no guard of a `std` lock, across a wait may make this
     /// promise.

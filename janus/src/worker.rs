@@ -149,7 +149,7 @@ unsafe impl Sync for Worker {}
 unsafe impl Send for Worker {}
 
 thread_local! {
-    /// The yield pointer of [SCHED:6.4.1]: the worker of this thread. It is written once per thread.
+    /// The yield pointer of [SCHED:6.4.1]: the worker of this thread. Only `bind_thread` and `unbind_thread` write it.
     static WORKER: Cell<*const Worker> = const { Cell::new(ptr::null()) };
 }
 
