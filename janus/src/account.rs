@@ -1,5 +1,5 @@
-//! Accounts: whom the bytes of a block go back to, whoever frees it and whenever. `alloc.rs` writes an account into the
-//! header of every block that a task paid for; this file knows where the credit goes.
+//! Accounts: they say who is credited for the bytes of a block, whichever thread frees it and whenever. `alloc.rs`
+//! writes an account into the header of every block that a task paid for; this file knows where the credit goes.
 //!
 //! ```text
 //!   block --> account of the task that paid --> account of its nursery's pool --> account of the nursery's opener --> ..
@@ -7,21 +7,21 @@
 //!                                                                                 own budget has no account itself)
 //! ```
 //!
-//! It may not allocate but from the system, suspend, panic, or hold two accounts' locks at once.
+//! It must not allocate except from the system, suspend, panic, or hold two accounts' locks at once.
 //!
 //! Invariants:
-//! 1. An account is a holder's (a task's or a pool's) until [`retire`], which happens under its lock *before* the holder's
-//!    rest is counted and passed on. A credit happens under the same lock: it is in the rest, or it comes after the end
-//!    and goes one account further up. So it is neither lost nor given twice.
+//! 1. An account belongs to a holder (a task or a pool) until [`retire`], which happens under its lock *before* what
+//!    the holder has left is counted and passed on. A credit happens under the same lock: either it is part of what is
+//!    left, or it comes after the end and goes one account further up. So it is neither lost nor given twice.
 //! 2. Live blocks, and accounts further down, are counted: `mine` by the holding task on its own fiber without a lock,
 //!    `others` under the lock; `mine + others` is the number. An account with a holder, or with a count above 0, is not
-//!    used for anybody else: what a block's header names is the account that was charged.
-//! 3. An account counts in its parent from its linking to its recycling, so whoever holds a block may walk up.
-//! 4. A parent is linked by whoever made the account: the holder itself or a task below it, while the holder lives. It
-//!    is needed only after the holder's end, which waits for all tasks below.
+//!    reused: a block's header always names the account that was charged.
+//! 3. An account counts in its parent from its linking to its recycling, so a thread that holds a block may walk up.
+//! 4. A parent is linked by the task that made the account: the holder itself or a descendant, while the holder lives.
+//!    The parent is needed only after the holder's end, which waits for all descendants.
 //! 5. No account stands above a holder that has an infinite meter: nothing was taken there, and nothing goes back.
-//! 6. Lock order: an account, then the pool of a nursery. Nobody allocates or frees a charged block under a nursery's
-//!    lock (see `Quiet` in `alloc.rs`).
+//! 6. Lock order: an account, then the pool of a nursery. No charged block is allocated or freed under a nursery's lock
+//!    (see `Quiet` in `alloc.rs`).
 //! 7. The memory of accounts is never given back to the system.
 
 use crate::alloc::Quiet;
@@ -36,7 +36,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Accounts that are taken from the system at a time.
+/// Accounts that are allocated from the system at a time.
 const CHUNK: usize = 63;
 
 /// See the module.
@@ -44,7 +44,7 @@ const CHUNK: usize = 63;
 pub(crate) struct Account {
     /// Invariant 2.
     pub(crate) mine: Cell<u64>,
-    /// What the task has allocated beyond its budget. Its own.
+    /// What the task has allocated beyond its budget. Only the task uses it.
     pub(crate) overdraft: Cell<u64>,
     state: SpinLock<State>,
 }
@@ -53,7 +53,7 @@ struct State {
     holder: Holder,
     others: i64,
     parent: Option<&'static Account>,
-    /// In the list of free ones.
+    /// The next account in the list of free ones.
     next: Option<&'static Account>,
 }
 
@@ -71,7 +71,7 @@ static FREE: Mutex<Free> = Mutex::new(Free(None));
 
 struct Free(Option<&'static Account>);
 
-// SAFETY: what is free belongs to the list.
+// SAFETY: free accounts belong to the list.
 unsafe impl Send for Free {}
 
 impl Free {
@@ -108,8 +108,8 @@ fn free_list() -> std::sync::MutexGuard<'static, Free> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes what stack the sections below need, before they lock anything: a task that runs over its stack in one would be
-/// abandoned with the lock.
+/// Touches the stack that the sections below need, before they lock anything: a task that ran over its stack in one of
+/// them would be abandoned with the lock.
 #[inline(never)]
 fn probe() {
     let mut room = MaybeUninit::<[u8; 1024]>::uninit();
@@ -122,19 +122,19 @@ impl Holder {
     fn slot(&self) -> Option<&AtomicPtr<Account>> {
         match self {
             Holder::Task(task) => Some(&task.account),
-            // SAFETY: the nursery is open: a task in it, or its opener, asks.
+            // SAFETY: the nursery is open: the caller is a task in it, or its opener.
             Holder::Pool(nursery) => Some(unsafe { &nursery.as_ref().account }),
             Holder::Ended => None,
         }
     }
 
-    /// Who gave this one its budget (invariant 5).
+    /// The holder that gave this one its budget (invariant 5).
     fn above(&self) -> Option<Holder> {
         let finite = |task: &TaskRef| task.meter(Resource::Memory).load(Ordering::Relaxed) != UNLIMITED;
         match self {
             Holder::Task(task) => {
                 let nursery = NonNull::new(task.nursery.get().cast_mut())?;
-                // SAFETY: the task lives, so its nursery is there; its field is constant while it lives.
+                // SAFETY: the task lives, so its nursery is there; the field is constant while the nursery lives.
                 let open = unsafe { nursery.as_ref() };
                 match open.backing() {
                     Some(backing) => finite(&backing).then_some(Holder::Task(backing)),
@@ -148,11 +148,11 @@ impl Holder {
     }
 }
 
-/// The account of a task that lives; the caller is that task. None: the system has no memory.
+/// The account of a live task, which is the caller. `None`: the system has no memory.
 #[cold]
 pub(crate) fn open(task: TaskRef) -> Option<&'static Account> {
     probe();
-    // More may be needed for the system's allocator, under the lock of the free accounts.
+    // The system's allocator may need more stack, under the lock of the free accounts.
     let _quiet = Quiet::new();
     let mut holder = Holder::Task(task);
     let mut first = None;
@@ -160,7 +160,7 @@ pub(crate) fn open(task: TaskRef) -> Option<&'static Account> {
     loop {
         let (account, fresh) = find_or_make(&holder)?;
         if let Some(below) = below {
-            // Invariant 3: counted first. Its holder lives, so it is there.
+            // Invariant 3: counted first. The holder above lives, so its account is there.
             account.state.lock().others += 1;
             below.state.lock().parent = Some(account);
         }
@@ -176,7 +176,7 @@ pub(crate) fn open(task: TaskRef) -> Option<&'static Account> {
     }
 }
 
-/// True: it was made here, and has no parent yet.
+/// The holder's account. True: it was made here, and has no parent yet.
 fn find_or_make(holder: &Holder) -> Option<(&'static Account, bool)> {
     let slot = holder.slot()?;
     // SAFETY: invariant 7.
@@ -209,7 +209,7 @@ fn find_or_make(holder: &Holder) -> Option<(&'static Account, bool)> {
     }
 }
 
-/// The holder ends: what is credited from now on goes further up (invariant 1). Call it before the rest is counted.
+/// Ends the holder's account: credits from now on go further up (invariant 1). Call it before what is left is counted.
 #[inline]
 pub(crate) fn retire(slot: &AtomicPtr<Account>) {
     if !slot.load(Ordering::Acquire).is_null() {
@@ -233,7 +233,7 @@ fn retire_account(account: &'static Account) {
     }
 }
 
-/// Nobody refers to it any more; its parent counts one less.
+/// Frees an account that nothing refers to any more; its parent counts one less.
 fn recycle(account: &'static Account, parent: Option<&'static Account>) {
     free_list().push(account);
     if let Some(parent) = parent {
@@ -241,7 +241,7 @@ fn recycle(account: &'static Account, parent: Option<&'static Account>) {
     }
 }
 
-/// One block or account less.
+/// Counts one block or account less, and recycles the account if it was the last.
 fn release(account: &'static Account) {
     let mut account = account;
     loop {
@@ -261,7 +261,7 @@ fn release(account: &'static Account) {
     }
 }
 
-/// Credits `amount` to whoever has it now, from any thread; `gone`: the block is no more. The block pins its account
+/// Credits `amount` to the current holder, from any thread; `gone`: the block is freed. The block pins its account
 /// until then (invariants 2 and 3).
 #[cold]
 #[inline(never)]
@@ -276,7 +276,7 @@ pub(crate) fn credit(account: &'static Account, amount: u64, gone: bool) {
                 None
             }
             Holder::Pool(nursery) => {
-                // SAFETY: it retires the account under this lock before it goes.
+                // SAFETY: the nursery retires the account under this lock before it goes.
                 unsafe { nursery.as_ref() }.credit(Resource::Memory, amount);
                 None
             }

@@ -1,23 +1,25 @@
-//! [`Charged`]: the allocator that charges what a task allocates to its `memory` budget, and credits it when it is freed.
+//! [`Charged`]: the allocator that charges what a task allocates to its `memory` budget, and credits it when it is
+//! freed.
 //!
 //! ```text
 //!   system's block:  | .. padding for alignments above 16 .. | account, bytes | what the caller gets ..
 //!                    '- aligned as asked, at least to 16       '- 16 bytes: whom to credit, and how much
 //! ```
 //!
-//! It may not suspend, panic, print, or take a lock that anybody holds while he allocates. Signal handlers do not call it.
+//! It must not suspend, panic, print, or take a lock that any thread holds while it allocates. Signal handlers do not
+//! call it.
 //!
 //! Invariants:
-//! 1. A block's header names the account that paid and the amount that it paid: nothing for what was allocated outside
-//!    tasks, by the runtime ([`Quiet`]), by a task whose memory is infinite, and beyond a task's budget. Exactly that
-//!    amount is credited, once.
-//! 2. A task's meter is drawn by the task itself, on its own thread, all or nothing; so the fast paths need no lock.
-//!    Everybody else credits through `account.rs`.
-//! 3. A block that grows is paid by who grows it: his own block pays the difference, another's becomes his (and is
-//!    credited to the other as a whole). A block that shrinks keeps its account.
+//! 1. A block's header names the account that paid and the amount that it paid: nothing for blocks that were allocated
+//!    outside of tasks, by the runtime ([`Quiet`]), by a task whose memory is infinite, and beyond a task's budget.
+//!    Exactly that amount is credited, once.
+//! 2. An allocation draws only from the meter of the running task, on its own thread, all or nothing; so the fast paths
+//!    need no lock. All other threads credit through `account.rs`.
+//! 3. The task that grows a block pays for it: for its own block it pays the difference; a block of another becomes its
+//!    own (and is credited to the other as a whole). A block that shrinks keeps its account.
 //! 4. A task is stopped on the spot only on its own stack, while it does not panic, and outside [`Quiet`] sections. It
-//!    holds no lock of the runtime then: every allocation under one is quiet. Who prints holds a lock that everybody waits
-//!    for: it is not stopped, the process is.
+//!    holds no lock of the runtime then: every allocation under one is quiet. A task that prints holds a lock that the
+//!    whole process may wait for: then not the task but the process is stopped.
 
 use crate::account::{self, Account};
 use crate::budget::Resource;
@@ -40,20 +42,20 @@ const HEADER: usize = size_of::<Header>();
 /// static ALLOC: janus::Charged = janus::Charged::new();
 /// ```
 ///
-/// Then every byte that a task has allocated and that nobody has freed is missing from its `memory` budget. Who frees it
-/// does not matter: it is credited to the task, or, if that has ended, to the pool that the task's budget came from. An
-/// allocation also costs one of `ops`.
+/// Then every byte that a task has allocated and that was not freed is missing from its `memory` budget. It does not
+/// matter which task frees it: it is credited to the task that allocated it or, if that has ended, to the pool that the
+/// task's budget came from. An allocation also costs one of `ops`.
 ///
 /// A task whose memory is spent, and whose nursery gives it no more, may finish what it does: it lives on a reserve
-/// ([`Config::memory_reserve`](crate::Config::memory_reserve)), counts as cancelled from its next check on, and ends with
-/// [`BudgetExceeded`](crate::TaskError::BudgetExceeded). Beyond the reserve it is given up where it is, as after a
+/// ([`Config::memory_reserve`](crate::Config::memory_reserve)), counts as cancelled from its next check on, and ends
+/// with [`BudgetExceeded`](crate::TaskError::BudgetExceeded). Beyond the reserve it is given up where it is, as after a
 /// stack overflow: see [`Spawn::owned`](crate::Spawn::owned). Fallible allocation is no exception, as an allocator
 /// cannot tell it apart: before a large allocation ask [`Cx::can_allocate`](crate::Cx::can_allocate).
 #[derive(Debug, Default)]
 pub struct Charged<A = System>(A);
 
 impl Charged {
-    /// On top of the system's allocator.
+    /// Charges on top of the system's allocator.
     #[must_use]
     pub const fn new() -> Charged {
         Charged(System)
@@ -61,14 +63,14 @@ impl Charged {
 }
 
 impl<A> Charged<A> {
-    /// On top of another one.
+    /// Charges on top of another allocator.
     #[must_use]
     pub const fn over(inner: A) -> Charged<A> {
         Charged(inner)
     }
 }
 
-/// Invariant 1.
+/// Precedes every block (invariant 1).
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Header {
@@ -82,7 +84,7 @@ impl Header {
     const NONE: Header = Header { account: None, paid: 0 };
 }
 
-/// The system's layout of a block, and where in it the caller's part begins.
+/// The layout of a block with its header, and the offset at which the caller's part begins.
 #[inline]
 fn whole(layout: Layout) -> Option<(Layout, usize)> {
     let offset = layout.align().max(HEADER);
@@ -90,8 +92,9 @@ fn whole(layout: Layout) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, offset).ok()?, offset))
 }
 
-/// While one lives, what the running task allocates is the runtime's and not charged, and the task is not abandoned where it
-/// runs over its stack (see `overflow.rs`). Not to be kept over a suspension, nor while code of the user's runs.
+/// While a `Quiet` lives, what the running task allocates belongs to the runtime and is not charged, and the task is
+/// not abandoned if it runs over its stack (see `overflow.rs`). It must not be kept across a suspension, nor while code
+/// of the user's runs.
 pub(crate) struct Quiet(Option<TaskRef>);
 
 impl Quiet {
@@ -99,7 +102,7 @@ impl Quiet {
         let task = current_worker().and_then(|worker| worker.task());
         if let Some(task) = task {
             task.quiet.set(task.quiet.get() + 1);
-            // The signal handler looks at it, from inside of what comes next.
+            // The signal handler looks at the count, during what comes next.
             compiler_fence(Ordering::SeqCst);
         }
         Quiet(task)
@@ -107,7 +110,7 @@ impl Quiet {
 }
 
 impl Quiet {
-    /// Ends one that was forgotten.
+    /// Ends a `Quiet` that was forgotten.
     pub(crate) fn end() {
         drop(Quiet(running()));
     }
@@ -128,25 +131,25 @@ fn running() -> Option<TaskRef> {
     current_worker()?.task()
 }
 
-/// The same, if it pays.
+/// The task that runs on this thread, if it is charged for allocations.
 #[inline]
 fn payer() -> Option<TaskRef> {
     running().filter(|task| task.quiet.get() == 0)
 }
 
-/// What an allocation costs beside its bytes [SCHED:3.3.1]. It does not yield: the next check does.
+/// Charges what an allocation costs beside its bytes [SCHED:3.3.1]. It does not yield: the next check does.
 #[inline]
 fn charge_operation(task: TaskRef) {
     match task.fuel.get() {
         fuel if fuel > 0 => task.fuel.set(fuel - 1),
-        // Nothing in hand, and perhaps nothing at all: then the next check stops it.
+        // Nothing is in hand, and perhaps nothing is left at all: then the next check stops the task.
         _ => {
             task.draw(Resource::Ops, 1);
         }
     }
 }
 
-/// Draws `size` from the budget of the running task; answers how much it paid: all, or nothing.
+/// Draws `size` from the budget of the running task; returns how much it paid: all, or nothing.
 #[inline]
 fn pay(task: TaskRef, size: u64) -> u64 {
     charge_operation(task);
@@ -157,7 +160,7 @@ fn pay(task: TaskRef, size: u64) -> u64 {
     }
 }
 
-/// The pool helps, or the task is overdrawn.
+/// Draws with the pool's help; if that does not suffice, the task is overdrawn.
 #[cold]
 #[inline(never)]
 fn pay_beyond(task: TaskRef, size: u64, short: u64) -> u64 {
@@ -168,12 +171,12 @@ fn pay_beyond(task: TaskRef, size: u64, short: u64) -> u64 {
         match task.draw_all(Resource::Memory, size) {
             Drawn::All => return size,
             Drawn::Infinite => return 0,
-            // A child of it, which lives on its budget, was faster.
+            // A child, which lives on this task's budget, was faster.
             Drawn::Short(here) => short = size - here,
         }
     }
     task.set(flag::OVERDRAWN);
-    // The next check looks why.
+    // With no fuel left, the next check finds out why.
     if let fuel @ 1.. = task.fuel.replace(task.fuel.get().min(0)) {
         task.fill(Resource::Ops, fuel as u64);
     }
@@ -187,13 +190,14 @@ fn pay_beyond(task: TaskRef, size: u64, short: u64) -> u64 {
         if unsafe { (*task.stack.get()).as_ref() }.is_some_and(overflow::prints_here) {
             family::abort(task, Cause::PrintingMemory);
         }
-        // SAFETY: whoever resumed the task wrote it; the task is running, and we are it, without a lock (invariant 4).
+        // SAFETY: the worker that resumed the task wrote the pointer; the task is running, and we are it, without a
+        // lock (invariant 4).
         unsafe { (*task.worker.get()).abandon(task, Some(Cause::Memory)) };
     }
     0
 }
 
-/// Invariant 4.
+/// Whether the task may be stopped on the spot (invariant 4).
 fn may_stop(task: TaskRef) -> bool {
     let here = MaybeUninit::<u8>::uninit();
     let address = here.as_ptr().addr();
@@ -228,7 +232,7 @@ fn charge(size: usize) -> Header {
     Header { account: Some(account), paid }
 }
 
-/// Credits a block, or a part of one that stays.
+/// Credits a block that is freed (`gone`), or a part of one that stays.
 #[inline]
 fn credit(account: &'static Account, amount: u64, gone: bool) {
     match running() {
@@ -240,7 +244,7 @@ fn credit(account: &'static Account, amount: u64, gone: bool) {
     }
 }
 
-/// Finishes a new block, or takes the charge back if there is none.
+/// Completes a new block, or takes the charge back if the allocation failed.
 ///
 /// # Safety
 /// `base` is null or the beginning of a block with room for the offset.
@@ -260,8 +264,9 @@ unsafe fn hand_out(base: *mut u8, offset: usize, header: Header) -> *mut u8 {
     }
 }
 
-// SAFETY: what is handed out lies in a block of the inner allocator behind its header, aligned as asked (the offset is a
-// multiple of the alignment, and the block is aligned to it), and is given back with the layout that it was asked with.
+// SAFETY: what is handed out lies in a block of the inner allocator behind its header, aligned as asked (the offset is
+// a multiple of the alignment, and the block is aligned to it), and is given back with the layout that it was allocated
+// with.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Charged<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -281,7 +286,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Charged<A> {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // The same computation as when it was allocated.
+        // This gives the same layout as when the block was allocated.
         let Some((whole, offset)) = whole(layout) else { return };
         // SAFETY: the block is ours, with its header before it.
         let header = unsafe { block.cast::<Header>().sub(1).read() };
@@ -318,14 +323,14 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Charged<A> {
             }
             return base;
         }
-        // Beyond the new size nothing is paid for.
+        // No more than the new size stays paid for.
         header.paid += more;
         let back = header.paid.saturating_sub(size as u64);
         header.paid -= back;
         if let Some(account) = header.account.filter(|_| back > 0) {
             credit(account, back, false);
         }
-        // SAFETY: it has room for the offset, and was copied with it.
+        // SAFETY: the block has room for the offset, and the header was copied with it.
         unsafe {
             let block = base.add(offset);
             block.cast::<Header>().sub(1).write(header);
@@ -335,10 +340,11 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Charged<A> {
 }
 
 impl<A: GlobalAlloc> Charged<A> {
-    /// Another's block grows in the hands of the running task (invariant 3).
+    /// A block that another paid for grows in the hands of the running task (invariant 3).
     ///
     /// # Safety
-    /// The block has the layout `old`, which is not larger than `new`; its caller gives it up if there is an answer.
+    /// The block has the layout `old`, which is not larger than `new`; the caller gives the block up unless the result
+    /// is null.
     #[cold]
     unsafe fn take_over(&self, block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
         // SAFETY: the caller's.

@@ -1,4 +1,5 @@
-//! The atomics of the lock-free parts, in one place: the models put loom's in their stead (`models/tests/janus_*.rs`).
+//! The atomics of the lock-free parts, in one place, so that the models can replace them by loom's
+//! (`models/tests/janus_*.rs`).
 
 pub(crate) use core::hint::spin_loop;
 pub(crate) use core::sync::atomic::{

@@ -30,7 +30,7 @@ impl Blocks {
     }
 
     pub(crate) fn take(&self, layout: Layout) -> NonNull<u8> {
-        // A block that is kept is the runtime's; one that is not is charged to who writes it.
+        // A block of a kept size belongs to the runtime; any other block is charged to the task that writes it.
         let mut quiet = None;
         let real = match Self::class(layout) {
             Some((class, real)) => {
@@ -50,7 +50,7 @@ impl Blocks {
     }
 
     /// # Safety
-    /// The block came from `take` with the same layout, and nobody uses it.
+    /// The block came from `take` with the same layout, and nothing uses it.
     pub(crate) unsafe fn give(&self, block: NonNull<u8>, layout: Layout) {
         let real = match Self::class(layout) {
             Some((class, real)) => {

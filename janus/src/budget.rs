@@ -1,17 +1,17 @@
 //! Budgets: SPEC-021 [SCHED:5.1.1] "Budget Structure", [SCHED:3.3.1] "Budget Costs", [SCHED:8.2.1] "Budget Inheritance".
 //!
 //! A component of [`UNLIMITED`] is infinite: it is never charged and stays infinite whatever is taken from it. This
-//! module is arithmetic only; who is charged when is `task.rs`, what happens then is `cx.rs`.
+//! module is arithmetic only; `task.rs` decides who is charged when, `cx.rs` what happens when a part is spent.
 
 use std::fmt;
 
 /// An infinite component.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// A child that lives on its parent's budget gets at most one in so many parts of what is left.
+/// A child that lives on its parent's budget gets at most 1/`PART` of what is left.
 pub const PART: u64 = 8;
 
-/// What a child gets of its nursery's pool unless it is told otherwise [SCHED:8.2.1].
+/// What a child gets of its nursery's pool unless it asks for another amount [SCHED:8.2.1].
 pub const DEFAULT_OPS: u64 = 1_000_000;
 /// See [`DEFAULT_OPS`]; bytes.
 pub const DEFAULT_MEMORY: u64 = 16 << 20;
@@ -20,7 +20,7 @@ pub const DEFAULT_CHANNEL_OPS: u64 = 10_000;
 /// See [`DEFAULT_OPS`].
 pub const DEFAULT_SYSCALLS: u64 = 1_000;
 
-/// What a task may use.
+/// What a task may use of each resource.
 ///
 /// ```
 /// use janus::{Budget, Resource};
@@ -31,11 +31,11 @@ pub const DEFAULT_SYSCALLS: u64 = 1_000;
 /// Counters are 64 bits wide; the C struct has the specification's widths and saturates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Abstract instructions: loop iterations, calls, every other operation.
+    /// Abstract instructions: loop iterations, calls, and one for every other operation.
     pub ops: u64,
     /// Bytes that are allocated and not yet freed.
     pub memory: u64,
-    /// Children.
+    /// Children that may be spawned.
     pub spawn_count: u64,
     /// Sends and receives.
     pub channel_ops: u64,
@@ -90,13 +90,13 @@ pub enum Operation {
     LoopIteration,
     /// A call.
     FunctionCall,
-    /// An allocation of so many bytes.
+    /// An allocation of this many bytes.
     Allocation(u64),
-    /// A child.
+    /// Spawning a child.
     Spawn,
-    /// A message out.
+    /// Sending a message.
     ChannelSend,
-    /// A message in.
+    /// Receiving a message.
     ChannelRecv,
     /// A file operation.
     FileIo,
@@ -120,10 +120,10 @@ impl Operation {
 }
 
 impl Budget {
-    /// Nothing of anything.
+    /// No component has anything.
     pub const ZERO: Budget = Budget { ops: 0, memory: 0, spawn_count: 0, channel_ops: 0, syscalls: 0 };
 
-    /// Everything without end.
+    /// Every component is infinite.
     pub const UNLIMITED: Budget = Budget {
         ops: UNLIMITED,
         memory: UNLIMITED,
@@ -141,7 +141,7 @@ impl Budget {
         syscalls: DEFAULT_SYSCALLS,
     };
 
-    /// One component.
+    /// The amount of one component.
     #[must_use]
     pub const fn get(&self, resource: Resource) -> u64 {
         match resource {
@@ -153,7 +153,7 @@ impl Budget {
         }
     }
 
-    /// One component, to be changed.
+    /// One component, as a mutable reference.
     pub const fn get_mut(&mut self, resource: Resource) -> &mut u64 {
         match resource {
             Resource::Ops => &mut self.ops,
@@ -164,14 +164,14 @@ impl Budget {
         }
     }
 
-    /// The same with one component changed.
+    /// A copy with one component changed.
     #[must_use]
     pub const fn with(mut self, resource: Resource, amount: u64) -> Budget {
         *self.get_mut(resource) = amount;
         self
     }
 
-    /// Takes as much of `wanted` as is here, and answers what was taken.
+    /// Takes as much of `wanted` as is here, and returns what was taken.
     pub fn take(&mut self, wanted: &Budget) -> Budget {
         let mut taken = Budget::ZERO;
         for resource in Resource::ALL {
@@ -194,7 +194,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Puts `more` in. What was infinite stays so; what would pass the counter stops just short of infinity.
+    /// Adds `more`. An infinite component stays infinite; a sum that would overflow the counter stops just below
+    /// infinity.
     pub fn put(&mut self, more: &Budget) {
         for resource in Resource::ALL {
             let here = self.get_mut(resource);
@@ -203,7 +204,7 @@ impl Budget {
     }
 }
 
-/// `here + more` where infinity absorbs and nothing else becomes infinite.
+/// `here + more`, where infinity absorbs and nothing else becomes infinite.
 pub(crate) fn put(here: u64, more: u64) -> u64 {
     if here == UNLIMITED || more == UNLIMITED {
         UNLIMITED
@@ -213,7 +214,8 @@ pub(crate) fn put(here: u64, more: u64) -> u64 {
 }
 
 impl Default for Budget {
-    /// [`Budget::UNLIMITED`]: a nursery that says nothing limits nothing; its children still get [`Budget::CHILD`].
+    /// [`Budget::UNLIMITED`]: a nursery without an explicit budget has no limit; its children still get
+    /// [`Budget::CHILD`].
     fn default() -> Budget {
         Budget::UNLIMITED
     }

@@ -1,4 +1,4 @@
-//! When a task is asked to end, and by whom: scopes with a deadline, shields, and nurseries that failed.
+//! When a task is asked to end, and by what: scopes with a deadline, shields, and nurseries that failed.
 //!
 //! A task may have several scopes open, one inside the other:
 //!
@@ -11,11 +11,11 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Nobody but the task itself reads or writes its list of scopes; they lie in its frames. From outside there are flags:
-//!    whoever fails a nursery marks it, then the task, then wakes the task.
-//! 2. `flag::SCOPED` is set while the list has to be looked at: a deadline or a shield is open, or a nursery has failed. So a
-//!    task without scopes pays nothing for them.
-//! 3. What can no longer be paid for (`SPENT`, `OVERDRAWN`), and a family that is given up, no shield holds off.
+//! 1. Only the task itself reads or writes its list of scopes; the scopes lie in its frames. Other threads use flags: a
+//!    thread that fails a nursery marks the nursery, then the task, then wakes the task.
+//! 2. `flag::SCOPED` is set while the list has to be searched: a deadline or a shield is open, or a nursery has failed.
+//!    So a task without scopes pays nothing for them.
+//! 3. A shield holds off neither the end of a budget (`SPENT`, `OVERDRAWN`) nor that of a family that is given up.
 
 use crate::cx::{Cx, ensure_stack};
 use crate::error::TaskError;
@@ -29,32 +29,33 @@ use std::time::Duration;
 /// What a scope is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Asks what stands in it to end at this time.
+    /// Asks the code inside it to end at this time.
     Deadline(u64),
-    /// Holds off what is asked from outside of it, for so long after the task has learned of it.
+    /// Holds off requests from outside of it, for this long after the task has learned of one.
     Shield(u64),
 }
 
-/// A deadline or a shield that the task has open: it lies in the frame of the call that opened it.
+/// A deadline or a shield that the task has open. It lies in the frame of the call that opened it.
 pub(crate) struct Node {
     kind: Kind,
     outer: *const Node,
-    /// The innermost nursery that was open then: those that were opened later are inside of this scope.
+    /// The innermost nursery that was open when the scope was opened: nurseries that were opened later are inside of
+    /// this scope.
     nursery: *const Nursery,
-    /// Of a deadline: it has asked somebody to end.
+    /// Of a deadline: it has asked the task to end.
     spoke: Cell<bool>,
-    /// Of a shield that somebody is behind: when its grace is over, and the timer for that.
+    /// Of a shield that holds off a request: when its grace is over, and the timer for that.
     ends: Cell<u64>,
     timer: Cell<Option<Timer>>,
 }
 
-/// Who asks.
+/// Where a request to end comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
     Nobody,
-    /// A scope of the task's own.
+    /// From a scope of the task's own.
     Inside,
-    /// Whoever may end the whole task.
+    /// From outside: the whole task is to end.
     Outside,
 }
 
@@ -75,10 +76,11 @@ impl Drop for Leave<'_> {
 }
 
 impl Cx {
-    /// Runs `body`; what it waits for ends with an error at that time, on the clock of [`Cx::now`]. If `body` passes that
-    /// error on, the answer is [`TaskError::TimedOut`]; if it returns a value all the same, that is the answer.
+    /// Runs `body`, in which every wait fails from the time `at` on, which is on the clock of [`Cx::now`]. If `body`
+    /// passes that error on, the result is [`TaskError::TimedOut`]; if `body` returns a value all the same, that is the
+    /// result.
     ///
-    /// Scopes nest: the earliest deadline counts. Nurseries inside are cancelled, children and all.
+    /// Scopes nest: the earliest deadline counts. Nurseries inside are cancelled with their children.
     ///
     /// ```
     /// # use janus::{Config, Runtime, TaskError};
@@ -100,7 +102,7 @@ impl Cx {
         self.deadline_at(at, body)
     }
 
-    /// The same for so long from now.
+    /// As [`deadline`](Cx::deadline), `time` from now.
     ///
     /// ```
     /// # use janus::{Config, Runtime, TaskError, channel};
@@ -132,12 +134,13 @@ impl Cx {
         }
     }
 
-    /// Runs `body` to its end although the task is cancelled, or a deadline around it is over: for clean-up that has to wait,
-    /// such as a last message or a flush. It holds that off for `grace`, counted from when the task has learned of it, or
-    /// from here if it has already; then what `body` waits for ends with the error that it would have had.
+    /// Runs `body` to its end although the task is cancelled, or a deadline around it is over: for clean-up that has to
+    /// wait, such as a last message or a flush. The shield holds the request to end off for `grace`, counted from when
+    /// the task has learned of it, or from here if it has already; after that, waits in `body` fail as they would have
+    /// without the shield.
     ///
-    /// What is inside can end it earlier: a deadline, a nursery of its own. It does not hold off the end of a budget, and
-    /// while a task unwinds (a panic) nothing waits, shield or not.
+    /// A deadline or a nursery inside the shield can end `body` earlier. A shield does not hold off the end of a
+    /// budget, and while a task unwinds (a panic) nothing waits, shield or not.
     ///
     /// ```
     /// # use janus::{Config, Runtime, channel};
@@ -183,12 +186,13 @@ impl Cx {
         body()
     }
 
-    /// A scope was left: does the list still have to be looked at (invariant 2)?
+    /// After a scope was left: does the list still have to be searched (invariant 2)?
     pub(crate) fn look_for_scopes(&self) {
         if !self.task.has(flag::SCOPED) {
             return;
         }
-        // Cleared first: whoever fails a nursery marks that before it sets this, so either we see it or the flag stays.
+        // The flag is cleared first: a thread that fails a nursery marks the nursery before it sets this flag, so
+        // either we see the mark or the flag stays.
         self.task.flags.fetch_and(!flag::SCOPED, Ordering::AcqRel);
         let mut nursery = self.task.open.get();
         let mut failed = false;
@@ -202,8 +206,8 @@ impl Cx {
         }
     }
 
-    /// Somebody may have asked the task to end; has anybody whom it must listen to here? `outside`: whoever may end the whole
-    /// task has. `except`: a nursery whose failure does not count.
+    /// Decides whether the task must end here, when something may have asked it to. `outside`: the whole task was asked
+    /// to end. `except`: a nursery whose failure does not count.
     pub(crate) fn must_end(&self, outside: bool, except: *const Nursery) -> bool {
         let asks = self.who_asks(outside, except);
         if asks == Asks::Outside {
@@ -238,7 +242,7 @@ impl Cx {
                 }
                 Kind::Deadline(_) => {}
                 Kind::Shield(grace) => {
-                    // What is behind it: the rest of the list. It is only asked whether there is somebody.
+                    // Behind the shield is the rest of the list. Here it only matters whether anything there asks.
                     let behind = self.asks_behind(node, outside, except, now());
                     if !behind {
                         return Asks::Nobody;
@@ -257,7 +261,7 @@ impl Cx {
         if outside { Asks::Outside } else { Asks::Nobody }
     }
 
-    /// Does anybody behind this shield ask, shields further out or not?
+    /// Whether anything behind this shield asks, regardless of shields further out.
     fn asks_behind(&self, shield: &Node, outside: bool, except: *const Nursery, now: u64) -> bool {
         let mut nursery = shield.nursery;
         // SAFETY: as in `who_asks`.

@@ -1,13 +1,13 @@
 //! Capabilities: SPEC-021 [SCHED:1.1.2], [SCHED:3.2.3] "Budget recharge mechanisms", [SCHED:10.2.4]. A capability is a
-//! value that nobody can make but the runtime: to hold it is the proof, to pass it is the grant.
+//! value that only the runtime can make: holding it proves the right, passing it on grants it.
 
 use crate::budget::Budget;
 use crate::error::RechargeError;
 use crate::lock::SpinLock;
 use std::fmt;
 
-/// The right to spawn. In `:service` every task has it; in `:cluster` and `:sovereign` those to whom it was granted with
-/// [`Spawn::grant_spawn`](crate::Spawn::grant_spawn).
+/// The right to spawn. In `:service` every task has it; in `:cluster` and `:sovereign` only tasks to which it was
+/// granted with [`Spawn::grant_spawn`](crate::Spawn::grant_spawn).
 #[derive(Clone, Copy, Debug)]
 pub struct CapSpawn(());
 
@@ -17,7 +17,7 @@ impl CapSpawn {
     }
 }
 
-/// The right to recharge oneself, up to a limit in all. Share it by reference.
+/// The right of a task to recharge itself, up to a limit in all. Share it by reference.
 ///
 /// ```
 /// # use janus::{Budget, Config, RechargeError, Resource, Runtime};
@@ -37,7 +37,7 @@ impl CapBudget {
         CapBudget(SpinLock::new(limit))
     }
 
-    /// What may still be taken.
+    /// What may still be taken from the limit.
     #[must_use]
     pub fn left(&self) -> Budget {
         *self.0.lock()

@@ -2,9 +2,9 @@
 //! served, and a select over any number of them. A wait blocks the task and not its worker, ends when the task is
 //! cancelled, and costs one channel operation however long it is.
 //!
-//! Invariants, with those of `waiters.rs`: everything of a channel is under its lock; whoever waits has a node in one of the
-//! two lists, and whoever serves it moves the message before it marks the node. Messages wait only if no receiver does;
-//! receivers wait only if no message and no sender does.
+//! Invariants, in addition to those of `waiters.rs`: a channel's whole state is under its lock. A task or thread that
+//! waits has a node in one of the two lists, and the one that serves it moves the message before it marks the node.
+//! Messages wait only if no receiver does; receivers wait only if no message and no sender does.
 
 use crate::alloc::Quiet;
 use crate::cx::{Cx, ensure_stack, make_room_here};
@@ -35,38 +35,39 @@ struct State<T> {
     closed: bool,
 }
 
-// SAFETY: the pointers are to nodes of waiters, under the lock; messages move between threads.
+// SAFETY: the pointers are to nodes of waiters, which are accessed only under the lock; messages may move between
+// threads.
 unsafe impl<T: Send> Send for State<T> {}
 
-/// What an attempt found.
+/// The outcome of an attempt to send or receive without waiting.
 enum Attempt<T> {
-    /// Done; wake this one.
+    /// Sent; the waiter, if any, is to be woken.
     Done(Option<Wakeup>),
-    /// Taken; wake this one.
+    /// Received; the waiter, if any, is to be woken.
     Taken(T, Option<Wakeup>),
-    /// Closed. The message comes back.
+    /// The channel is closed. An unsent message stays with the caller.
     Closed,
-    /// It would have to wait.
+    /// The operation would have to wait.
     Wait,
 }
 
 impl<T> State<T> {
-    /// Sends what is in `message`, if that needs no wait.
+    /// Sends what is in `message`, if that needs no wait. `mine` is the runtime of the caller.
     #[inline]
     fn send(&mut self, message: &mut Option<T>, mine: *const Shared) -> Attempt<T> {
         if self.closed {
             return Attempt::Closed;
         }
-        // SAFETY: we have the state, so the lock is held.
+        // SAFETY: we have `&mut State`, so the lock is held.
         if let Some(receiver) = unsafe { self.receivers.pop() } {
             // SAFETY: we serve it (invariant 2).
             unsafe { *receiver.message.get() = message.take() };
             return Attempt::Done(Some(receiver.mark(SERVED, mine)));
         }
         if self.messages.len() < self.capacity {
-            // Grows under the lock, where a task may not be stopped.
+            // The queue grows under the lock, where a task may not be stopped for its memory.
             let _quiet = (self.messages.len() == self.messages.capacity()).then(Quiet::new);
-            // Not by `extend`: unoptimised, that has a dozen copies of a large message on the stack.
+            // Not by `extend`: in an unoptimised build that keeps a dozen copies of a large message on the stack.
             if let Some(message) = message.take() {
                 self.messages.push_back(message);
             }
@@ -79,7 +80,7 @@ impl<T> State<T> {
     fn receive(&mut self, mine: *const Shared) -> Attempt<T> {
         if let Some(message) = self.messages.pop_front() {
             // There is room now for the first sender that waits.
-            // SAFETY: we have the state, so the lock is held.
+            // SAFETY: we have `&mut State`, so the lock is held.
             let waiter = unsafe { self.senders.pop() }.map(|sender| {
                 // SAFETY: we serve it (invariant 2).
                 if let Some(message) = unsafe { (*sender.message.get()).take() } {
@@ -105,17 +106,18 @@ struct Channel<T> {
     receivers: AtomicUsize,
 }
 
-/// Messages up to this size fit, several times, into what the runtime keeps of a stack for itself.
+/// Messages up to this size fit several times into the headroom that the runtime keeps on every stack.
 const SMALL: usize = 128;
-/// Copies of a message that the calls under the lock make in their frames, about.
+/// About how many copies of a message the calls under the lock make in their frames.
 const COPIES: usize = 4 * ROOM;
 
 const fn is_large<T>() -> bool {
     size_of::<T>() > SMALL
 }
 
-/// The state, locked. How much stack it takes to move a large message nobody knows, least of all in a program that is not optimised: the
-/// task that does is not abandoned before it has unlocked, as one that is allocating.
+/// The state, locked. Nobody knows how much stack it takes to move a large message, least of all in a program that is
+/// not optimised. So a task that moves one is treated like a task that is allocating: it is not abandoned before it has
+/// unlocked.
 struct Locked<'a, T> {
     state: SpinGuard<'a, State<T>>,
     _quiet: Option<Quiet>,
@@ -144,12 +146,12 @@ impl<T> Channel<T> {
         Locked { state: self.state.lock(), _quiet: quiet }
     }
 
-    /// Takes the lock without a guard, for sections that hold several.
+    /// Takes the lock without a guard, for sections that hold several locks.
     fn take(&self) {
         std::mem::forget(self.lock());
     }
 
-    /// Gives back what `take` took.
+    /// Releases the lock that `take` took.
     ///
     /// # Safety
     /// The caller holds the lock and has no reference into the state.
@@ -161,7 +163,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// One side is gone: everybody who waits learns it.
+    /// Closes the channel because one side is gone: every waiter learns of it.
     fn close(&self) {
         let here = current_worker();
         loop {
@@ -187,7 +189,8 @@ pub struct Receiver<T> {
     channel: Arc<Channel<T>>,
 }
 
-/// A channel for so many messages in transit; 0 is a rendezvous: a send returns when the message was received.
+/// Makes a channel for up to `capacity` messages in transit; 0 is a rendezvous, where a send returns when the message
+/// was received.
 ///
 /// ```
 /// # use janus::{Config, RecvError, Runtime, channel};
@@ -218,26 +221,26 @@ pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender { channel: channel.clone() }, Receiver { channel })
 }
 
-/// A channel for any number of messages: a send never waits. What bounds it is the senders' budget of channel operations, and
-/// memory; a channel with a capacity pushes back.
+/// Makes a channel for any number of messages: a send never waits. Only the senders' budget of channel operations, and
+/// memory, bound it; use a channel with a capacity for back-pressure.
 #[must_use]
 pub fn unbounded<T: Send>() -> (Sender<T>, Receiver<T>) {
     channel(usize::MAX)
 }
 
-/// Why a message was not sent; it comes back.
+/// Why a message was not sent. The error gives the message back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SendError<T> {
     /// There is no receiver any more.
     Closed(T),
     /// The task was cancelled.
     Cancelled(T),
-    /// [`Sender::try_send`]: it would have to wait.
+    /// [`Sender::try_send`]: the send would have to wait.
     Full(T),
 }
 
 impl<T> SendError<T> {
-    /// The message.
+    /// The message that was not sent.
     pub fn into_inner(self) -> T {
         match self {
             SendError::Closed(message) | SendError::Cancelled(message) | SendError::Full(message) => message,
@@ -270,11 +273,11 @@ impl<T> Error for SendError<T> {}
 /// Why there is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvError {
-    /// There is none, and no sender any more.
+    /// There is no message, and no sender any more.
     Closed,
     /// The task was cancelled.
     Cancelled,
-    /// [`Receiver::try_recv`]: there is none now. [`Receiver::recv_timeout`]: none came in time.
+    /// [`Receiver::try_recv`]: there is no message now. [`Receiver::recv_timeout`]: none came in time.
     Empty,
 }
 
@@ -298,7 +301,7 @@ fn wake(waiter: Option<Wakeup>, here: Option<&Worker>) {
 }
 
 impl<T: Send> Sender<T> {
-    /// Sends, and waits for room, or for the receiver of a rendezvous.
+    /// Sends, and waits for room in the channel, or for the receiver of a rendezvous.
     #[track_caller]
     #[inline]
     pub fn send(&self, cx: &Cx, message: T) -> Result<(), SendError<T>> {
@@ -336,7 +339,7 @@ impl<T: Send> Sender<T> {
         }
     }
 
-    /// Sleeps by `sleep` until the node is served; takes it out if that fails.
+    /// Sleeps by `sleep` until the node is served; takes the node out of the list if sleeping fails.
     fn wait(&self, node: &Node<T>, mut sleep: impl FnMut() -> Result<(), Cancelled>) -> u8 {
         while node.state.load(Ordering::Acquire) == WAITING {
             if sleep().is_err() {
@@ -351,7 +354,7 @@ impl<T: Send> Sender<T> {
         node.state.load(Ordering::Acquire)
     }
 
-    /// Sends if that needs no wait. It is charged all the same.
+    /// Sends if that needs no wait. The attempt is charged even if it fails.
     #[track_caller]
     pub fn try_send(&self, cx: &Cx, message: T) -> Result<(), SendError<T>> {
         if begin::<T>(cx, Location::caller()).is_err() {
@@ -370,8 +373,8 @@ impl<T: Send> Sender<T> {
         }
     }
 
-    /// Sends from a thread that is no task's, and blocks it. From a task it would block its worker: use
-    /// [`Sender::send`] there.
+    /// Sends from a thread that does not run tasks, and blocks that thread. Called by a task it would block the task's
+    /// worker: use [`Sender::send`] there.
     pub fn send_blocking(&self, message: T) -> Result<(), SendError<T>> {
         ensure_room::<T>();
         make_room_here();
@@ -404,7 +407,7 @@ impl<T: Send> Sender<T> {
         }
     }
 
-    /// The same without waiting.
+    /// As `send_blocking`, without waiting.
     #[doc(hidden)]
     pub fn try_send_blocking(&self, message: T) -> Result<(), SendError<T>> {
         ensure_room::<T>();
@@ -422,7 +425,7 @@ impl<T: Send> Sender<T> {
         }
     }
 
-    /// Sends, and waits so long at most: then the error is [`SendError::Full`].
+    /// Sends, and waits for `timeout` at most: then the error is [`SendError::Full`].
     #[track_caller]
     pub fn send_timeout(&self, cx: &Cx, message: T, timeout: Duration) -> Result<(), SendError<T>> {
         let mut arm = self.arm(message);
@@ -433,7 +436,8 @@ impl<T: Send> Sender<T> {
         }
     }
 
-    /// Sends if that needs no wait, charged to nobody; else the message is dropped. For what happens once.
+    /// Sends if that needs no wait, and charges nobody; otherwise the message is dropped. For events that happen only
+    /// once.
     pub(crate) fn post(&self, message: T) {
         make_room_here();
         let mut message = Some(message);
@@ -445,7 +449,7 @@ impl<T: Send> Sender<T> {
         }
     }
 
-    /// Does nobody receive any more?
+    /// Whether no receiver is left, or one closed the channel.
     pub(crate) fn is_closed(&self) -> bool {
         self.channel.lock().closed
     }
@@ -461,7 +465,7 @@ impl<T: Send> Sender<T> {
     }
 }
 
-/// Calls `receive` with how to sleep: until somebody sends, or the time is over.
+/// Calls `receive` with a function that sleeps until it is woken, and fails when the time is over.
 fn within<T>(
     cx: &Cx,
     timeout: Duration,
@@ -475,7 +479,7 @@ fn within<T>(
         if cx.shared().now_ns() >= until {
             return Err(Cancelled);
         }
-        // A dump shows what it waits for; it goes on by itself.
+        // It counts as a sleep, because it ends by itself.
         cx.block(Wait::Sleep, at)
     });
     cx.shared().timers.disarm(timer);
@@ -485,7 +489,7 @@ fn within<T>(
     }
 }
 
-/// A wait without an end that ended without a message: its task is to end.
+/// Maps the end of a wait without a time limit: if it ended without a message, its task is to end.
 fn ended(cx: &Cx, error: RecvError) -> RecvError {
     if error == RecvError::Empty {
         cx.stop_if_doomed();
@@ -503,15 +507,15 @@ impl<T: Send> Receiver<T> {
         self.recv_by(cx, at, || cx.block(Wait::Recv, at)).map_err(|error| ended(cx, error))
     }
 
-    /// Receives, and waits so long at most: then the error is [`RecvError::Empty`].
+    /// Receives, and waits for `timeout` at most: then the error is [`RecvError::Empty`].
     #[track_caller]
     pub fn recv_timeout(&self, cx: &Cx, timeout: Duration) -> Result<T, RecvError> {
         let at = Location::caller();
         within(cx, timeout, at, |sleep| self.recv_by(cx, at, sleep))
     }
 
-    /// Receives, charged to nobody, and waits so long at most: for what stands behind a call that was charged already, as a
-    /// guest's input does.
+    /// Receives without a charge, and waits for `timeout` at most: for an operation that was charged already, such as a
+    /// guest's input.
     #[doc(hidden)]
     #[track_caller]
     pub fn recv_paid(&self, cx: &Cx, timeout: Option<Duration>) -> Result<T, RecvError> {
@@ -523,7 +527,7 @@ impl<T: Send> Receiver<T> {
         self.recv_free(cx, || cx.block(Wait::Recv, at)).map_err(|error| ended(cx, error))
     }
 
-    /// `Empty`: `sleep` failed.
+    /// The error `Empty` means that `sleep` failed.
     #[inline]
     fn recv_by(
         &self,
@@ -535,7 +539,7 @@ impl<T: Send> Receiver<T> {
         self.recv_free(cx, &mut sleep)
     }
 
-    /// The same, charged to nobody. The caller looked for room on the stack.
+    /// As `recv_by`, without a charge. The caller has checked for room on the stack.
     #[inline]
     pub(crate) fn recv_free(
         &self,
@@ -579,7 +583,7 @@ impl<T: Send> Receiver<T> {
         }
     }
 
-    /// Receives if there is a message. It is charged all the same.
+    /// Receives if there is a message. The attempt is charged even if it fails.
     #[track_caller]
     pub fn try_recv(&self, cx: &Cx) -> Result<T, RecvError> {
         begin::<T>(cx, Location::caller()).map_err(|Cancelled| RecvError::Cancelled)?;
@@ -594,8 +598,8 @@ impl<T: Send> Receiver<T> {
         }
     }
 
-    /// Receives in a thread that is no task's, and blocks it. In a task it would block its worker: use
-    /// [`Receiver::recv`] there.
+    /// Receives in a thread that does not run tasks, and blocks that thread. Called by a task it would block the task's
+    /// worker: use [`Receiver::recv`] there.
     pub fn recv_blocking(&self) -> Result<T, RecvError> {
         ensure_room::<T>();
         make_room_here();
@@ -621,7 +625,7 @@ impl<T: Send> Receiver<T> {
         }
     }
 
-    /// The same without waiting.
+    /// As `recv_blocking`, without waiting.
     #[doc(hidden)]
     pub fn try_recv_blocking(&self) -> Result<T, RecvError> {
         ensure_room::<T>();
@@ -637,8 +641,8 @@ impl<T: Send> Receiver<T> {
         }
     }
 
-    /// Ends the channel, whoever else holds it: who sends, or waits to, gets the message back. What is in transit can still be
-    /// received.
+    /// Closes the channel for all its senders and receivers: a task that sends, or waits to send, gets its message
+    /// back. Messages in transit can still be received.
     ///
     /// ```
     /// # use janus::{Config, RecvError, Runtime, SendError, channel};
@@ -656,14 +660,14 @@ impl<T: Send> Receiver<T> {
         self.channel.close();
     }
 
-    /// Takes no more messages, whoever holds it: those that are there are dropped, who waits to send gets its own back.
+    /// Closes the channel and drops the messages in it; tasks that wait to send get their messages back.
     pub(crate) fn shut(&self) {
         self.channel.close();
         let messages = std::mem::take(&mut self.channel.lock().messages);
         drop(messages);
     }
 
-    /// Takes messages again.
+    /// Lets a channel that `shut` closed take messages again.
     pub(crate) fn reopen(&self) {
         self.channel.lock().closed = false;
     }
@@ -675,14 +679,14 @@ impl<T: Send> Receiver<T> {
     }
 }
 
-/// The same as `charge`, and room for a large message.
+/// As `charge`, after checking that the stack has room for a large message.
 #[inline]
 fn begin<T>(cx: &Cx, at: &'static Location<'static>) -> Result<(), Cancelled> {
     ensure_room::<T>();
     charge(cx, at)
 }
 
-/// A task that has no room for a large message learns it before it has locked anything. Outside of tasks there is enough.
+/// A task without room for a large message fails before it has locked anything. Outside of tasks there is enough stack.
 #[inline]
 fn ensure_room<T>() {
     if is_large::<T>()
@@ -692,7 +696,7 @@ fn ensure_room<T>() {
     }
 }
 
-/// One operation, and one of the channel's.
+/// Charges one operation and one channel operation.
 #[inline]
 pub(crate) fn charge(cx: &Cx, at: &'static Location<'static>) -> Result<(), Cancelled> {
     ensure_stack(cx.task);
@@ -728,7 +732,7 @@ impl<T> Drop for Receiver<T> {
         make_room_here();
         if self.channel.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.channel.close();
-            // Nobody will take them.
+            // No receiver is left to take them.
             let messages = std::mem::take(&mut self.channel.lock().messages);
             drop(messages);
         }

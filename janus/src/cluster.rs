@@ -1,5 +1,5 @@
-//! Actors and supervisors: SPEC-021 [SCHED:10.2.3] ":cluster". An actor is a function with a mailbox; a [`Plan`] says which
-//! actors there are and what becomes of those that end; to run it is to supervise them.
+//! Actors and supervisors: SPEC-021 [SCHED:10.2.3] ":cluster". An actor is a function with a mailbox; a [`Plan`] says
+//! which actors there are and what happens when one ends; running the plan supervises them.
 //!
 //! ```
 //! use janus::cluster::{Child, Inbox, Plan, Reply, Strategy};
@@ -34,8 +34,9 @@
 //! }).unwrap().unwrap().unwrap();
 //! assert_eq!(total, 2);
 //! ```
-//! Everything is structured: a plan runs in one task, its children are in that task's nursery, and no actor outlives it.
-//! There is no registry: who is to talk to an actor is given its [`Address`]. `docs/janus-cluster.md` is the design.
+//! Everything is structured: a plan runs in one task, its children are in that task's nursery, and no actor outlives
+//! it. There is no registry: a task that is to talk to an actor is given its [`Address`]. `docs/janus-cluster.md` is
+//! the design.
 
 mod actor;
 mod exit;

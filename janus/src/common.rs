@@ -1,11 +1,11 @@
-//! The common queue: tasks from threads that are no workers, and what does not fit into a worker's own queues. First in,
-//! first out, a lane for each priority. It allocates nothing: tasks hang on each other.
+//! The common queue: tasks from threads that are not workers, and tasks that do not fit into a worker's own queues.
+//! First in, first out, with a lane for each priority. It allocates nothing: tasks are linked to each other.
 
 use crate::task::{Priority, TaskList, TaskRef};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many a worker takes along at most.
+/// How many tasks a worker takes along at most.
 const BATCH: usize = 32;
 
 /// See the module.
@@ -35,7 +35,7 @@ impl Common {
         self.length.fetch_add(1, Ordering::Release);
     }
 
-    /// The first task of the highest lane.
+    /// Takes the first task of the highest lane that has one.
     pub(crate) fn pop_one(&self) -> Option<TaskRef> {
         if self.is_empty() {
             return None;
@@ -46,7 +46,8 @@ impl Common {
         Some(task)
     }
 
-    /// The first task, and a fair share of the normal lane for `keep`, until that is full.
+    /// Takes the first task of the highest lane, and offers a fair share of the normal lane to `keep`, until that is
+    /// full.
     pub(crate) fn pop(&self, workers: usize, keep: impl Fn(TaskRef) -> bool) -> Option<TaskRef> {
         let mut lanes = self.lock();
         let first = lanes.iter_mut().rev().find_map(TaskList::pop_front)?;

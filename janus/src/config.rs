@@ -13,10 +13,10 @@ use std::time::Duration;
 /// The most workers that a runtime may have.
 pub const MAX_WORKERS: usize = 960;
 
-/// Operations after which a task gives way to others, with budget left.
+/// Operations after which a task yields to others, even with budget left.
 pub const QUANTUM: u64 = 1024;
 
-/// What a task may allocate beyond its budget until it next checks: room for a careless allocation or two.
+/// What a task may allocate beyond its budget until it next checks: room for one or two careless allocations.
 pub(crate) const MEMORY_RESERVE: u64 = 4 << 20;
 
 /// Language profiles: SPEC-021 [SCHED:10.2.1] to [SCHED:10.2.4].
@@ -24,17 +24,18 @@ pub(crate) const MEMORY_RESERVE: u64 = 4 << 20;
 pub enum Profile {
     /// `:core`, single-threaded: there is no runtime.
     Core,
-    /// `:service`: capabilities are implicit, and the pool recharges by itself.
+    /// `:service`: capabilities are implicit, and the pool recharges children automatically.
     #[default]
     Service,
-    /// `:cluster`: supervisors recharge.
+    /// `:cluster`: supervisors recharge children.
     Cluster,
-    /// `:sovereign`: nothing is implicit. Spawning needs a `CapSpawn`, recharging oneself a `CapBudget`.
+    /// `:sovereign`: nothing is implicit. Spawning needs a `CapSpawn`; a task that recharges itself needs a
+    /// `CapBudget`.
     Sovereign,
 }
 
 impl Profile {
-    /// Iterations of a loop between two checks [SCHED:4.3.1].
+    /// Iterations of a loop between two checks [SCHED:4.3.1]; [`Cx::ticker`](crate::Cx::ticker) counts them.
     #[must_use]
     pub const fn yield_interval(self) -> u64 {
         match self {
@@ -55,21 +56,21 @@ impl Profile {
     }
 }
 
-/// Where a worker without work looks first [SCHED:7.3.1].
+/// Where a worker without work looks for some first [SCHED:7.3.1].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// Anywhere, by a seeded generator.
+    /// At a random worker, chosen by a seeded generator.
     #[default]
     RandomVictim,
-    /// One after the other.
+    /// At one worker after the other.
     RoundRobin,
-    /// At the worker that has the most to take.
+    /// At the worker with the most tasks to take.
     LeastLoaded,
 }
 
 type OnHog = Arc<dyn Fn(&Hog) + Send + Sync>;
 
-/// How a runtime is made. Every setting has a default; change what you need.
+/// The settings of a runtime. Every setting has a default; change what you need.
 ///
 /// ```
 /// use janus::{Config, Profile, Runtime, RuntimeError};
@@ -122,8 +123,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A worker for every CPU that the process may use, `:service`, a watchdog that looks for tasks that run for 100 ms
-    /// without a check.
+    /// One worker for every CPU that the process may use, the `:service` profile, and a watchdog that looks for tasks
+    /// that run for 100 ms without a check.
     #[must_use]
     pub fn new() -> Config {
         Config {
@@ -148,15 +149,15 @@ impl Config {
         }
     }
 
-    /// How many workers; 1 to [`MAX_WORKERS`].
+    /// The number of workers, from 1 to [`MAX_WORKERS`].
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Config {
         self.workers = workers;
         self
     }
 
-    /// Deterministic mode: the workers are virtual, time is virtual, and this seed decides who runs when. There is no
-    /// watchdog then, and a task that never checks is never interrupted.
+    /// Deterministic mode: the workers are virtual, time is virtual, and this seed decides which task runs when. There
+    /// is no watchdog then, and a task that never checks is never interrupted.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Config {
         self.seed = Some(seed);
@@ -178,50 +179,50 @@ impl Config {
         self
     }
 
-    /// Where a worker without work looks first.
+    /// Where a worker without work looks for some first.
     #[must_use]
     pub fn strategy(mut self, strategy: Strategy) -> Config {
         self.strategy = strategy;
         self
     }
 
-    /// Operations after which a task gives way to others; at least 1.
+    /// Operations after which a task yields to others; at least 1.
     #[must_use]
     pub fn quantum(mut self, operations: u64) -> Config {
         self.quantum = operations.clamp(1, i64::MAX as u64);
         self
     }
 
-    /// How long a task may run without a check before it is named a hog and its worker's queue is served by a spare
-    /// worker; `None`: there is no watchdog.
+    /// How long a task may run without a check before it is named a hog and a spare worker serves its worker's queue;
+    /// `None`: there is no watchdog.
     #[must_use]
     pub fn watchdog(mut self, limit: Option<Duration>) -> Config {
         self.watchdog = limit;
         self
     }
 
-    /// How many spare workers the watchdog may start.
+    /// How many spare workers the watchdog may start; at most 64.
     #[must_use]
     pub fn spares(mut self, spares: usize) -> Config {
         self.spares = spares.min(64);
         self
     }
 
-    /// What [`Runtime::run`](crate::Runtime::run) gives to the task that it starts.
+    /// The budget that [`Runtime::run`](crate::Runtime::run) gives to the task that it starts.
     #[must_use]
     pub fn root_budget(mut self, budget: Budget) -> Config {
         self.root_budget = budget;
         self
     }
 
-    /// The stack of that task.
+    /// The stack of the task that [`Runtime::run`](crate::Runtime::run) starts.
     #[must_use]
     pub fn root_stack(mut self, class: StackClass) -> Config {
         self.root_stack = class;
         self
     }
 
-    /// The stack of every other task, unless it asks for another: [`StackClass::Medium`] if nobody says.
+    /// The stack of every other task that does not ask for another; the default is [`StackClass::Medium`].
     #[must_use]
     pub fn stack(mut self, class: StackClass) -> Config {
         self.stack = class;
@@ -236,53 +237,54 @@ impl Config {
         self
     }
 
-    /// Keeps the last so many events of every worker, for [`Runtime::trace`](crate::Runtime::trace).
+    /// Keeps the last `events` events of every worker, for [`Runtime::trace`](crate::Runtime::trace).
     #[must_use]
     pub fn trace(mut self, events: usize) -> Config {
         self.trace_events = events;
         self
     }
 
-    /// Calls this when a hog is found, instead of printing a line to standard error.
+    /// Calls this function when a hog is found, instead of printing a line to standard error.
     #[must_use]
     pub fn on_hog(mut self, call: impl Fn(&Hog) + Send + Sync + 'static) -> Config {
         self.on_hog = Some(Arc::new(call));
         self
     }
 
-    /// By which of the kernel's interfaces tasks do I/O.
+    /// Which of the kernel's interfaces tasks use for I/O.
     #[must_use]
     pub fn io_backend(mut self, backend: Backend) -> Config {
         self.backend = backend;
         self
     }
 
-    /// How many threads at most run calls that can only block ([`io::unblock`](crate::io::unblock), name resolution, opening
-    /// files); at least 1. They are started when they are needed, and end when they are not.
+    /// The most threads that run calls which can only block ([`io::unblock`](crate::io::unblock), name resolution,
+    /// opening files); at least 1. They are started when they are needed, and end when they are not.
     #[must_use]
     pub fn blocking_threads(mut self, threads: usize) -> Config {
         self.blocking_threads = threads.clamp(1, 512);
         self
     }
 
-    /// Guards stacks by `mprotect`, as on kernels before 6.13. For tests: such a process has at most some 32,000 stacks.
+    /// Guards stacks with `mprotect`, as on kernels before 6.13. For tests: such a process has at most some 32,000
+    /// stacks.
     #[must_use]
     pub fn plain_guards(mut self) -> Config {
         self.plain_guards = true;
         self
     }
 
-    /// A task that has started stays with the OS thread that first ran it: then it may keep across a suspension what is bound
-    /// to its thread, such as the guard of a `std` lock or a reference into a `thread_local!` (but see
-    /// [`Runtime::new`](crate::Runtime::new) for what remains promised). It costs balance: only tasks that have not started are
-    /// stolen, and those behind a task that never checks wait with it.
+    /// A task that has started stays on the OS thread that first ran it. Then it may keep things across a suspension
+    /// that are bound to its thread, such as the guard of a `std` lock or a reference into a `thread_local!` (but see
+    /// [`Runtime::new`](crate::Runtime::new) for what remains promised). The price is worse balance: only tasks that
+    /// have not started are stolen, and tasks queued behind one that never checks wait with it.
     #[must_use]
     pub fn pinned(mut self) -> Config {
         self.pinned = true;
         self
     }
 
-    /// May a task that has started go on with another worker?
+    /// Whether a task that has started may continue on another worker.
     pub(crate) fn migrates(&self) -> bool {
         !self.pinned
     }
@@ -291,7 +293,7 @@ impl Config {
         if self.profile == Profile::Service { Recharge::FromPool } else { Recharge::Manual }
     }
 
-    /// What is wrong with it, if anything.
+    /// The reason why no runtime can be made with this configuration, if there is one.
     pub(crate) fn check(&self) -> Result<(), RuntimeError> {
         match self.workers {
             _ if self.profile == Profile::Core => Err(RuntimeError::CoreProfile),

@@ -1,11 +1,11 @@
 //! Switching from one stack to another: SPEC-021 [SCHED:5.3.1] and [SCHED:5.4.1] to [SCHED:5.4.5].
 //!
 //! There are two switches and one representation. [`janus_context_switch`] is the specified function, out of line,
-//! callable from C. [`switch`] is the same thing inlined into its caller, where the compiler knows which registers are
-//! alive and saves no others; the scheduler uses that one. Either resumes what the other suspended.
+//! callable from C. [`switch`] is the same inlined into its caller, where the compiler knows which registers are live
+//! and saves no others; the scheduler uses that one. Either resumes what the other suspended.
 //!
-//! The inlined switch keeps no floating-point control words: Rust code may not change them. C code may, so the C
-//! adapter puts them back around every call that can switch.
+//! The inlined switch does not save the floating-point control words: Rust code may not change them. C code may, so the
+//! C adapter restores them around every call that can switch.
 //!
 //! This module knows nothing of tasks or workers.
 
@@ -13,11 +13,11 @@ use core::arch::{asm, global_asm};
 
 global_asm!(include_str!("context_switch.s"));
 
-/// Where a suspended flow of control goes on: its stack pointer and callee-saved registers, 56 bytes.
+/// Where a suspended flow of control continues: its stack pointer and callee-saved registers, 56 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
-    /// Stack pointer; the word that it points to is the address at which to go on.
+    /// Stack pointer; the word that it points to is the address at which to continue.
     pub sp: usize,
     /// Callee-saved registers.
     pub regs: SavedRegisters,
@@ -56,11 +56,11 @@ const _: () = {
 };
 
 unsafe extern "C" {
-    /// Saves the caller in `from` and goes on with `to`; returns when somebody switches to `from`.
+    /// Saves the caller in `from` and continues with `to`; returns when something switches to `from`.
     ///
     /// # Safety
-    /// `from` is writable; `to` was suspended by a switch or made by [`Context::new`] on a stack that is still there,
-    /// and nobody else resumes it.
+    /// `from` is writable; `to` was suspended by a switch or made by [`Context::new`] on a stack that still exists, and
+    /// nothing else resumes it.
     pub fn janus_context_switch(from: *mut Context, to: *const Context);
     fn janus_fiber_entry();
     fn janus_fiber_cleanup();
@@ -93,10 +93,10 @@ impl Context {
     }
 }
 
-/// [`janus_context_switch`], inlined: about half the work, for the compiler saves only what is alive.
+/// [`janus_context_switch`], inlined: about half the work, because the compiler saves only live registers.
 ///
 /// # Safety
-/// As for [`janus_context_switch`]. The caller may go on with another thread than before: it keeps no address of a
+/// As for [`janus_context_switch`]. The caller may continue on another thread than before: it keeps no address of a
 /// thread-local across the call.
 #[inline(always)]
 pub unsafe fn switch(from: *mut Context, to: *const Context) {

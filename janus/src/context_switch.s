@@ -1,7 +1,7 @@
 # The context switch of SPEC-021 [SCHED:5.4.1], x86_64 System V. What is kept and why: docs/context-switch.md.
 #
 # A suspended context is: its callee-saved registers in the 56-byte Context (sp at 0, rbx 8, rbp 16, r12 24, r13 32,
-# r14 40, r15 48), and at [sp] the address at which it goes on. Whoever resumes it sets rsp, leaves the address of the
+# r14 40, r15 48), and at [sp] the address at which it goes on. The code that resumes it sets rsp, leaves the address of the
 # Context in rsi, pops that address and jumps there; the code at that address loads from [rsi] what it needs of the
 # registers. So contexts saved by this code and by the inlined switch of context.rs resume each other, and the inlined
 # one loads no register that its caller does not use.

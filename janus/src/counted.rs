@@ -1,10 +1,10 @@
-//! [`Counted`]: an allocator that knows what is allocated. What the system says of a process (resident memory) has in it
-//! what the allocator below keeps for later, by thread; whether memory has come back is seen only here.
+//! [`Counted`]: an allocator that counts what is allocated. The resident memory that the system reports for a process
+//! includes what the allocator below keeps for later, by thread; whether memory was freed is seen only here.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A global allocator that counts the bytes and the blocks that nobody has freed yet:
+/// A global allocator that counts the bytes and the blocks that are not freed yet:
 ///
 /// ```
 /// #[global_allocator]
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// assert_eq!(HEAP.live(), before);
 /// ```
 ///
-/// Stacks of tasks and rings of workers are mapped by the runtime, and not in it.
+/// Stacks of tasks and rings of workers are mapped by the runtime, and are not counted.
 #[derive(Debug, Default)]
 pub struct Counted<A = System> {
     bytes: AtomicUsize,
@@ -25,17 +25,17 @@ pub struct Counted<A = System> {
     inner: A,
 }
 
-/// What is allocated. Of threads that allocate meanwhile, either number may have more than the other.
+/// What is allocated. If other threads allocate meanwhile, the two numbers may not match exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// As they were asked for.
+    /// Bytes, as they were asked for.
     pub bytes: usize,
-    /// Allocations.
+    /// The number of allocations.
     pub blocks: usize,
 }
 
 impl Counted {
-    /// On top of the system's allocator.
+    /// Counts on top of the system's allocator.
     #[must_use]
     pub const fn new() -> Counted {
         Counted::over(System)
@@ -43,7 +43,7 @@ impl Counted {
 }
 
 impl<A> Counted<A> {
-    /// On top of another one.
+    /// Counts on top of another allocator.
     #[must_use]
     pub const fn over(inner: A) -> Counted<A> {
         Counted { bytes: AtomicUsize::new(0), blocks: AtomicUsize::new(0), inner }
@@ -87,7 +87,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
         // SAFETY: the caller's.
         let moved = unsafe { self.inner.realloc(block, layout, size) };
         if !moved.is_null() {
-            // Wraps where it shrinks.
+            // The addition wraps if the block shrinks.
             self.bytes.fetch_add(size.wrapping_sub(layout.size()), Ordering::Relaxed);
         }
         moved

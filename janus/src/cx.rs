@@ -1,5 +1,5 @@
-//! What a task can do: every task gets a [`Cx`], its own and nobody else's. There is no other way to suspend, to charge
-//! or to open a nursery: no invisible authority.
+//! What a task can do. Every task gets a [`Cx`] of its own. There is no other way to suspend, to charge or to open a
+//! nursery, so a task has no authority that its code does not show.
 
 use crate::budget::{Budget, Operation, Resource, UNLIMITED};
 use crate::caps::{CapBudget, CapSpawn};
@@ -23,16 +23,17 @@ use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The quantum of a task that never checked: its first check begins one and does not yield.
+/// The initial `fuel` of a task that has never checked: its first check begins a quantum and does not yield.
 pub(crate) const UNFUELLED: i64 = i64::MIN / 2;
 /// Channel operations that a task draws from its budget at a time.
 const CHANNEL_FUEL: u64 = 64;
 
-/// Bytes of stack that any operation of the runtime finds below its caller, library calls included (measured: 1.7 KB in the
-/// dev profile, 5.7 KB without optimisation, see `tests/overflow_runtime.rs`). An allocator may need more: see `Quiet`.
+/// Bytes of stack that every operation of the runtime finds below its caller, library calls included (measured: 1.7 KB
+/// in the dev profile, 5.7 KB without optimisation, see `tests/overflow_runtime.rs`). An allocator may need more: see
+/// `Quiet`.
 const HEADROOM: usize = 3 * 1024 * ROOM;
 
-/// The lowest stack pointer with which a task may call the runtime: below it, it has overflowed.
+/// The lowest stack pointer with which a task may call the runtime; a task below it counts as overflowed.
 pub(crate) fn floor(stack: &Stack) -> usize {
     stack.limit().addr() + HEADROOM
 }
@@ -45,8 +46,8 @@ fn stack_pointer() -> usize {
     here
 }
 
-/// A task that is near the end of its stack overflows right here, before the runtime takes a lock for it or writes half of
-/// something down: as an ordinary panic, destructors and all.
+/// Makes a task that is near the end of its stack overflow right here, before the runtime takes a lock for it or leaves
+/// something half written. The overflow is then an ordinary panic, which runs destructors.
 #[inline(always)]
 pub(crate) fn ensure_stack(task: TaskRef) {
     if stack_pointer() < task.floor.get() {
@@ -54,8 +55,8 @@ pub(crate) fn ensure_stack(task: TaskRef) {
     }
 }
 
-/// For what must not panic: destructors, and the end of a nursery. It goes on in the reserve, and the task has overflowed when
-/// it next checks, or ends.
+/// As `ensure_stack`, for code that must not panic: destructors, and the end of a nursery. That code goes on in the
+/// stack's reserve, and the task fails with the overflow when it next checks, or when it ends.
 #[inline(always)]
 pub(crate) fn make_room(task: TaskRef) {
     if stack_pointer() < task.floor.get() {
@@ -63,14 +64,14 @@ pub(crate) fn make_room(task: TaskRef) {
     }
 }
 
-/// The same for whoever has no `Cx` at hand; does nothing outside of tasks.
+/// As `make_room`, for callers without a `Cx`; does nothing outside of tasks.
 pub(crate) fn make_room_here() {
     if let Some(task) = crate::worker::current_worker().and_then(Worker::task) {
         make_room(task);
     }
 }
 
-/// Has a task on this stack pointer so many bytes left, the runtime's own among them?
+/// Whether the current task has `bytes` left on its stack, the runtime's own headroom included.
 pub(crate) fn has_stack(task: TaskRef, bytes: usize) -> bool {
     stack_pointer() >= task.floor.get() - HEADROOM + bytes
 }
@@ -80,7 +81,7 @@ pub(crate) fn has_stack(task: TaskRef, bytes: usize) -> bool {
 pub struct TaskId(pub(crate) u64);
 
 impl TaskId {
-    /// As a number.
+    /// The plain number, for logs and for comparing with a dump.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -98,11 +99,11 @@ impl fmt::Display for TaskId {
 pub enum ChargeError {
     /// The task was cancelled while it waited for a recharge.
     Cancelled,
-    /// This part of the budget is spent, and the task is to end for it.
+    /// This part of the budget is spent, and the task is told to end because of it.
     BudgetExceeded(Resource),
     /// `spawn_count` is spent.
     SpawnBudgetExhausted,
-    /// `memory` is spent, or less than was asked for is left.
+    /// Less `memory` is left than was asked for.
     MemoryBudgetExhausted,
 }
 
@@ -149,15 +150,15 @@ pub struct Cx {
 }
 
 impl Cx {
-    /// Only for the task itself, on its own stack.
+    /// Called only by the task itself, on its own stack.
     pub(crate) fn of(task: TaskRef) -> Cx {
         Cx { task, mine: PhantomData }
     }
 
-    /// The worker that the task runs on now. Not to be kept over a suspension.
+    /// The worker that the task runs on now. The reference is not valid across a suspension.
     #[inline]
     pub(crate) fn worker(&self) -> &Worker {
-        // SAFETY: whoever resumed the task wrote it.
+        // SAFETY: the worker that resumed the task wrote the pointer.
         unsafe { &*self.task.worker.get() }
     }
 
@@ -179,7 +180,7 @@ impl Cx {
         TaskId(self.task.id.load(Ordering::Relaxed))
     }
 
-    /// Charges one operation, and gives way to others when the quantum is over. Call it in loops and before calls.
+    /// Charges one operation, and yields to other tasks when the quantum is over. Call it in loops and before calls.
     ///
     /// A task whose operations are spent stops here until it is recharged. The error means that it was cancelled.
     #[inline(always)]
@@ -191,9 +192,10 @@ impl Cx {
         if fuel < 0 || low { self.refuel(1, Location::caller()) } else { Ok(()) }
     }
 
-    /// Overflows the stack in time if less than `bytes` are left of it: as a panic that ends the task with
-    /// [`StackOverflow`](crate::TaskError::StackOverflow), destructors and all. [`check`](Cx::check) does so for what the
-    /// runtime itself needs. For recursion that does not check, and before calls that are known to need much.
+    /// Makes the stack overflow in time if less than `bytes` are left of it: as a panic that runs destructors and ends
+    /// the task with [`StackOverflow`](crate::TaskError::StackOverflow). [`check`](Cx::check) does the same for the
+    /// stack that the runtime itself needs. Call it in recursion that does not check, and before calls that are known
+    /// to need much stack.
     ///
     /// ```
     /// # use janus::{Config, Cx, Runtime, RuntimeError, TaskError};
@@ -231,8 +233,9 @@ impl Cx {
         if fuel < 0 || low { self.refuel(count, Location::caller()) } else { Ok(()) }
     }
 
-    /// Operations that this task has drawn from its budget and not spent: so many it may run before its quantum is over. For
-    /// code that counts by itself, as a guest does, and tells by [`charge_ops`](Cx::charge_ops).
+    /// Operations that this task has drawn from its budget and not spent yet: it may run that many before its quantum
+    /// is over. For code that counts by itself, as an interpreted guest does, and reports the count with
+    /// [`charge_ops`](Cx::charge_ops).
     #[inline]
     #[must_use]
     pub fn ops_in_hand(&self) -> u64 {
@@ -259,24 +262,24 @@ impl Cx {
     #[must_use]
     pub fn ticker(&self) -> Ticker<'_> {
         let interval = self.shared().config.yield_interval;
-        // Whose quantum was used up by an earlier ticker, or whose budget is spent, checks at the first iteration: else a
-        // program of short loops would never stop, nor give way.
+        // If an earlier ticker used up the task's quantum, or its budget is spent, the first iteration checks:
+        // otherwise a program of many short loops would never stop, nor yield.
         let fuel = self.task.fuel.get();
         let due = fuel == 0 || (fuel < 0 && self.task.ops.load(Ordering::Relaxed) == 0);
         let first = if due { 1 } else { interval };
         Ticker { cx: self, left: first, granted: first, interval }
     }
 
-    /// Charges an operation by the table of costs [SCHED:3.3.1]. For what the runtime cannot see: an allocation, a system
-    /// call. Channels and spawns charge themselves. Operations, channel operations and system calls that
-    /// are spent stop the task until it is recharged; memory and spawns are an error instead.
+    /// Charges an operation by the table of costs [SCHED:3.3.1]. For what the runtime cannot see: an allocation, a
+    /// system call. Channels and spawns charge themselves. When operations, channel operations or system calls are
+    /// spent, the task stops until it is recharged; when memory or spawns are spent, the caller gets an error instead.
     #[track_caller]
     pub fn charge(&self, operation: Operation) -> Result<(), ChargeError> {
         self.charge_at(operation, Location::caller())
     }
 
-    /// The part of its budget for which this task is told to end, if that is why its waits end. Its parent gets it as
-    /// [`BudgetExceeded`](crate::TaskError::BudgetExceeded), whatever the task returns.
+    /// The part of its budget because of which this task is told to end, if that is why its waits fail. The parent gets
+    /// it as [`BudgetExceeded`](crate::TaskError::BudgetExceeded), whatever the task returns.
     #[must_use]
     pub fn ended_by(&self) -> Option<Resource> {
         self.task.ended_by()
@@ -293,7 +296,7 @@ impl Cx {
         })
     }
 
-    /// The same; a budget that has ended says no more than that the task is to end.
+    /// As `charge_at`, but if the task is to end because of its budget, the error is only `Cancelled`.
     fn charge_masked(&self, operation: Operation, at: &'static Location<'static>) -> Result<(), ChargeError> {
         let cost = operation.cost();
         if cost.memory > 0 && !self.draw_memory(cost.memory) {
@@ -318,16 +321,17 @@ impl Cx {
         Ok(())
     }
 
-    /// Charges an allocation of so many bytes until the answer is dropped: what is freed comes back, and nothing else can
-    /// be given back. For memory that no allocator sees; with [`Charged`](crate::Charged) installed the rest charges itself.
+    /// Charges an allocation of `bytes` until the returned value is dropped, which credits them; a plain
+    /// [`charge`](Cx::charge) cannot be given back. For memory that no allocator sees; with [`Charged`](crate::Charged)
+    /// installed, all other memory charges itself.
     #[track_caller]
     pub fn hold_memory(&self, bytes: u64) -> Result<Held<'_>, ChargeError> {
         self.charge(Operation::Allocation(bytes))?;
         Ok(Held { cx: self, bytes })
     }
 
-    /// Is there memory for so many bytes, in the budget or, where the nursery recharges, in its pool? The typed question
-    /// before a large allocation, which under [`Charged`](crate::Charged) could only stop the task. It charges nothing.
+    /// Whether `bytes` of memory are left in the budget or, where the nursery recharges, in its pool. Ask before a
+    /// large allocation, which under [`Charged`](crate::Charged) could only stop the task. Nothing is charged.
     pub fn can_allocate(&self, bytes: u64) -> Result<(), ChargeError> {
         if !self.draw_memory(bytes) {
             return Err(ChargeError::MemoryBudgetExhausted);
@@ -340,20 +344,20 @@ impl Cx {
         self.take_or_feed(Resource::Memory, bytes)
     }
 
-    /// All of `amount`, with the pool's help, or nothing.
+    /// Takes all of `amount`, with the pool's help, or nothing.
     fn take_or_feed(&self, resource: Resource, amount: u64) -> bool {
         ensure_stack(self.task);
         loop {
             let Drawn::Short(here) = self.task.draw_all(resource, amount) else { return true };
             let feed = |nursery: &Nursery| nursery.feed(self.task, resource, amount - here);
-            // An infinite amount is there at once or never.
+            // No pool adds up to an infinite amount: it is there at once or never.
             if amount == UNLIMITED || !self.nursery_of_mine().is_some_and(feed) {
                 return false;
             }
         }
     }
 
-    /// Charges one channel operation, once, however long it then waits. The `ops` part is the caller's.
+    /// Charges one channel operation, once, however long the operation then waits. The caller charges the `ops` part.
     #[inline]
     pub(crate) fn charge_channel(&self, at: &'static Location<'static>) -> Result<(), Cancelled> {
         let left = self.task.channel_fuel.get();
@@ -379,7 +383,7 @@ impl Cx {
         }
     }
 
-    /// The quantum is over, and perhaps the budget.
+    /// Draws operations for the next quantum: the last one is over, and perhaps the budget too.
     #[cold]
     #[inline(never)]
     fn refuel(&self, count: u64, at: &'static Location<'static>) -> Result<(), Cancelled> {
@@ -387,7 +391,7 @@ impl Cx {
         ensure_stack(task);
         let before = task.fuel.get() + count as i64;
         let fresh = before < -1;
-        // What was in hand when this operation came, and did not suffice.
+        // The fuel that was left when this operation came; it did not suffice.
         let mut in_hand = if fresh { 0 } else { before.max(0) as u64 };
         task.fuel.set(0);
         loop {
@@ -400,7 +404,8 @@ impl Cx {
                 Some(det) => det.quantum(),
                 None => self.shared().config.quantum,
             };
-            // Of a small budget a task takes a part at a time: what sleepers hold in hand, others cannot use.
+            // From a small budget a task draws only a part at a time: siblings cannot use what a sleeping task has
+            // drawn.
             let quantum = quantum.min(task.ops.load(Ordering::Relaxed).div_ceil(8));
             in_hand += task.draw(Resource::Ops, quantum.max(count - in_hand.min(count)));
             if in_hand >= count {
@@ -409,7 +414,7 @@ impl Cx {
             self.stop(Resource::Ops, at).inspect_err(|_| task.fuel.set(in_hand as i64))?;
         }
         task.fuel.set((in_hand - count) as i64);
-        // SAFETY: on the worker's own thread. A first check may interrupt in deterministic mode, and may not.
+        // SAFETY: on the worker's own thread. In deterministic mode the seed decides whether a first check yields.
         let gives_way =
             !fresh || unsafe { self.worker().det() }.is_some_and(|det| det.random().is_multiple_of(2));
         if gives_way && !self.panicking() {
@@ -440,7 +445,8 @@ impl Cx {
         }
     }
 
-    /// Lets others run, if there are any. It costs nothing [SCHED:4.2.2]. The error means that the task was cancelled.
+    /// Lets other tasks run, if any are ready. It costs nothing [SCHED:4.2.2]. The error means that the task was
+    /// cancelled.
     #[inline]
     #[track_caller]
     pub fn yield_now(&self) -> Result<(), Cancelled> {
@@ -452,7 +458,7 @@ impl Cx {
         if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
     }
 
-    /// Does this task unwind?
+    /// Whether this task is unwinding from a panic.
     #[inline]
     pub(crate) fn panicking(&self) -> bool {
         std::thread::panicking() && !self.worker().stained.get()
@@ -469,13 +475,15 @@ impl Cx {
         asked
     }
 
-    /// The same for who is in the middle of something that others refer to, and sees it through.
+    /// As `is_cancelled`, but does not stop a doomed task: for a caller in the middle of something that other tasks
+    /// refer to, which must be completed first.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         self.is_asked_but(std::ptr::null())
     }
 
-    /// The same for who waits for a child of `except`: that this nursery has failed ends the child, and so the wait.
+    /// As `is_asked`, for a task that waits for a child of `except`: if that nursery has failed, the failure ends the
+    /// child, and thereby the wait, so it does not count here.
     #[inline]
     fn is_asked_but(&self, except: *const Nursery) -> bool {
         const ASKED: u16 = flag::CANCEL | flag::SPENT | flag::OVERDRAWN | flag::DOOMED | flag::SCOPED;
@@ -484,7 +492,7 @@ impl Cx {
         (flags & ASKED != 0 || cancelled) && self.weigh(flags, cancelled, except)
     }
 
-    /// Somebody asked, or may have.
+    /// Decides whether the task must end, when a flag or its nursery says that it may have to.
     #[cold]
     fn weigh(&self, flags: u16, cancelled: bool, except: *const Nursery) -> bool {
         if flags & (flag::SPENT | flag::OVERDRAWN | flag::DOOMED) != 0 {
@@ -494,25 +502,26 @@ impl Cx {
         self.must_end(cancelled || flags & flag::CANCEL != 0, except)
     }
 
-    /// A task whose family is given up goes no further: see `family.rs`. Whoever waited, and was told to end, calls it when it
-    /// has left what it waited for: else that would serve a task that never takes what it gets.
+    /// Stops this task for good if its family is given up: see `family.rs`. A task that waited and was told to end
+    /// calls this after it has left the queue it waited in: otherwise the queue would serve a task that never takes
+    /// what it gets.
     #[cold]
     pub(crate) fn stop_if_doomed(&self) {
         if family::is_doomed(self.task) {
-            // SAFETY: we are the task; whoever asks whether it is cancelled holds no lock of the runtime.
+            // SAFETY: we are the task; a task that asks whether it is cancelled holds no lock of the runtime.
             unsafe { self.worker().abandon(self.task, None) };
         }
     }
 
-    /// Sleeps once, until woken for whatever reason; the caller looks what it was. The error means that the task was
-    /// cancelled, or that it is unwinding: a panic may not suspend. Callers looked for room on the stack before they began:
-    /// here others may refer to their frames already. After an error they call `stop_if_doomed`.
+    /// Sleeps once, until woken for whatever reason; the caller finds out which. The error means that the task was
+    /// cancelled, or that it is unwinding: a panic may not suspend. Callers check for room on the stack before they
+    /// begin, because by now other tasks may refer to their frames. After an error they call `stop_if_doomed`.
     #[inline]
     pub(crate) fn block(&self, wait: Wait, at: &'static Location<'static>) -> Result<(), Cancelled> {
         self.block_but(std::ptr::null(), wait, at)
     }
 
-    /// The same for who waits for a child of `except`.
+    /// As `block`, for a task that waits for a child of `except`.
     #[inline]
     pub(crate) fn block_but(
         &self,
@@ -539,14 +548,14 @@ impl Cx {
             }
             self.worker().sleep(self.task, Event::Block, Wait::Nursery, at);
         }
-        // The last child left, and may have been given up: then what it had borrowed must not be seen.
+        // The last child may have been given up: then this task must not see what that child had borrowed.
         if nursery.is_doomed() {
             self.stop_if_doomed();
         }
     }
 
-    /// Waits so long, at least. Time is virtual in deterministic mode: an hour passes at once when nobody can run. It costs an
-    /// operation, so a loop of sleeps that are over at once gives way like any other.
+    /// Waits for at least `duration`. In deterministic mode time is virtual: an hour passes at once when no task can
+    /// run. A sleep costs an operation, so a loop of sleeps that are over at once yields like any other loop.
     #[track_caller]
     pub fn sleep(&self, duration: Duration) -> Result<(), Cancelled> {
         ensure_stack(self.task);
@@ -565,7 +574,7 @@ impl Cx {
         result
     }
 
-    /// A number of the worker's generator; deterministic in deterministic mode.
+    /// A random number of the worker's generator, or in deterministic mode of the seeded one.
     pub(crate) fn random(&self) -> u64 {
         let worker = self.worker();
         // SAFETY: on the worker's own thread.
@@ -582,7 +591,7 @@ impl Cx {
         Duration::from_nanos(self.shared().now_ns())
     }
 
-    /// The time on the runtime's clock when so much of it is over.
+    /// The time on the runtime's clock that is `duration` from now.
     pub(crate) fn until(&self, duration: Duration) -> u64 {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.shared().now_ns().saturating_add(nanos).min(u64::MAX - 1)
@@ -601,7 +610,7 @@ impl Cx {
         Waiter::task(self.task)
     }
 
-    /// What is left of this task's budget.
+    /// What is left of this task's budget, including what it has drawn and not spent.
     #[must_use]
     pub fn budget(&self) -> Budget {
         let mut left = self.task.budget();
@@ -609,7 +618,7 @@ impl Cx {
         left
     }
 
-    /// This task's priority.
+    /// Sets this task's priority.
     pub fn set_priority(&self, priority: Priority) {
         self.task.priority.store(priority as u8, Ordering::Relaxed);
     }
@@ -620,7 +629,8 @@ impl Cx {
         self.may(flag::MAY_SPAWN).then(CapSpawn::new)
     }
 
-    /// The right to recharge itself, up to `limit` in all, if this task may have it: it is lent to children by reference.
+    /// The right to recharge this task, up to `limit` in all, if the task may have it. Children can be lent it by
+    /// reference.
     pub fn cap_budget(&self, limit: Budget) -> Result<CapBudget, RechargeError> {
         if self.may(flag::MAY_RECHARGE) {
             Ok(CapBudget::new(limit))
@@ -637,10 +647,11 @@ impl Cx {
         Ok(())
     }
 
-    /// Does the task hold this capability, or the profile grant it to all?
+    /// Whether the task holds this capability, or the profile grants it to every task.
     #[inline]
     pub(crate) fn may(&self, capability: u16) -> bool {
-        // Who was given an exact budget does not make itself more, unless that was granted; nor do its children for it.
+        // A task with an exact budget cannot give itself more unless it was granted that right, nor can its children
+        // for it.
         if capability == flag::MAY_RECHARGE && self.task.has(flag::BOUND) {
             return self.task.has(capability);
         }
@@ -663,23 +674,23 @@ pub struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// How much it is.
+    /// How many bytes are charged.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Holds more, of the same task: one value for memory that grows.
+    /// Takes over the charge of `more`, so that one value stands for memory that grows.
     ///
     /// # Panics
-    /// If it is another task's.
+    /// If `more` belongs to another task.
     pub fn absorb(&mut self, more: Held<'a>) {
         assert!(std::ptr::eq(self.cx, more.cx), "memory of two tasks cannot be held together");
         self.bytes += more.bytes;
         std::mem::forget(more);
     }
 
-    /// Credits a part of it now; no more than there is.
+    /// Credits a part of the memory now, at most what is still held.
     pub fn release(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -698,13 +709,13 @@ impl Drop for Held<'_> {
 pub struct Ticker<'a> {
     cx: &'a Cx,
     left: u64,
-    /// What `left` was after the last charge.
+    /// The value of `left` after the last charge.
     granted: u64,
     interval: u64,
 }
 
 impl Ticker<'_> {
-    /// One iteration.
+    /// Counts one iteration; checks when the interval is over.
     #[inline(always)]
     #[track_caller]
     pub fn tick(&mut self) -> Result<(), Cancelled> {
@@ -724,16 +735,16 @@ impl Ticker<'_> {
 }
 
 impl Drop for Ticker<'_> {
-    /// The iterations since the last check are charged too; who has no budget left for them stops at the next check.
+    /// Charges the iterations since the last check. A task that has no budget left for them stops at its next check.
     fn drop(&mut self) {
         let open = self.granted - self.left;
         let task = self.cx.task;
         let in_hand = task.fuel.get().max(0) as u64;
         if in_hand >= open {
-            // Nothing open, or all of it in hand.
+            // Nothing is open, or all of it is in hand.
             task.fuel.set(task.fuel.get() - open as i64);
         } else {
-            // Not drawn yet: by a task that never checked, or whose quantum is at its end.
+            // Not drawn yet: the task never checked, or its quantum is at its end.
             task.fuel.set(task.fuel.get().min(0));
             task.draw(Resource::Ops, open - in_hand);
         }

@@ -7,14 +7,16 @@
 //! Invariants:
 //! 1. `bottom` and `top` count items since the beginning, in 64 bits, and never wrap. Item `i` lives in slot
 //!    `i & mask`. The items present are `top..bottom`.
-//! 2. Only the owner writes `bottom`, `seen_top` and slots. `top` only grows, by one, by compare-and-swap: who moves it
-//!    from `i` to `i + 1` has item `i`. The owner takes item `i` without moving `top` only if, after it lowered `bottom`
-//!    to `i` and a fence, it still saw `top < i`; a thief that saw `top == i` before its fence then sees `bottom <= i`.
+//! 2. Only the owner writes `bottom`, `seen_top` and slots. `top` only grows, by one, by compare-and-swap: the thread
+//!    that moves it from `i` to `i + 1` has item `i`. The owner takes item `i` without moving `top` only if, after it
+//!    lowered `bottom` to `i` and a fence, it still saw `top < i`; a thief that saw `top == i` before its fence then
+//!    sees `bottom <= i`.
 //! 3. `bottom < top` (by one) holds only inside `pop`, and reads as empty.
-//! 4. `seen_top <= top`, and was read with acquire: all reads of the slots below `seen_top` by those who took them are
-//!    over. `bottom - seen_top <= capacity`, so a slot is overwritten only after its item was taken. A thief that reads
-//!    an overwritten slot fails its compare-and-swap and throws the value away.
-//! 5. Each store to `bottom` is a release: whoever sees `bottom > i` sees slot `i`, and what was written before the push.
+//! 4. `seen_top <= top`, and was read with acquire: the threads that took the items below `seen_top` have finished
+//!    reading their slots. `bottom - seen_top <= capacity`, so a slot is overwritten only after its item was taken. A
+//!    thief that reads an overwritten slot fails its compare-and-swap and throws the value away.
+//! 5. Each store to `bottom` is a release: a thread that sees `bottom > i` sees slot `i`, and what was written before
+//!    the push.
 
 use core::cell::Cell;
 use core::ptr::{NonNull, null_mut};
@@ -37,17 +39,17 @@ pub(crate) struct Deque<T> {
     owner: Owner<T>,
 }
 
-/// The line that thieves write. Two lines wide: the hardware prefetches lines in pairs.
+/// The cache line that thieves write. Two lines wide: the hardware prefetches lines in pairs.
 #[repr(align(128))]
 struct Thieves {
     top: AtomicU64,
 }
 
-/// The line that only the owner writes; the thieves need all of it but `seen_top`.
+/// The cache line that only the owner writes; the thieves read all of it but `seen_top`.
 #[repr(align(128))]
 struct Owner<T> {
     bottom: AtomicU64,
-    /// A lower bound of `top`, the owner's own: it spares the owner the thieves' line.
+    /// A lower bound of `top`, used only by the owner: it spares the owner a read of the thieves' line.
     seen_top: Cell<u64>,
     mask: u64,
     slots: Box<[AtomicPtr<T>]>,
@@ -101,7 +103,7 @@ impl<T> Deque<T> {
     pub(crate) unsafe fn pop(&self) -> Option<NonNull<T>> {
         let owner = &self.owner;
         let bottom = owner.bottom.load(Ordering::Relaxed);
-        // `top` only grows, so what was empty once is empty still; and below, `bottom` is at least one.
+        // `top` only grows, so what was empty once is still empty; and below, `bottom` is at least one.
         if bottom == owner.seen_top.get() {
             return None;
         }
@@ -123,12 +125,13 @@ impl<T> Deque<T> {
 
     /// Takes the oldest item. Any thread may call it, the owner too.
     ///
-    /// `Empty` is exact in this sense: after a sequentially consistent fence of the caller, a push that is ordered before
-    /// that fence (by the pusher's own fence) is not missed unless somebody else took the item.
+    /// `Empty` is exact in this sense: after a sequentially consistent fence of the caller, a push that is ordered
+    /// before that fence (by the pusher's own fence) is not missed unless another thread took the item.
     #[inline]
     pub(crate) fn steal(&self) -> Steal<T> {
         let top = self.thieves.top.load(Ordering::Acquire);
-        // Before the fence, as looking at empty deques is what thieves do most. A stale `bottom` may say empty, never full.
+        // Before the fence, because thieves mostly look at empty deques. A stale `bottom` may say empty when it is not,
+        // never the reverse.
         if self.owner.bottom.load(Ordering::Relaxed) <= top {
             return Steal::Empty;
         }

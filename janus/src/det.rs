@@ -1,8 +1,9 @@
-//! Deterministic mode: SPEC-021 [SCHED:9.1.1] to [SCHED:9.3.1], [SCHED:2.7.2]. Any number of *virtual* workers take turns
-//! on one thread, in an order that a seeded generator chooses; time is virtual and moves when nobody can run. So the same
-//! input, seed, worker count and budgets give the same order, run for run, and another seed gives another order.
+//! Deterministic mode: SPEC-021 [SCHED:9.1.1] to [SCHED:9.3.1], [SCHED:2.7.2]. Any number of *virtual* workers take
+//! turns on one thread, in an order that a seeded generator chooses; time is virtual and moves when no task can run. So
+//! the same input, seed, worker count and budgets give the same order, run for run, and another seed gives another
+//! order.
 //!
-//! What a task sees between two of its suspension points is atomic here. So quanta are short and random: a task that
+//! What a task does between two of its suspension points is atomic here. So quanta are short and random: a task that
 //! checks can be interrupted at any check.
 
 use crate::alloc::Quiet;
@@ -22,7 +23,7 @@ pub(crate) fn scramble(seed: u64) -> u64 {
 /// The longest quantum, in operations.
 const QUANTUM: u64 = 32;
 
-/// One pick in so many takes any task of the queue.
+/// One pick in `SURPRISE` takes any task of the queue.
 const SURPRISE: u64 = 4;
 
 /// See the module.
@@ -66,17 +67,17 @@ impl Det {
         1 + self.random() % QUANTUM
     }
 
-    /// Into the queue of the virtual worker whose turn it is.
+    /// Adds a task to the queue of the virtual worker whose turn it is.
     pub(crate) fn push(&mut self, task: TaskRef) {
         let _quiet = Quiet::new();
         self.queues[self.turn].push_back(task);
         self.ready += 1;
     }
 
-    /// Chooses a virtual worker and takes what it would take: its youngest task that never ran, else its oldest, else
-    /// the oldest of a victim.
+    /// Chooses a virtual worker and takes what that worker would take: its youngest task if that never ran, otherwise
+    /// its oldest, otherwise the oldest of a victim.
     pub(crate) fn pick(&mut self, shared: &Shared) -> Option<TaskRef> {
-        // Whoever pushes there waits now, so the order is theirs.
+        // Other threads push there, and their order is input from outside.
         while let Some(task) = shared.common.pop_one() {
             self.push(task);
         }
@@ -92,7 +93,7 @@ impl Det {
             }
         }
         let own = victim == self.turn;
-        // Now and then any of them: orders that real workers reach by being slow at the wrong moment.
+        // Sometimes take any task: this gives orders that real workers reach by being slow at the wrong moment.
         let surprise = self.random().is_multiple_of(SURPRISE).then(|| self.below(self.queues[victim].len()));
         let queue = &mut self.queues[victim];
         let youngest = own && queue.back().is_some_and(|task| !task.started());

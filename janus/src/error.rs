@@ -11,37 +11,40 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why something did not come to its end: the one error of tasks, joins, nurseries, deadlines and bodies, so that `?` passes it
-/// through all of them. [`Handle::join`](crate::Handle::join) answers it for one task, [`Cx::nursery`](crate::Cx::nursery) for
-/// the first that failed.
+/// Why something did not complete: the one error of tasks, joins, nurseries, deadlines and bodies, so that `?` passes
+/// it through all of them. [`Handle::join`](crate::Handle::join) returns it for one task,
+/// [`Cx::nursery`](crate::Cx::nursery) for the first task that failed.
 ///
-/// The errors of this crate, [`std::io::Error`] and boxed errors become one by `?`, any other by [`TaskError::failed`].
+/// `?` turns the errors of this crate, [`std::io::Error`] and boxed errors into a `TaskError`; [`TaskError::failed`]
+/// does so for any other.
 #[derive(Clone, Debug)]
 pub enum TaskError {
-    /// It was cancelled before it ran, or ended itself with [`Cancelled`].
+    /// The task was cancelled before it ran, or ended itself with [`Cancelled`].
     Cancelled,
     /// The time of a [`Cx::timeout`](crate::Cx::timeout) or [`Cx::deadline`](crate::Cx::deadline) is over.
     TimedOut,
     /// There is no such task: the spawn was refused.
     Refused(SpawnError),
-    /// The task that opens a nursery has less of this than its pool asks for. Nothing was run.
+    /// The task that opens a nursery has less of this resource than the pool asks for. Nothing was run.
     Pool(Resource),
-    /// It panicked; this is the message.
+    /// The task panicked with this message.
     Panicked(String),
-    /// It used more stack than it was given. Its frames were abandoned: no destructor ran.
+    /// The task used more stack than it was given. If a check noticed in time, the task was unwound; otherwise its
+    /// frames were abandoned and no destructor ran.
     StackOverflow,
-    /// A part of its budget was spent, and nobody was left to recharge it; or it allocated far beyond its memory.
+    /// A part of the task's budget was spent, and nobody was left to recharge it; or the task allocated far beyond its
+    /// memory.
     BudgetExceeded(Resource),
-    /// The worker that ran it panicked in the runtime itself; the worker was replaced.
+    /// The worker that ran the task panicked in the runtime itself; the worker was replaced.
     WorkerPanic,
-    /// It returned an error code (C) that is negative.
+    /// The task returned a negative error code (C).
     Code(i64),
-    /// It returned an error: a task of [`Scope::spawn_try`](crate::Scope::spawn_try), or the body of a nursery.
+    /// The task returned an error: a task of [`Scope::spawn_try`](crate::Scope::spawn_try), or the body of a nursery.
     Failed(Arc<dyn Error + Send + Sync>),
 }
 
 impl TaskError {
-    /// An error of yours.
+    /// Wraps an error of your own.
     ///
     /// ```
     /// # use janus::TaskError;
@@ -52,7 +55,7 @@ impl TaskError {
         TaskError::from(error.into())
     }
 
-    /// Does it say no more than that the task was asked to end, be it wrapped in an error of yours?
+    /// Whether the error says only that the task was asked to end, even if it is wrapped in an error of your own.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         match self {
@@ -111,7 +114,7 @@ impl Error for TaskError {
     }
 }
 
-/// Is this error, or what caused it, that a task was asked to end?
+/// Whether this error, or one of its sources, says that a task was asked to end.
 fn says_cancelled(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -133,7 +136,7 @@ fn says_cancelled(error: &(dyn Error + 'static)) -> bool {
 }
 
 impl From<Box<dyn Error + Send + Sync>> for TaskError {
-    /// What this crate says of a task stays what it is.
+    /// An error of this crate about a task keeps its meaning; any other becomes `Failed`.
     fn from(error: Box<dyn Error + Send + Sync>) -> TaskError {
         let error = match error.downcast::<TaskError>() {
             Ok(error) => return *error,
@@ -176,7 +179,7 @@ impl From<Cancelled> for TaskError {
 }
 
 impl<T> From<SendError<T>> for TaskError {
-    /// The message is dropped: an error may outlive what it borrows.
+    /// The message is dropped, because an error may outlive what the message borrows.
     fn from(error: SendError<T>) -> TaskError {
         match error {
             SendError::Cancelled(_) => TaskError::Cancelled,
@@ -186,7 +189,7 @@ impl<T> From<SendError<T>> for TaskError {
     }
 }
 
-/// Errors that are boxed on their way.
+/// Conversions of errors that are boxed first.
 macro_rules! from {
     ($($error:ty),*) => {$(
         impl From<$error> for TaskError {
@@ -217,7 +220,7 @@ pub enum SpawnError {
     SpawnBudgetExhausted,
     /// The pool has no memory for the child.
     MemoryBudgetExhausted,
-    /// The pool has less of this than [`Spawn::budget`](crate::Spawn::budget) asks for.
+    /// The pool has less of this resource than [`Spawn::budget`](crate::Spawn::budget) asks for.
     PoolExhausted(Resource),
     /// There is no open nursery here, or it is closing.
     NurseryNotActive,
@@ -225,7 +228,7 @@ pub enum SpawnError {
     NoCapability,
     /// The nursery, or the spawning task, was cancelled.
     Cancelled,
-    /// There is no memory for its stack or its closure.
+    /// There is no memory for the child's stack or its closure.
     OutOfMemory,
 }
 
@@ -254,7 +257,7 @@ impl Error for SpawnError {}
 pub enum RechargeError {
     /// A task recharges itself only with a [`CapBudget`](crate::CapBudget).
     NoCapability,
-    /// The capability's limit, or the pool, has less of this left.
+    /// The capability's limit, or the pool, has less of this resource left.
     Exhausted(Resource),
     /// The task has ended.
     Ended,
@@ -287,7 +290,7 @@ pub enum RuntimeError {
     InsideTask,
     /// The operating system refused a thread, memory or a signal handler.
     Os(std::io::Error),
-    /// The task that it ran failed.
+    /// The task that [`Runtime::run`](crate::Runtime::run) ran failed.
     Task(TaskError),
 }
 

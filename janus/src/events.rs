@@ -1,4 +1,4 @@
-//! What happened, in the common vocabulary of `trace/`: workers are its CPUs, tasks its threads.
+//! The event log, in the common vocabulary of `trace/`: workers are its CPUs, tasks its threads.
 //!
 //! Each worker keeps its last events in a ring of its own, under a lock that only a reader contends for.
 
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use trace::{Event, Kind, ThreadInfo, Trace};
 
-/// The last events of one worker, each with its task's whole number.
+/// The last events of one worker, each with its task's full number.
 type Kept = VecDeque<(Event, u64)>;
 
 /// See the module.
@@ -21,7 +21,7 @@ pub(crate) struct Log {
 
 fn name_of(task: TaskRef) -> (u32, u64) {
     let id = task.id.load(Ordering::Relaxed);
-    // The vocabulary's ids are 32 bits wide: the table of a trace keeps the whole number in the name.
+    // Ids of the vocabulary are 32 bits wide: the thread table of a trace keeps the full number in the name.
     (id as u32, id)
 }
 
@@ -73,9 +73,9 @@ impl Log {
         self.push(time_ns, worker, Kind::Stall, 0);
     }
 
-    /// All that is kept, in order of time.
+    /// All events that are kept, in order of time.
     pub(crate) fn trace(&self, now_ns: u64) -> Trace {
-        // Under the rings' locks.
+        // The allocations happen under the rings' locks.
         let _quiet = Quiet::new();
         let mut events: Vec<(Event, u64)> = Vec::new();
         for ring in &self.rings {
@@ -106,8 +106,8 @@ impl Log {
     }
 }
 
-/// Workers read the clock before they write: two events of one task on two workers may be a little out of order. A run
-/// that begins while the task still runs elsewhere in the record is moved behind the other's end.
+/// Workers read the clock before they write: two events of one task on two workers may be slightly out of order. A run
+/// that begins while the task, according to the record, still runs elsewhere is left out.
 fn settle(trace: &mut Trace) {
     let mut running: BTreeMap<u16, u32> = BTreeMap::new();
     let mut busy: BTreeSet<u32> = BTreeSet::new();

@@ -1,8 +1,8 @@
-//! Giving a task up: what happens to one that cannot go on and cannot be unwound.
+//! Giving up a task that can neither go on nor be unwound.
 //!
-//! A task that ran over its stack, or allocated beyond its reserve, stops between any two instructions: half of what it
-//! was changing is done. Nobody may see that. So it is leaked for ever, frames and heap and locks, and with it everybody
-//! who lent it something: its *family*.
+//! A task that ran over its stack, or allocated beyond its reserve, stops between any two instructions: what it was
+//! changing is half done. Nothing may see that. So the task is leaked for ever, with its frames, heap and locks, and
+//! with it every task that lent it something: its *family*.
 //!
 //! ```text
 //!   task that called `run`
@@ -16,13 +16,15 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A family reaches up to the nearest task that was spawned as owned, which borrows from nobody. If there is none, the
-//!    process ends, with a message that names the task and the remedy.
-//! 2. Every nursery between the culprit and the root is doomed before the culprit leaves the first of them, and a doomed
-//!    nursery lets nobody pass: neither its end nor a join of the culprit returns to who could look at what was lent.
-//! 3. A member that stands still is *buried*: on another stack it dooms the nurseries that it has open, waits until their
-//!    children have left, and leaves its own. So the root's parent goes on when all of them stand still.
-//! 4. Stacks, tasks and their runtime's memory stay as long as the process does: other threads may refer to them.
+//! 1. A family reaches up to the nearest task that was spawned as owned, which borrows from no other task. If there is
+//!    none, the process ends, with a message that names the task and the remedy.
+//! 2. Every nursery between the culprit and the root is doomed before the culprit leaves the first of them, and no task
+//!    passes a doomed nursery: neither its end nor a join of the culprit returns to code that could look at what was
+//!    lent.
+//! 3. A member that stands still is *buried*: on another stack it dooms the nurseries that it has open, waits until
+//!    their children have left, and leaves its own nursery. So the root's parent goes on when the whole family stands
+//!    still.
+//! 4. Stacks, tasks and their runtime's memory stay as long as the process: other threads may refer to them.
 
 use crate::alloc::Quiet;
 use crate::nursery::Nursery;
@@ -39,26 +41,27 @@ use std::sync::{MutexGuard, PoisonError};
 pub(crate) enum Cause {
     Stack,
     Memory,
-    /// It ran over the last of its stack inside a library, or inside the runtime: what is half done there is everybody's.
+    /// It used up its stack inside a library, or inside the runtime: what is half done there is shared by the whole
+    /// process.
     InsideLibrary,
-    /// The same inside `print!` and its like, which hold the lock of an output.
+    /// As `InsideLibrary`, inside `print!` and the like, which hold the lock of an output.
     Printing,
-    /// It allocated beyond its reserve there.
+    /// It allocated beyond its reserve while it printed.
     PrintingMemory,
-    /// It was given up while it held the lock of an output, in whatever way: see `output.rs`.
+    /// It was given up while it held the lock of an output, for whatever cause: see `output.rs`.
     Output,
-    /// One of its family waits for a lock, outside of the runtime, and will not stand still.
+    /// A member of its family waits for a lock, outside of the runtime, and will not stand still.
     Locked,
     /// There is no stack to bury it on.
     NoStack,
 }
 
 fn nursery_of(task: &Task) -> Option<&Nursery> {
-    // SAFETY: a task's nursery is there until the task has left it; the pointer was written before it first ran.
+    // SAFETY: a task's nursery is there until the task has left it; the pointer was written before the task first ran.
     unsafe { task.nursery.get().as_ref() }
 }
 
-/// Does the task belong to a family that is given up? On its own fiber, or while it cannot end.
+/// Whether the task belongs to a family that is given up. Called on the task's own fiber, or while the task cannot end.
 pub(crate) fn is_doomed(task: TaskRef) -> bool {
     let flags = task.flags.load(Ordering::Acquire);
     let lent = flags & flag::OWNED == 0;
@@ -97,12 +100,12 @@ pub(crate) fn give_up(culprit: TaskRef, cause: Cause, here: &Worker) {
 
 /// A nursery whose opener was given up, and waits for the children that do not stand still yet.
 pub(crate) struct Burial {
-    /// Where it is: it stays there for ever.
+    /// The address of the nursery, which stays there for ever.
     nursery: usize,
     since_ns: u64,
 }
 
-/// Until a nursery of a buried task is empty: the watchdog knows who is waited for.
+/// Lives until a nursery of a buried task is empty: it tells the watchdog which children are waited for.
 pub(crate) struct Waits<'a>(&'a Shared, usize);
 
 impl<'a> Waits<'a> {
@@ -125,31 +128,32 @@ impl Shared {
         self.burials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since when has somebody waited for this task, which runs, to stand still?
+    /// Since when this running task has been waited for to stand still, if it is.
     pub(crate) fn awaited_since(&self, task: TaskRef) -> Option<u64> {
         let burials = self.burials();
         if burials.is_empty() {
             return None;
         }
-        // Compared, and not followed: what it points to may be gone.
+        // The pointer is compared, and not dereferenced: the nursery may be gone.
         let nursery = task.nursery.get().addr();
         burials.iter().find(|burial| burial.nursery == nursery).map(|burial| burial.since_ns)
     }
 
-    /// A task was abandoned on its stack. It gets another one, on which it waits for its own children (invariant 3).
+    /// Gives an abandoned task another stack, on which it waits for its own children (invariant 3).
     pub(crate) fn bury(&self, task: TaskRef, here: &Worker) {
         self.stay_for_ever();
-        // SAFETY: the task is ours and will not go on. Its handle is a number: to forget it leaks the slot (invariant 4).
+        // SAFETY: the task is ours and will not go on. A stack handle is only an address: forgetting it leaks the slot
+        // (invariant 4).
         let stack = unsafe { (*task.stack.get()).take() }.expect("an abandoned task has a stack");
         self.stacks.retire(stack);
-        // It may have been abandoned while it was quiet.
+        // The task may have been abandoned in a quiet section.
         task.quiet.set(0);
         task.set(flag::BURIED);
         here.push(task);
     }
 }
 
-/// A fixed text, made without the allocator, which may be in the middle of something.
+/// A text of fixed size, made without the allocator, which may be in the middle of an operation.
 struct Text {
     bytes: [u8; 1024],
     length: usize,
@@ -165,15 +169,15 @@ impl Write for Text {
     }
 }
 
-/// Says this on standard error. It takes no lock and no memory: a task that was given up may hold what it would wait for.
+/// Prints to standard error. It takes no lock and no memory: a task that was given up may hold what it would wait for.
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     let mut text = Text { bytes: [0; 1024], length: 0 };
     let _ = text.write_fmt(what);
-    // SAFETY: the text is ours; 2 is standard error, and if it is closed nobody reads it.
+    // SAFETY: the text is ours; 2 is standard error, and a write to a closed descriptor only fails.
     unsafe { libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length) };
 }
 
-/// Who a task is, in words.
+/// A description of a task: number, name and where it was spawned.
 pub(crate) struct Described(pub(crate) TaskRef);
 
 impl fmt::Display for Described {
@@ -191,13 +195,13 @@ impl fmt::Display for Described {
     }
 }
 
-/// Ends the process (invariant 1), as `say` says. Also called in a signal handler.
+/// Ends the process (invariant 1) with a message, which it prints as `say` does. Also called in a signal handler.
 #[cold]
 pub(crate) fn abort(task: TaskRef, cause: Cause) -> ! {
     abort_described(&Described(task), cause)
 }
 
-/// The same for a task that may be gone.
+/// As `abort`, for a task that may be gone.
 #[cold]
 pub(crate) fn abort_described(task: &(impl fmt::Display + ?Sized), cause: Cause) -> ! {
     let why = match cause {

@@ -1,8 +1,9 @@
 //! Files that block the task and not its worker: `std::fs` with the task's [`Cx`].
 //!
-//! With io_uring the kernel reads and writes. With epoll, which cannot wait for files, and for everything that goes by a
-//! path, a thread of the pool does ([`Config::blocking_threads`](crate::Config::blocking_threads)). The kernel does not stop a
-//! read or a write of a file half way: one that has begun is waited for, also by a task that was cancelled.
+//! With io_uring the kernel reads and writes. A thread of the pool
+//! ([`Config::blocking_threads`](crate::Config::blocking_threads)) does so with epoll, which cannot wait for files, and
+//! does everything that goes by a path. The kernel does not stop a read or a write of a file half way: an operation
+//! that has begun is waited for, also by a task that was cancelled.
 
 use crate::budget::Operation;
 use crate::cx::Cx;
@@ -17,7 +18,7 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a thread reads or writes at a time for a task.
+/// The most that a thread reads or writes for a task in one call.
 const CHUNK: usize = 1 << 20;
 
 /// An open file: [`std::fs::File`] with a [`Cx`].
@@ -36,31 +37,31 @@ const CHUNK: usize = 1 << 20;
 #[derive(Debug)]
 pub struct File {
     file: Arc<std_fs::File>,
-    /// No pipe, terminal or device: nobody can wait for it to be ready.
+    /// Not a pipe, terminal or device: there is no readiness to wait for.
     regular: bool,
 }
 
 impl File {
-    /// Opens it to be read.
+    /// Opens the file for reading.
     #[track_caller]
     pub fn open(cx: &Cx, path: impl AsRef<Path>) -> io::Result<File> {
         File::open_with(cx, path, std_fs::OpenOptions::new().read(true))
     }
 
-    /// Makes it, or empties it, to be written.
+    /// Creates the file, or empties it, for writing.
     #[track_caller]
     pub fn create(cx: &Cx, path: impl AsRef<Path>) -> io::Result<File> {
         File::open_with(cx, path, std_fs::OpenOptions::new().write(true).create(true).truncate(true))
     }
 
-    /// Opens it as the options say. A pipe with a name that nobody has at its other end makes this wait.
+    /// Opens the file as the options say. Opening a named pipe waits until its other end is open.
     #[track_caller]
     pub fn open_with(cx: &Cx, path: impl AsRef<Path>, options: &std_fs::OpenOptions) -> io::Result<File> {
         let options = options.clone();
         File::from_std(by_thread(cx, path.as_ref(), Location::caller(), move |path| options.open(path))?)
     }
 
-    /// One of `std`'s becomes one of ours.
+    /// Converts a file of `std`.
     pub fn from_std(file: std_fs::File) -> io::Result<File> {
         let kind = file.metadata()?.file_type();
         let regular = kind.is_file() || kind.is_dir();
@@ -70,7 +71,7 @@ impl File {
         Ok(File { file: Arc::new(file), regular })
     }
 
-    /// Does a thread carry this out, as the worker's driver cannot?
+    /// Whether a thread has to carry out operations, because the worker's driver cannot.
     fn needs_thread(&self, cx: &Cx) -> io::Result<bool> {
         refused(cx)?;
         Ok(self.regular && !cx.worker().io.takes_files(cx.worker())?)
@@ -80,7 +81,7 @@ impl File {
         perform(cx, request, &Manner { cost: Operation::FileIo, until: None, eager: !self.regular, at })
     }
 
-    /// The same by a thread, which owns what it works with.
+    /// As `perform`, but carried out by a thread, which owns what it works with.
     fn thread<T: Send + 'static>(
         &self,
         cx: &Cx,
@@ -109,7 +110,7 @@ impl File {
         Ok(read.len())
     }
 
-    /// Reads from where it is; 0 is the end.
+    /// Reads from the current position; 0 is the end.
     #[track_caller]
     pub fn read(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize> {
         let at = Location::caller();
@@ -119,7 +120,7 @@ impl File {
         self.perform(cx, Request::into(Call::Read, self.file.as_raw_fd(), buffer), at)
     }
 
-    /// Writes where it is.
+    /// Writes at the current position.
     #[track_caller]
     pub fn write(&self, cx: &Cx, buffer: &[u8]) -> io::Result<usize> {
         let at = Location::caller();
@@ -130,7 +131,7 @@ impl File {
         self.perform(cx, Request::out_of(Call::Write, self.file.as_raw_fd(), buffer), at)
     }
 
-    /// Reads at a position, and stays where it is.
+    /// Reads at `offset`, and leaves the current position unchanged.
     #[track_caller]
     pub fn read_at(&self, cx: &Cx, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let at = Location::caller();
@@ -140,7 +141,7 @@ impl File {
         self.perform(cx, Request::into(Call::ReadAt(offset), self.file.as_raw_fd(), buffer), at)
     }
 
-    /// Writes at a position, and stays where it is.
+    /// Writes at `offset`, and leaves the current position unchanged.
     #[track_caller]
     pub fn write_at(&self, cx: &Cx, buffer: &[u8], offset: u64) -> io::Result<usize> {
         let at = Location::caller();
@@ -156,23 +157,23 @@ impl File {
         Read::read_exact(&mut &*self, cx, buffer)
     }
 
-    /// Appends everything up to the end; answers how much.
+    /// Appends everything up to the end, and returns how many bytes that were.
     pub fn read_to_end(&self, cx: &Cx, buffer: &mut Vec<u8>) -> io::Result<usize> {
         Read::read_to_end(&mut &*self, cx, buffer)
     }
 
-    /// Writes all of it.
+    /// Writes all of `buffer`.
     pub fn write_all(&self, cx: &Cx, buffer: &[u8]) -> io::Result<()> {
         Write::write_all(&mut &*self, cx, buffer)
     }
 
-    /// Returns when everything is on the disk.
+    /// Returns when data and metadata are on the disk.
     #[track_caller]
     pub fn sync_all(&self, cx: &Cx) -> io::Result<()> {
         self.sync(cx, false, Location::caller())
     }
 
-    /// The same without what is not needed to read it again.
+    /// As [`sync_all`](File::sync_all), without metadata that is not needed to read the data again.
     #[track_caller]
     pub fn sync_data(&self, cx: &Cx) -> io::Result<()> {
         self.sync(cx, true, Location::caller())
@@ -185,18 +186,18 @@ impl File {
         self.perform(cx, Request::new(Call::Flush(data), self.file.as_raw_fd()), at).map(drop)
     }
 
-    /// Goes elsewhere; answers where, from the start. It waits for nothing.
+    /// Moves the current position, and returns it, counted from the start. It does not wait.
     pub fn seek(&self, to: SeekFrom) -> io::Result<u64> {
         (&*self.file).seek(to)
     }
 
-    /// What the system knows about it.
+    /// The file's metadata.
     #[track_caller]
     pub fn metadata(&self, cx: &Cx) -> io::Result<std_fs::Metadata> {
         self.thread(cx, Location::caller(), std_fs::File::metadata)
     }
 
-    /// Cuts or extends it.
+    /// Truncates or extends the file.
     #[track_caller]
     pub fn set_len(&self, cx: &Cx, bytes: u64) -> io::Result<()> {
         self.thread(cx, Location::caller(), move |file| file.set_len(bytes))
@@ -228,7 +229,7 @@ impl AsFd for File {
     }
 }
 
-/// What goes by a path is done by a thread.
+/// Operations on a path are carried out by a thread.
 fn by_thread<T: Send + 'static>(
     cx: &Cx,
     path: &Path,
@@ -239,7 +240,7 @@ fn by_thread<T: Send + 'static>(
     unblock_as(cx, Operation::FileIo, at, Ending::Abandon, move || call(path))?
 }
 
-/// A whole file.
+/// Reads a whole file.
 #[track_caller]
 pub fn read(cx: &Cx, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -247,7 +248,7 @@ pub fn read(cx: &Cx, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A whole file of text.
+/// Reads a whole file of text.
 #[track_caller]
 pub fn read_to_string(cx: &Cx, path: impl AsRef<Path>) -> io::Result<String> {
     let mut text = String::new();
@@ -255,13 +256,13 @@ pub fn read_to_string(cx: &Cx, path: impl AsRef<Path>) -> io::Result<String> {
     Ok(text)
 }
 
-/// Makes a file of these bytes, or replaces what was in it.
+/// Creates a file with these bytes, or replaces the contents of an existing one.
 #[track_caller]
 pub fn write(cx: &Cx, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     File::create(cx, path)?.write_all(cx, bytes.as_ref())
 }
 
-/// What the system knows about a path.
+/// The metadata of a path.
 #[track_caller]
 pub fn metadata(cx: &Cx, path: impl AsRef<Path>) -> io::Result<std_fs::Metadata> {
     by_thread(cx, path.as_ref(), Location::caller(), std_fs::metadata)
@@ -273,20 +274,20 @@ pub fn remove_file(cx: &Cx, path: impl AsRef<Path>) -> io::Result<()> {
     by_thread(cx, path.as_ref(), Location::caller(), std_fs::remove_file)
 }
 
-/// Renames a file, and replaces the one that has that name.
+/// Renames a file, and replaces an existing one of that name.
 #[track_caller]
 pub fn rename(cx: &Cx, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let to: PathBuf = to.as_ref().to_owned();
     by_thread(cx, from.as_ref(), Location::caller(), move |from| std_fs::rename(from, to))
 }
 
-/// Makes a folder, and those above it.
+/// Creates a folder, and those above it.
 #[track_caller]
 pub fn create_dir_all(cx: &Cx, path: impl AsRef<Path>) -> io::Result<()> {
     by_thread(cx, path.as_ref(), Location::caller(), std_fs::create_dir_all)
 }
 
-/// What is in a folder.
+/// The entries of a folder.
 #[track_caller]
 pub fn read_dir(cx: &Cx, path: impl AsRef<Path>) -> io::Result<Vec<std_fs::DirEntry>> {
     by_thread(cx, path.as_ref(), Location::caller(), |path| std_fs::read_dir(path)?.collect())

@@ -1,11 +1,11 @@
-//! How workers fall asleep without losing a wake-up: who searches, who is parked, and who may be woken.
+//! How workers fall asleep without losing a wake-up: which of them search, which are parked, and which may be woken.
 //!
-//! It counts and marks; it never blocks, and wakes nobody itself: the caller unparks the OS thread that it is told to.
-//! It knows nothing of the queues.
+//! It counts and marks; it never blocks, and wakes no thread itself: the caller unparks the OS thread that it is told
+//! to. It knows nothing of the queues.
 //!
-//! A worker is *busy*, *searching* or *parked*. Who makes work visible calls `notify`, which does nothing while anybody
-//! searches; for this the last searcher who finds something notifies in turn, and who finds nothing looks at all queues
-//! once more after it has marked itself parked. The worker's side:
+//! A worker is *busy*, *searching* or *parked*. A thread that makes work visible calls `notify`, which does nothing
+//! while any worker searches. In return, the last searcher that finds something notifies in turn, and a searcher that
+//! finds nothing looks at all queues once more after it has marked itself parked. The worker's side:
 //!
 //! ```text
 //! searching = start_search();
@@ -17,38 +17,39 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A worker is parked while its `PARKED` bit is set. It alone sets the bit; whoever clears it (one atomic step decides)
-//!    alone lowers `parked` for it. The bit is set after `parked` was raised and lowered after it was cleared: `parked` is
-//!    never less than the number of bits, and never below zero.
+//! 1. A worker is parked while its `PARKED` bit is set. It alone sets the bit; the thread that clears it (one atomic
+//!    step decides) is the only one that lowers `parked` for it. The bit is set after `parked` was raised, and `parked`
+//!    is lowered after the bit was cleared: `parked` is never less than the number of bits, and never below zero.
 //! 2. `searching` is never less than the number of searchers, and never below zero: `notify` raises it before it clears
-//!    the bit of the worker that it wakes, so this worker may at once leave the search.
-//! 3. A worker summoned by `claim` is not counted as searching until it notices its `SUMMONED` bit, set in the step that
-//!    cleared `PARKED`, and counts itself. Thus `claim` never raises `searching` for nothing.
-//! 4. A `notify` that raised `searching` for nothing (another took the bit) lowers it, fences and starts over: it answers
-//!    for those who relied upon a searcher meanwhile.
+//!    the bit of the worker that it wakes, so that worker may leave the search at once.
+//! 3. A worker summoned by `claim` is not counted as searching until it notices its `SUMMONED` bit, set in the step
+//!    that cleared `PARKED`, and counts itself. Thus `claim` never raises `searching` in vain.
+//! 4. A `notify` that raised `searching` in vain (another thread took the bit) lowers it, fences and starts over: it
+//!    takes care of the work of producers that relied on a searcher meanwhile.
 //! 5. There is a sequentially consistent fence between making work visible and reading the state (`notify`), between
-//!    setting `PARKED` and looking at the queues again (`prepare_park`), and between the fall of `searching` to zero and
-//!    looking at the queues again (`end_search`, `prepare_park`, 4.). Hence a notifier that read `parked == 0`, no bit, or
-//!    `searching > 0` is seen: its work is found by a worker that goes to sleep later, or that was the last to search.
+//!    setting `PARKED` and looking at the queues again (`prepare_park`), and between the fall of `searching` to zero
+//!    and looking at the queues again (`end_search`, `prepare_park`, 4.). Hence the work of a notifier that read
+//!    `parked == 0`, no bit, or `searching > 0` is found by a worker that goes to sleep later, or that was the last to
+//!    search.
 
 use crate::atomics::{AtomicU64, Ordering, fence};
 
-/// One in the count of searchers, the low half of `counts`.
+/// One searcher in `counts`, whose low half counts searchers.
 const SEARCHING: u64 = 1;
-/// One in the count of parked workers, the high half of `counts`.
+/// One parked worker in `counts`, whose high half counts parked workers.
 const PARKED: u64 = 1 << 32;
 /// How many workers share a word: bit `i` says parked, bit `32 + i` says summoned.
 const PER_WORD: usize = 32;
 /// The most workers there may be.
 const MAX_WORKERS: usize = 1024;
 
-/// Who searches and who is parked.
+/// Which workers search and which are parked.
 pub(crate) struct Idle {
     counts: Counts,
     bits: Bits,
 }
 
-/// Every notifier reads this line, and nothing else while all are busy.
+/// Every notifier reads this cache line, and nothing else while all workers are busy.
 #[repr(align(128))]
 struct Counts {
     counts: AtomicU64,
@@ -67,7 +68,7 @@ impl Idle {
         Idle::with_searchers(workers, workers)
     }
 
-    /// The same, where at most half of `cpus` search at a time: on more they would only take CPUs from each other.
+    /// As `new`, with at most half of `cpus` workers searching at a time: more would only take CPUs from each other.
     pub(crate) fn with_searchers(workers: usize, cpus: usize) -> Idle {
         assert!((1..=MAX_WORKERS).contains(&workers), "1 to 1024 workers");
         Idle {
@@ -79,11 +80,11 @@ impl Idle {
         }
     }
 
-    /// After work was made visible: the worker to unpark for it, if one must be. That worker counts as searching from now
-    /// on.
+    /// Called after work was made visible: returns the worker to unpark for it, if there must be one. That worker
+    /// counts as searching from now on.
     ///
-    /// The lowest parked worker is chosen: so the same few stay warm, and the others sleep deeply. Nobody is treated
-    /// unfairly, as a parked worker has nothing to wait for.
+    /// The lowest parked worker is chosen, so that the same few stay warm and the others sleep deeply. That is not
+    /// unfair, as a parked worker has nothing to wait for.
     #[inline]
     pub(crate) fn notify(&self) -> Option<usize> {
         fence(Ordering::SeqCst);
@@ -91,13 +92,14 @@ impl Idle {
         if searching(counts) > 0 || parked(counts) == 0 { None } else { self.wake_one(counts) }
     }
 
-    /// The rest of `notify`. Each round follows a fence; a round that fails was overtaken by somebody's progress.
+    /// The rest of `notify`. Each round follows a fence; a round fails only because another thread made progress.
     #[cold]
     fn wake_one(&self, mut counts: u64) -> Option<usize> {
         while searching(counts) == 0 && parked(counts) > 0 {
-            // No bit: those counted as parked are about to look at the queues again (invariant 5), or woken already.
+            // No bit is set: workers counted as parked are about to look at the queues again (invariant 5), or are
+            // woken already.
             let (word, bit) = self.lowest()?;
-            // Only one notifier at a time gets to wake somebody.
+            // Only one notifier at a time gets to wake a worker.
             let raised = counts + SEARCHING;
             match self.counts.counts.compare_exchange(counts, raised, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {}
@@ -117,7 +119,7 @@ impl Idle {
         None
     }
 
-    /// A busy worker without work wants to search. False: enough are searching, go and park.
+    /// A busy worker without work asks to search. False: enough workers are searching, so it parks.
     pub(crate) fn start_search(&self) -> bool {
         let mut counts = self.counts.counts.load(Ordering::Relaxed);
         while searching(counts) < self.counts.max_searching {
@@ -135,8 +137,8 @@ impl Idle {
         false
     }
 
-    /// A searcher found work and is busy. True: it was the last one, and must `notify` if more work is left, as producers
-    /// relied upon it. The look at what is left comes after this call.
+    /// A searcher found work and is busy. True: it was the last one, and must `notify` if more work is left, as
+    /// producers relied on it. It looks at what is left after this call.
     pub(crate) fn end_search(&self) -> bool {
         let before = self.counts.counts.fetch_sub(SEARCHING, Ordering::AcqRel);
         debug_assert!(searching(before) > 0, "only a searcher ends its search");
@@ -147,8 +149,8 @@ impl Idle {
         last
     }
 
-    /// Worker `me` is about to sleep. The caller now looks at all queues again, and sleeps only if they are empty: work
-    /// whose producer saw nobody to wake is found by this look.
+    /// Worker `me` is about to sleep. The caller now looks at all queues again, and sleeps only if they are empty: this
+    /// look finds work whose producer saw no worker to wake.
     pub(crate) fn prepare_park(&self, me: usize, was_searching: bool) {
         let change = if was_searching { PARKED - SEARCHING } else { PARKED };
         let before = self.counts.counts.fetch_add(change, Ordering::AcqRel);
@@ -175,8 +177,8 @@ impl Idle {
         false
     }
 
-    /// For worker `me`, back from its OS park: whether it is parked still (the wake-up was spurious, or an old token). If
-    /// not, it was woken, and counts as searching. Only `me` may ask, between `prepare_park` and leaving the search.
+    /// For worker `me`, back from its OS park: whether it is still parked (the wake-up was spurious, or an old token).
+    /// If not, it was woken, and counts as searching. Only `me` may ask, between `prepare_park` and leaving the search.
     pub(crate) fn is_parked(&self, me: usize) -> bool {
         let (word, parked_bit, summoned_bit) = self.place(me);
         let now = word.load(Ordering::Acquire);
@@ -190,8 +192,9 @@ impl Idle {
         false
     }
 
-    /// After work that only worker `who` can do was made visible to it: whether the caller must unpark it. If not, `who` is
-    /// awake, or was woken by another, or has yet to look at its queues before it sleeps. The worker searches when it wakes.
+    /// Called after work that only worker `who` can do was made visible to it: whether the caller must unpark `who`. If
+    /// not, `who` is awake, or was woken by another thread, or has yet to look at its queues before it sleeps. `who`
+    /// searches when it wakes.
     pub(crate) fn claim(&self, who: usize) -> bool {
         fence(Ordering::SeqCst);
         let (word, parked_bit, summoned_bit) = self.place(who);
@@ -209,7 +212,7 @@ impl Idle {
         false
     }
 
-    /// The place of the lowest parked worker, of those seen.
+    /// The word index and the bit of the lowest parked worker that is seen.
     fn lowest(&self) -> Option<(usize, u64)> {
         self.bits.words.iter().enumerate().find_map(|(index, word)| {
             let bits = word.load(Ordering::Relaxed) & (PARKED - 1);
@@ -223,7 +226,7 @@ impl Idle {
         (&self.bits.words[worker / PER_WORD], bit, bit << PER_WORD)
     }
 
-    /// How many search and how many are parked.
+    /// How many workers search and how many are parked.
     #[cfg(test)]
     #[allow(dead_code, reason = "for the models, which compile this file with loom's atomics")]
     pub(crate) fn counts(&self) -> (u64, u64) {

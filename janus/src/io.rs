@@ -2,16 +2,18 @@
 //!
 //! The calls look like those of `std`, and take the task's [`Cx`]: [`TcpStream::read(cx, ..)`](crate::net::TcpStream::read).
 //! Each of them
-//! - costs one of `syscalls` and one of `ops`, however long it waits: the rows "file I/O" and "network I/O" of the cost table.
-//!   So do those that make a descriptor; those without a `Cx` (options, addresses, `shutdown`) are free;
-//! - ends with [`IoError::Cancelled`] when the task is cancelled. What was done all the same is not lost: then it is `Ok`;
-//! - leaves no trace: when it has returned, the kernel has forgotten the buffer, also after a cancellation or a timeout.
+//! - costs one of `syscalls` and one of `ops`, however long it waits: the rows "file I/O" and "network I/O" of the cost
+//!   table. Calls that make a descriptor cost the same; calls without a `Cx` (options, addresses, `shutdown`) are free;
+//! - ends with [`IoError::Cancelled`] when the task is cancelled. If the operation completed all the same, the result
+//!   is `Ok` and nothing is lost;
+//! - leaves nothing behind: when the call has returned, the kernel no longer uses the buffer, also after a cancellation
+//!   or a timeout.
 //!
-//! Errors are [`std::io::Error`]; what the runtime adds is an [`IoError`] inside, see [`IoError::of`]. In deterministic mode
-//! there is no I/O ([`IoError::Deterministic`]): the outside cannot be replayed.
+//! Errors are [`std::io::Error`]; errors of the runtime itself have an [`IoError`] inside, see [`IoError::of`]. In
+//! deterministic mode there is no I/O ([`IoError::Deterministic`]), because the outside world cannot be replayed.
 //!
-//! [`Read`] and [`Write`] are `std`'s traits with a `Cx`; [`With`] makes `std`'s own out of them, for `BufReader`, `copy` and
-//! libraries. `docs/janus-io.md` is the design.
+//! [`Read`] and [`Write`] are the traits of `std` with a `Cx`; [`With`] turns them into the traits of `std`, for
+//! `BufReader`, `copy` and libraries. `docs/janus-io.md` is the design.
 
 mod arm;
 mod driver;
@@ -34,44 +36,44 @@ use std::fmt;
 use std::io;
 use std::panic::Location;
 
-/// By which of the kernel's interfaces a runtime does I/O.
+/// Which of the kernel's interfaces a runtime uses for I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Backend {
-    /// io_uring, or epoll where that is refused.
+    /// io_uring, or epoll where io_uring is refused.
     #[default]
     Auto,
-    /// io_uring, or an error.
+    /// io_uring, or an error where it is refused.
     Uring,
     /// epoll, and threads for files.
     Epoll,
 }
 
-/// What the runtime has to say about I/O, inside a [`std::io::Error`].
+/// An error of the runtime itself, inside a [`std::io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoError {
     /// The task was cancelled, or a deadline around it is over.
     Cancelled,
-    /// This part of the task's budget is spent, and the task is to end for it.
+    /// This part of the task's budget is spent, and the task is told to end because of it.
     BudgetExceeded(Resource),
-    /// The time that was set for it is over; the kind is [`TimedOut`](io::ErrorKind::TimedOut).
+    /// The time that was set for the operation is over; the kind is [`TimedOut`](io::ErrorKind::TimedOut).
     TimedOut,
-    /// The runtime is deterministic: it has no outside. The kind is [`Unsupported`](io::ErrorKind::Unsupported).
+    /// The runtime is deterministic, so there is no I/O. The kind is [`Unsupported`](io::ErrorKind::Unsupported).
     Deterministic,
 }
 
 impl IoError {
-    /// The runtime's reason for this error, if it is one of these.
+    /// The runtime's reason for this error, if the error is the runtime's.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<IoError> {
         error.get_ref()?.downcast_ref::<IoError>().copied()
     }
 
-    /// Why a task that is told to end gets no answer.
+    /// The error for a task that is told to end while it waits for I/O.
     pub(crate) fn why(cx: &Cx) -> IoError {
         cx.ended_by().map_or(IoError::Cancelled, IoError::BudgetExceeded)
     }
 
-    /// Is it that the process, or the system, has no descriptors left? An accept loop survives that: it waits until one is
+    /// Whether the process, or the system, has no descriptors left. An accept loop survives that: it waits until one is
     /// closed, and goes on.
     #[must_use]
     pub fn is_out_of_descriptors(error: &io::Error) -> bool {
@@ -99,7 +101,7 @@ impl Error for IoError {}
 impl From<IoError> for io::Error {
     fn from(error: IoError) -> io::Error {
         let kind = match error {
-            // Not `Interrupted`: `std` would try again, for ever.
+            // Not `Interrupted`: `std` would retry for ever.
             IoError::Cancelled | IoError::BudgetExceeded(_) => io::ErrorKind::Other,
             IoError::TimedOut => io::ErrorKind::TimedOut,
             IoError::Deterministic => io::ErrorKind::Unsupported,
@@ -108,7 +110,7 @@ impl From<IoError> for io::Error {
     }
 }
 
-/// Charges one operation of this row.
+/// Charges one operation of this row of the cost table.
 #[inline]
 pub(crate) fn charge(cx: &Cx, operation: Operation, at: &'static Location<'static>) -> io::Result<()> {
     match cx.charge_at(operation, at) {
@@ -119,14 +121,14 @@ pub(crate) fn charge(cx: &Cx, operation: Operation, at: &'static Location<'stati
     }
 }
 
-/// Is there I/O in this runtime at all?
+/// An error if the runtime is deterministic, and so has no I/O.
 #[inline]
 pub(crate) fn refused(cx: &Cx) -> io::Result<()> {
     if cx.shared().is_deterministic() { Err(IoError::Deterministic.into()) } else { Ok(()) }
 }
 
-/// At the start of a call that does not wait, such as one that makes a descriptor: charges it, and sees to it that there is
-/// I/O here and room on the stack.
+/// Begins a call that does not wait, such as one that makes a descriptor: charges it, and makes sure that the runtime
+/// has I/O and the task room on its stack.
 pub(crate) fn begin(cx: &Cx, operation: Operation, at: &'static Location<'static>) -> io::Result<()> {
     charge(cx, operation, at)?;
     refused(cx)?;
@@ -136,7 +138,7 @@ pub(crate) fn begin(cx: &Cx, operation: Operation, at: &'static Location<'static
 
 /// [`std::io::Read`] with a [`Cx`].
 pub trait Read {
-    /// Reads what is there, at least a byte, and waits for that; 0 is the end.
+    /// Reads what is there, and waits until there is at least a byte; 0 is the end.
     fn read(&mut self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// Fills the buffer; an end before that is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
@@ -144,23 +146,23 @@ pub trait Read {
         io::Read::read_exact(&mut With::new(cx, self), buffer)
     }
 
-    /// Appends everything up to the end; answers how much.
+    /// Appends everything up to the end, and returns how many bytes that were.
     fn read_to_end(&mut self, cx: &Cx, buffer: &mut Vec<u8>) -> io::Result<usize> {
         io::Read::read_to_end(&mut With::new(cx, self), buffer)
     }
 
-    /// The same for text.
+    /// As `read_to_end`, for text.
     fn read_to_string(&mut self, cx: &Cx, buffer: &mut String) -> io::Result<usize> {
         io::Read::read_to_string(&mut With::new(cx, self), buffer)
     }
 }
 
-/// [`std::io::Write`] with a [`Cx`]. There is nothing to flush: what was written is the kernel's.
+/// [`std::io::Write`] with a [`Cx`]. There is nothing to flush: what was written is with the kernel.
 pub trait Write {
-    /// Writes some of it, at least a byte, and waits for room.
+    /// Writes at least a byte of `buffer`, and waits for room.
     fn write(&mut self, cx: &Cx, buffer: &[u8]) -> io::Result<usize>;
 
-    /// Writes all of it.
+    /// Writes all of `buffer`.
     fn write_all(&mut self, cx: &Cx, buffer: &[u8]) -> io::Result<()> {
         io::Write::write_all(&mut With::new(cx, self), buffer)
     }
@@ -178,7 +180,7 @@ impl<T: Write + ?Sized> Write for &mut T {
     }
 }
 
-/// Something to read from or write to, with the task that does: this is [`std::io::Read`] and [`std::io::Write`].
+/// A reader or writer together with the task that uses it, which makes it a [`std::io::Read`] or a [`std::io::Write`].
 ///
 /// ```
 /// # use janus::{Config, Runtime, io::With, net::{TcpListener, TcpStream}};
@@ -205,7 +207,7 @@ impl<'a, T> With<'a, T> {
         With { cx, inner }
     }
 
-    /// What it was made of.
+    /// The reader or writer that it was made of.
     pub fn into_inner(self) -> T {
         self.inner
     }

@@ -1,8 +1,8 @@
-//! From a closure to a task and from a task to its result: the only place that knows both the types and the bytes.
+//! Makes tasks of closures and takes results out of tasks: the only place that knows both the types and the bytes.
 //!
-//! Invariant: the payload of a task holds, in this order, its closure (until it first runs), its list of scopes (while it
-//! runs), its result (when its outcome is `Value`). What does not fit into the task itself has a block of its own, allocated when
-//! it is written and freed when it is read.
+//! Invariant: the payload of a task holds, in this order, its closure (until it first runs), its list of scopes (while
+//! it runs), its result (when its outcome is `Value`). A value that does not fit into the task itself has a block of
+//! its own, allocated when the value is written and freed when it is read.
 
 use crate::alloc::Quiet;
 use crate::budget::Budget;
@@ -25,16 +25,16 @@ use std::sync::atomic::Ordering;
 /// What a spawn asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Order {
-    /// All or nothing; without it the child gets its share.
+    /// Granted as a whole or not at all; without it the child gets its share.
     pub(crate) budget: Option<Budget>,
-    /// How many children it may have.
+    /// How many children the child may have.
     pub(crate) children: u64,
     pub(crate) stack: StackClass,
     pub(crate) priority: Priority,
-    /// Without it, the nursery's.
+    /// Without it, the nursery's rule applies.
     pub(crate) on_exhausted: Option<OnExhausted>,
     pub(crate) name: Option<Naming>,
-    /// Bits of `flag`: capabilities, and whether it borrows.
+    /// Bits of `flag`: capabilities, and whether the child borrows.
     pub(crate) flags: u16,
     /// There will be a handle.
     pub(crate) wanted: bool,
@@ -57,14 +57,14 @@ impl Order {
     }
 }
 
-/// What a task's closure may return: how it becomes an outcome.
+/// A return type of a task's closure, and how it becomes an outcome.
 pub(crate) trait Ending {
-    /// What the handle gets.
+    /// The type of value that the handle gets.
     type Value;
     fn into_outcome(self) -> Result<Self::Value, Outcome>;
 }
 
-/// Any value: the task returned.
+/// Any value: returning it is success.
 pub(crate) struct Plain<T>(pub(crate) T);
 
 impl<T> Ending for Plain<T> {
@@ -76,7 +76,7 @@ impl<T> Ending for Plain<T> {
     }
 }
 
-/// A result: an error is the task's failure.
+/// A `Result`: an error is the task's failure.
 pub(crate) struct Fallible<T, E>(pub(crate) Result<T, E>);
 
 impl<T, E: Into<Box<dyn Error + Send + Sync>>> Ending for Fallible<T, E> {
@@ -93,7 +93,7 @@ impl<T, E: Into<Box<dyn Error + Send + Sync>>> Ending for Fallible<T, E> {
     }
 }
 
-/// A C function's return: negative is an error code.
+/// The return value of a C function: negative is an error code.
 pub(crate) struct Code(pub(crate) i64);
 
 impl Ending for Code {
@@ -108,7 +108,7 @@ impl Ending for Code {
     }
 }
 
-/// Does it lie in the task itself?
+/// Whether a `T` fits into the task itself.
 const fn fits<T>() -> bool {
     size_of::<T>() <= INLINE && align_of::<T>() <= 8
 }
@@ -158,7 +158,7 @@ impl<E: Ending, F: FnOnce(&Cx) -> E> Job<F, E> {
         // SAFETY: the payload is free, and stays so until the closure has returned (invariant 3 of the task).
         unsafe { task.payload.get().cast::<*const Node>().write(std::ptr::null()) };
         let cx = Cx::of(task);
-        // What becomes of an error is the user's code too.
+        // Converting an error may run the user's code too.
         let caught = catch_unwind(AssertUnwindSafe(|| closure(&cx).into_outcome()));
         let outcome = match caught {
             Ok(Ok(value)) => {
@@ -176,7 +176,7 @@ impl<E: Ending, F: FnOnce(&Cx) -> E> Job<F, E> {
     unsafe fn drop_closure(task: TaskRef) {
         // SAFETY: the closure is there.
         let closure = unsafe { read::<F>(task) };
-        // Its drop is the user's code: a panic there ends here.
+        // Dropping it runs the user's code: a panic there stops here.
         panics::contain(|| drop(closure));
     }
 
@@ -187,7 +187,7 @@ impl<E: Ending, F: FnOnce(&Cx) -> E> Job<F, E> {
     }
 }
 
-/// Makes a task of `closure` and queues it. `here`: the worker that the caller runs on.
+/// Makes a task of `closure` and queues it. `here` is the worker that the caller runs on.
 ///
 /// The closure may borrow: the nursery's owner keeps what it borrows alive until the nursery has ended.
 #[inline]
@@ -204,7 +204,7 @@ where
     spawn_as::<Plain<T>, _>(nursery, here, order, move |cx: &Cx| Plain(closure(cx)))
 }
 
-/// The same for every way to end.
+/// As `spawn`, for every way to end.
 #[inline]
 pub(crate) fn spawn_as<E: Ending, F: FnOnce(&Cx) -> E>(
     nursery: &Nursery,
@@ -283,10 +283,10 @@ pub(crate) unsafe fn discard(task: TaskRef, here: Option<&Worker>) {
     free(task, here);
 }
 
-/// The task's memory is free again.
+/// Frees the task's memory.
 #[inline]
 pub(crate) fn free(task: TaskRef, here: Option<&Worker>) {
-    // SAFETY: the runtime is there, as its task was.
+    // SAFETY: the runtime outlives its tasks, and this one has only just ended.
     let shared = unsafe { &*task.shared };
     match here.filter(|worker| std::ptr::eq(worker.shared, shared)) {
         Some(worker) => worker.free_task(task),

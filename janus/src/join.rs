@@ -1,9 +1,9 @@
-//! The word by which a task's end meets its handle: SPEC-021 [SCHED:15.2.2], results only to the parent.
+//! The word that synchronises a task's end with its handle: SPEC-021 [SCHED:15.2.2], results only to the parent.
 //!
 //! Invariants, checked under loom by `models/tests/janus_wake_loom.rs`:
-//! 1. Exactly one side frees the task: the one that comes second of [`Join::finish`] and [`Join::detach`] (a join is a
+//! 1. Exactly one side frees the task: the later one of [`Join::finish`] and [`Join::detach`] (a join counts as a
 //!    detach after the end).
-//! 2. A joiner that registered is told by `finish`, and by nobody else.
+//! 2. A joiner that has registered is woken by `finish`, and by nothing else.
 
 use crate::atomics::{AtomicUsize, Ordering};
 
@@ -11,17 +11,17 @@ const OPEN: usize = 0;
 const DONE: usize = 1;
 const DETACHED: usize = 2;
 
-/// See the module. The waiter is a non-zero number above 2, whose meaning this file does not know.
+/// See the module. A waiter is a number above 2, whose meaning this file does not know.
 pub(crate) struct Join(AtomicUsize);
 
-/// What `finish` found.
+/// What `finish` found, and so who frees the task.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Finished {
-    /// Nobody waits yet: the handle will come, and frees the task.
+    /// No joiner waits yet: the handle still exists, and its holder frees the task.
     Kept,
     /// There is no handle any more: the caller drops the result and frees the task.
     Unwanted,
-    /// This one waits; it frees the task. Wake it, and do not touch the task again.
+    /// This waiter waits, and frees the task. The caller wakes it and does not touch the task again.
     Awaited(usize),
 }
 
@@ -30,13 +30,13 @@ impl Join {
         Join(AtomicUsize::new(OPEN))
     }
 
-    /// Of a new task; `wanted`: there will be a handle.
+    /// Prepares the word for a new task; `wanted`: there will be a handle.
     #[inline]
     pub(crate) fn reset(&self, wanted: bool) {
         self.0.store(if wanted { OPEN } else { DETACHED }, Ordering::Relaxed);
     }
 
-    /// The task has ended and its result is written.
+    /// Called when the task has ended and its result is written.
     #[inline]
     pub(crate) fn finish(&self) -> Finished {
         match self.0.swap(DONE, Ordering::AcqRel) {
@@ -52,14 +52,14 @@ impl Join {
         self.0.load(Ordering::Acquire) == DONE
     }
 
-    /// Is there no handle any more? Only the task asks, before its end.
+    /// Whether there is no handle any more. Only the task asks, before its end.
     #[inline]
     pub(crate) fn is_detached(&self) -> bool {
         self.0.load(Ordering::Acquire) == DETACHED
     }
 
-    /// Registers a joiner; false: the task has ended already. Registering again is harmless. There is one handle, so one
-    /// joiner at a time: who had it before, and gave up, is replaced.
+    /// Registers a joiner; false: the task has ended already. Registering again is harmless. There is one handle, so
+    /// one joiner at a time: it replaces an earlier joiner that gave up.
     #[inline]
     pub(crate) fn wait(&self, waiter: usize) -> bool {
         debug_assert!(waiter > DETACHED);
@@ -73,7 +73,7 @@ impl Join {
         false
     }
 
-    /// The handle goes away. True: the task had ended, and the caller drops the result and frees the task.
+    /// Called when the handle goes away. True: the task had ended, and the caller drops the result and frees the task.
     #[inline]
     #[must_use]
     pub(crate) fn detach(&self) -> bool {

@@ -1,18 +1,18 @@
 //! janus: an M:N fiber runtime whose tasks have hard budgets, replay by seed, and cannot starve or crash their
 //! neighbours.
 //!
-//! A *task* is a function with a stack of its own. Thousands or millions of them run on a few *workers*, which are OS
-//! threads. A task that waits gives its worker to another one, so blocking code is written as blocking code: no
-//! `async`, no colours, no callbacks. What sets janus apart:
+//! A *task* is a function with a stack of its own. Thousands or millions of tasks run on a few *workers*, which are OS
+//! threads. A task that waits gives its worker to another task, so blocking code is written as blocking code: no
+//! `async`, no function colours, no callbacks. What sets janus apart:
 //!
 //! - **Structure.** Every task belongs to a [nursery](Cx::nursery), which ends when its last child has ended. So
 //!   children borrow from their parent's frame, no task is forgotten, and a failure reaches the parent.
-//! - **Budgets.** Every task has a [`Budget`] of operations, memory, children, channel operations and system calls. One
-//!   that has spent a part of it stops until somebody with the right to do so recharges it.
+//! - **Budgets.** Every task has a [`Budget`] of operations, memory, children, channel operations and system calls. A
+//!   task that has spent a part of it stops until somebody with the right to do so recharges it.
 //! - **Replay.** With a [seed](Config::seed), the same program runs in the same order, on as many (virtual) workers as
-//!   you like. A failure that one seed shows, the same seed shows again.
-//! - **Survival.** A task that panics or overflows its stack harms itself only. One that never gives way is named, and a
-//!   spare worker runs what it keeps waiting.
+//!   you like. A failure that shows with one seed shows again with the same seed.
+//! - **Survival.** A task that panics or overflows its stack harms only itself. A task that never yields is named, and
+//!   a spare worker runs the tasks that it keeps waiting.
 //!
 //! It implements SPEC-021; `docs/janus-spec.md` maps each of its tags to code and tests. `docs/janus.md` is the design.
 //!
@@ -28,12 +28,13 @@
 //! janus = { path = "../capos/janus" }         # a clone beside your program, or:
 //! # janus = { git = "ADDRESS-OF-THE-REPOSITORY", package = "janus" }
 //! ```
-//! Leave `panic = "unwind"` as it is in your profiles: with `"abort"` a panic of one task is the end of all. Each screen below is a program,
-//! or its part above `main`.
+//! Leave `panic = "unwind"` as it is in your profiles: with `"abort"` a panic of one task ends the whole program. Each
+//! listing below is a program, or the part of it above `main`.
 //!
-//! **One: tasks.** `#[janus::main(..)]` makes a function the first task. A task gets a [`Cx`], its view of itself and of its runtime:
-//! whatever it may do, it does through that. There is no global runtime and no ambient one. What is `unsafe` about it is [one
-//! promise](#one-promise), made here by name: tasks take turns on threads, and keep nothing of a thread across a wait.
+//! **One: tasks.** `#[janus::main(..)]` makes a function the first task. A task gets a [`Cx`], its view of itself and
+//! of its runtime: whatever a task may do, it does through its `Cx`. There is no global runtime and no ambient one.
+//! What is `unsafe` about it is [one promise](#one-promise), made here by name: tasks take turns on threads, and keep
+//! nothing of a thread across a wait.
 //! ```
 //! use janus::prelude::*;
 //!
@@ -49,9 +50,9 @@
 //!     Ok(())
 //! }
 //! ```
-//! **Two: an echo server.** Sockets are `std`'s with a [`Cx`], and block the task, not its thread. How a connection ends is nobody
-//! else's affair, so the nursery [keeps going](NurseryOptions::keep_going); each connection owns what it uses, so it can [fail
-//! alone](Spawn::owned).
+//! **Two: an echo server.** Sockets are those of `std` with a [`Cx`] parameter, and block the task, not its thread. The
+//! end of one connection does not concern the others, so the nursery [keeps going](NurseryOptions::keep_going); each
+//! connection owns what it uses, so it can [fail alone](Spawn::owned).
 //! ```
 //! use janus::net::{TcpListener, TcpStream};
 //! use janus::prelude::*;
@@ -90,8 +91,9 @@
 //! #     })
 //! # }
 //! ```
-//! **Three: budgets and a time-out.** A connection may make 1,000 calls; then it [ends](OnExhausted), and its client learns that.
-//! Half a minute of silence ends it too, with a last word that a [shield](Cx::shield) gives it time for:
+//! **Three: budgets and a time-out.** A connection may make 1,000 calls; then it [ends](OnExhausted), and its client
+//! learns of it. Half a minute of silence ends it too, after a last message for which a [shield](Cx::shield) gives it
+//! time:
 //! ```
 //! use janus::net::TcpStream;
 //! use janus::prelude::*;
@@ -134,8 +136,8 @@
 //! #     Ok(())
 //! # }
 //! ```
-//! **Four: a graceful end.** One [select](Cx::select) waits for calls and for [signals](signal): then stop accepting, let those who
-//! are there finish, for so long, and cancel the rest.
+//! **Four: a graceful end.** One [select](Cx::select) waits for connections and for [signals](signal): after a signal,
+//! stop accepting, give the open connections some time to finish, and cancel the rest.
 //! ```
 //! use janus::net::TcpListener;
 //! use janus::prelude::*;
@@ -166,14 +168,16 @@
 //! #     serve(cx, listener, &signals)
 //! # }
 //! ```
-//! `janus/examples/graceful.rs` is all of it in one file. Coming from tokio, Go or Trio? `docs/janus-coming-from.md`.
+//! `janus/examples/graceful.rs` has all of it in one file. If you come from tokio, Go or Trio, see
+//! `docs/janus-coming-from.md`.
 //!
-//! Without the attribute, [`Runtime::new`] makes a runtime and [`Runtime::run`] its first task; the calling thread waits for it.
+//! Without the attribute, [`Runtime::new`] makes a runtime and [`Runtime::run`] its first task, for which the calling
+//! thread waits.
 //!
 //! # Nurseries
-//! [`Cx::nursery`] opens a [`Scope`]. [`Scope::spawn`] starts a child and gives a [`Handle`]; to drop the handle leaves
-//! the child to the nursery. The nursery returns the body's value, or the first failure, which cancels the other children and
-//! ends the body's waits ([`NurseryOptions::keep_going`] lets them go on):
+//! [`Cx::nursery`] opens a [`Scope`]. [`Scope::spawn`] starts a child and returns a [`Handle`]; dropping the handle
+//! leaves the child to the nursery. The nursery returns the body's value, or the first failure, which cancels the other
+//! children and ends the body's waits ([`NurseryOptions::keep_going`] lets them go on):
 //! ```
 //! # use janus::{Config, Runtime, TaskError};
 //! # std::panic::set_hook(Box::new(|_| {}));
@@ -184,8 +188,9 @@
 //! })).unwrap();
 //! assert!(matches!(outcome, Err(TaskError::Panicked(message)) if message == "no cheese"));
 //! ```
-//! [`Scope::task`] is a spawn with a name, a stack, a priority, a budget or capabilities. [`Scope::spawn_try`] starts a
-//! child whose `Err` is its failure. Children have no right to spawn unless [`Spawn::children`] gives it to them:
+//! [`Scope::task`] prepares a spawn with a name, a stack, a priority, a budget or capabilities. [`Scope::spawn_try`]
+//! starts a child whose `Err` is its failure. Children have no right to spawn unless [`Spawn::children`] gives it to
+//! them:
 //! ```
 //! # use janus::{Config, Runtime, SpawnError, TaskError};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
@@ -203,8 +208,8 @@
 //! A child's budget comes out of its nursery's pool, and the pool is by default the parent's own budget: a subtree
 //! never uses more than its root was given. [`Cx::check`] charges one operation, [`Cx::charge`] anything else,
 //! [`Cx::ticker`] the iterations of a loop; channels and spawns charge themselves. A task whose operations are spent
-//! stops at its next check. In the `:service` profile the pool recharges it as long as it has something; with
-//! [`Recharge::Manual`] somebody must:
+//! stops at its next check. In the `:service` profile the pool recharges the task as long as the pool has something;
+//! with [`Recharge::Manual`] somebody must do it:
 //! ```
 //! # use janus::{Budget, Config, NurseryOptions, Recharge, Resource, Runtime, TaskError};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
@@ -217,32 +222,33 @@
 //! // The parent waits, nobody is left who could recharge: the child ends with the reason.
 //! assert!(matches!(outcome, Err(TaskError::BudgetExceeded(Resource::Ops))));
 //! ```
-//! Who recharges: the parent by [`Handle::recharge`], a child with a [`Supervisor`], the task itself with a
+//! A task is recharged by its parent ([`Handle::recharge`]), by another task with a [`Supervisor`], or by itself with a
 //! [`CapBudget`]. Exhausted operations, channel operations and system calls stop the task; exhausted memory and
-//! children are an error to the caller, which can do something about it.
+//! children are an error to the caller, which can handle it.
 //!
-//! A budget that was asked for exactly ([`Spawn::budget`]) is a hard limit in every profile. Memory is charged for what a
-//! task says it allocates, or, with [`Charged`] as the program's allocator, for what it really does.
+//! A budget that was asked for exactly ([`Spawn::budget`]) is a hard limit in every profile. Memory is charged for what
+//! a task says it allocates or, with [`Charged`] as the program's allocator, for what it really allocates.
 //!
-//! Budget or not, a task gives way to others after [`QUANTUM`] operations.
+//! Whatever its budget, a task yields to others after [`QUANTUM`] operations.
 //!
-//! What becomes of a child that has spent its budget is a rule, [`OnExhausted`]: it ends, it waits, or it waits as long as
-//! anybody may be there to recharge it. A task that a budget ended says so to its parent, whatever it returned.
+//! The rule [`OnExhausted`] says what happens to a child that has spent its budget: it ends, it waits, or it waits as
+//! long as somebody may be left to recharge it. If a budget ended a task, the parent learns that, whatever the task
+//! returned.
 //!
 //! # Cancellation and scopes
-//! [`Scope::cancel`] asks all children of a nursery to end, [`Handle::cancel`] one. A child that waits is woken; every
-//! operation that can wait answers with an error; the task passes it on with `?` and cleans up on the way. Nothing is
-//! torn down from outside. A child that returns a value all the same has returned a value: its handle gets it.
+//! [`Scope::cancel`] asks all children of a nursery to end, [`Handle::cancel`] a single one. A child that waits is
+//! woken; every operation that can wait returns an error; the task passes it on with `?` and cleans up on the way.
+//! Nothing is torn down from outside. If a cancelled child returns a value all the same, its handle gets that value.
 //!
-//! [`Cx::timeout`] and [`Cx::deadline`] do the same to a part of a task, [`Cx::shield`] holds it off for clean-up that has to
-//! wait. They nest. All of them, joins and nurseries answer one error, [`TaskError`], so one `?` passes it on.
+//! [`Cx::timeout`] and [`Cx::deadline`] do the same to a part of a task; [`Cx::shield`] holds cancellation off for
+//! clean-up that has to wait. They nest. All of them, as well as joins and nurseries, return one error type,
+//! [`TaskError`], so one `?` passes it on.
 //!
 //! # Channels, select, time
-//! [`channel`] makes a rendezvous (capacity 0) or a bounded channel, for many senders and many receivers, served first
-//! come first served. [`Cx::select`] waits for the first of several operations, or for the end of a task, a time, a socket, a
-//! signal; [`Cx::sleep`] for a time. All of them
-//! block the task, not the worker. Threads that are no workers use [`Sender::send_blocking`] and
-//! [`Receiver::recv_blocking`].
+//! [`channel`] makes a rendezvous (capacity 0) or a bounded channel, for many senders and many receivers, first come
+//! first served. [`Cx::select`] waits for the first of several operations, or for the end of a task, a time, a socket
+//! or a signal; [`Cx::sleep`] waits for a time. All of them block the task, not the worker. Threads that are not
+//! workers use [`Sender::send_blocking`] and [`Receiver::recv_blocking`].
 //! ```
 //! # use janus::{Config, Runtime, Selected, channel};
 //! # use std::time::Duration;
@@ -260,12 +266,14 @@
 //! ```
 //!
 //! # Locks
-//! [`sync`] has a mutex, a condition, a semaphore, a once and a barrier for tasks, first come first served.
+//! [`sync`] has a mutex, a condition variable, a semaphore, a once and a barrier for tasks, all first come first
+//! served.
 //!
 //! # I/O
-//! [`net`], [`fs`] and [`process`] are `std`'s with a [`Cx`]: TCP, UDP and Unix sockets, files, child processes; [`io`] has pipes,
-//! and says what they have in common. They block the task and not its worker, by io_uring, or by epoll where that is
-//! refused ([`Config::io_backend`]); each call costs one of `syscalls`, and ends when the task is cancelled.
+//! [`net`], [`fs`] and [`process`] mirror `std` with a [`Cx`] parameter: TCP, UDP and Unix sockets, files, child
+//! processes; [`io`] has pipes, and describes what all of them have in common. They block the task and not its worker,
+//! by io_uring, or by epoll where io_uring is refused ([`Config::io_backend`]). Each call costs one of `syscalls`, and
+//! ends when the task is cancelled.
 //! ```
 //! # use janus::{Config, Runtime, net::{TcpListener, TcpStream}};
 //! # let runtime = unsafe { Runtime::new(Config::new()) }.unwrap();
@@ -283,15 +291,15 @@
 //!
 //! # Functions that check by themselves
 //! [`budgeted`] is an attribute: it inserts checks and charges into an ordinary function, so that an endless loop in it
-//! starves nobody, spends its budget and can be cancelled.
+//! starves no other task, spends its budget and can be cancelled.
 //!
 //! # Actors and supervisors
 //! [`cluster`] has actors with mailboxes, and supervisors that restart and recharge them.
 //!
 //! # The same run again
-//! With [`Config::seed`] the workers are virtual, time is virtual, and the seed decides who runs when. Same input,
-//! seed, worker count and budgets: same order. [`Runtime::order`] is a hash of it. Trying seeds finds races;
-//! `janus/examples/replay.rs` does it.
+//! With [`Config::seed`] the workers are virtual, time is virtual, and the seed decides which task runs when. The same
+//! input, seed, worker count and budgets give the same order, of which [`Runtime::order`] is a hash. Trying many seeds
+//! finds races; `janus/examples/replay.rs` does it.
 //! ```
 //! # use janus::{Config, Runtime};
 //! let order = |seed| {
@@ -307,45 +315,48 @@
 //! assert_eq!(order(7), order(7));
 //! assert_ne!(order(7), order(8));
 //! ```
-//! What comes from outside (real time, threads, addresses in memory) is input: keep it out, or keep it the same. I/O is refused.
+//! What comes from outside (real time, threads, addresses in memory) is input: keep it out of the program, or keep it
+//! the same. I/O is refused.
 //!
 //! # Looking in
-//! [`Runtime::dump`] says who is there, in which state, waiting for what and where in the source. [`Runtime::stats`]
-//! counts, [`Runtime::trace`] keeps events for Perfetto and Chrome. The watchdog finds a task that runs for 100 ms
-//! without a check, [names it](Hog) and puts a spare worker on duty; [`Config::watchdog`] and [`Config::on_hog`] change
-//! that.
+//! [`Runtime::dump`] lists the tasks, with the state of each, what it waits for and where in the source.
+//! [`Runtime::stats`] counts, [`Runtime::trace`] keeps events for Perfetto and Chrome. The watchdog finds a task that
+//! runs for 100 ms without a check, [names it](Hog) and activates a spare worker; [`Config::watchdog`] and
+//! [`Config::on_hog`] change that.
 //!
 //! # Stacks
 //! A task has 64 KiB of stack unless [`Spawn::stack`] or [`Config::stack`] says otherwise; the first task has 1 MiB.
 //! What common calls need, on x86-64 Linux: a first, lazily bound call into the C library 3.2 KB, `snprintf("%f")` 2.6
 //! KB, a panic that is caught 5.4 KB, `getaddrinfo` 5 to 12 KB, a TLS handshake or formatting a backtrace 21 KB. Panics get a
-//! reserve of 20 KiB on top. Stacks are reserved and not touched: a parked task takes a page of memory whatever its class, and
-//! [`StackClass::Lean`], 8 KiB, saves addresses and page tables. Where frames are larger, so are stacks: twice without optimisation, four times under a sanitizer.
+//! reserve of 20 KiB on top. Stacks are reserved address space and not touched: a parked task takes one page of memory
+//! whatever its class, and [`StackClass::Lean`], 8 KiB, saves addresses and page tables. Where frames are larger, so
+//! are stacks: twice as large without optimisation, four times under a sanitizer.
 //!
 //! A task that finds its stack short when it checks ([`Cx::check`], [`budgeted`], [`Cx::ensure_stack`], any call of the
-//! runtime) panics in order, and fails with [`TaskError::StackOverflow`]. One that runs over its stack in between cannot be
-//! unwound. It is given up where it stands, with everybody who lent it something, up to a task that was spawned as
-//! [owned](Spawn::owned): that one fails with the same error, and all others go on. If none was, the process ends with a
-//! message. `docs/janus-soundness.md` says why, `docs/overflow.md` how.
+//! runtime) panics in an orderly way, and fails with [`TaskError::StackOverflow`]. A task that runs over its stack in
+//! between cannot be unwound. It is given up where it stands, together with every task that lent it something, up to a
+//! task that was spawned as [owned](Spawn::owned): the owned task fails with the same error, and all others go on. If
+//! there is none, the process ends with a message. `docs/janus-soundness.md` says why, `docs/overflow.md` how.
 //!
 //! # One promise
-//! Code that was written for threads may lend something to whoever runs on the same thread ("scoped" thread-locals), or
-//! keep something of its thread, where a task of this runtime would be suspended. No runtime with stacks of its own can
-//! see that. So making one is `unsafe`: [`Runtime::new`] says what is promised, and [`main`](macro@main) is given the promise by its
-//! name, `unsafe(no_thread_state_across_waits)`: a program under `#![forbid(unsafe_code)]` can do neither. Nothing else here can break
-//! safe code, whatever overflows, exhausts its memory, panics, is cancelled or leaks.
+//! Code that was written for threads may lend something to whatever runs on the same thread ("scoped" thread-locals),
+//! or keep something of its thread, at a point where a task of this runtime would be suspended. No runtime with stacks
+//! of its own can detect that. So making a runtime is `unsafe`: [`Runtime::new`] says what is promised, and
+//! [`main`](macro@main) is given the promise by its name, `unsafe(no_thread_state_across_waits)`; a program under
+//! `#![forbid(unsafe_code)]` can do neither. Nothing else here can break safe code, whatever overflows, exhausts its
+//! memory, panics, is cancelled or leaks.
 //!
-//! For the same reason a task that cannot be unwound, and is given up, keeps its locks. If it holds standard output or standard error,
-//! the process ends and says who it was; so does one in which a task of the same family waits for a `std` lock of it, where there is a
-//! watchdog (`docs/janus-soundness.md`).
+//! For the same reason a task that cannot be unwound, and is given up, keeps its locks. If it holds standard output or
+//! standard error, the process ends and names the task. Where there is a watchdog, the process also ends if a task of
+//! the same family waits for a `std` lock that the given-up task holds (`docs/janus-soundness.md`).
 //!
 //! # What it is not
-//! - Not preemptive: a task gives way where it checks or waits. The watchdog finds those that do not; it does not stop
+//! - Not preemptive: a task yields where it checks or waits. The watchdog finds tasks that do not; it does not stop
 //!   them.
-//! - Not a cure for blocking calls: one that is not of [`net`], [`fs`], [`process`] or [`io`] blocks its worker until the
-//!   watchdog notices. [`io::unblock`] runs it on a thread of its own.
-//! - Not a sandbox: budgets bind code that checks, or that [`budgeted`] makes check. Native code that does not can take
-//!   all the CPU of its worker, and any memory that the process has.
+//! - Not a cure for blocking calls: a blocking call that is not of [`net`], [`fs`], [`process`] or [`io`] blocks its
+//!   worker until the watchdog notices. [`io::unblock`] runs such a call on a thread of its own.
+//! - Not a sandbox: budgets bind code that checks, or that [`budgeted`] makes check. Native code that does not check
+//!   can take all the CPU time of its worker, and any memory that the process has.
 //! - Not portable: Linux on x86-64.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -439,7 +450,7 @@ pub use counted::{Counted, Live};
 /// assert_eq!(solve(4).unwrap(), 1);
 /// assert!(matches!(solve(3), Err(TaskError::BudgetExceeded(Resource::Ops))));
 /// ```
-/// The function is given its task's `&Cx` as a parameter, or says where it is: `#[budgeted(cx = self.cx)]`.
+/// The function has its task's `&Cx` as a parameter, or the attribute says where it is: `#[budgeted(cx = self.cx)]`.
 ///
 /// | where | what is inserted | charged |
 /// |---|---|---|
@@ -449,15 +460,16 @@ pub use counted::{Counted, Live};
 /// | after `Box::new`, `with_capacity`, `vec!`, `format!`, `to_string` and the like | a check | 1 operation; bytes are [`Charged`]'s |
 /// | calls that are given the `&Cx`, methods of the `Cx`, spawns | nothing | they charge themselves: a channel operation once, `yield_now` nothing |
 ///
-/// A check that finds the budget spent stops the task until it is recharged. One that finds it cancelled (or spent for
-/// good) ends the function: by `?` if it visibly returns a `Result`, whose error then needs `From<Cancelled>`; otherwise
-/// by unwinding, without a message, to the end of the task. `#[budgeted(unwind)]` and `#[budgeted(propagate)]` choose.
+/// A check that finds the budget spent stops the task until it is recharged. A check that finds the task cancelled (or
+/// its budget spent for good) ends the function: by `?` if the function visibly returns a `Result`, whose error then
+/// needs `From<Cancelled>`; otherwise by unwinding, without a message, to the end of the task. `#[budgeted(unwind)]`
+/// and `#[budgeted(propagate)]` choose one of the two.
 ///
-/// What it does not see: functions without the attribute, loops that a macro makes, overloaded operators. What it refuses:
-/// `async`, `const`, `extern "C"` (but not `"C-unwind"`), loops in `unsafe` blocks and in the arguments of macros.
+/// The attribute does not see functions without it, loops that a macro makes, and overloaded operators. It refuses
+/// `async`, `const`, `extern "C"` (but not `"C-unwind"`), and loops in `unsafe` blocks and in the arguments of macros.
 /// `docs/janus-macro.md` says why.
 pub use janus_macros::budgeted;
-/// Makes a function the first task of a program: it gets the task's [`Cx`], and its result is `main`'s.
+/// Makes a function the first task of a program: it gets the task's [`Cx`], and its result is the result of `main`.
 ///
 /// ```
 /// use janus::Cx;
@@ -471,15 +483,15 @@ pub use janus_macros::budgeted;
 ///     assert_eq!(sum.unwrap(), 42);
 /// }
 /// ```
-/// The runtime is that of [`Config::new`], or of an expression: `#[janus::main(unsafe(..), config = ..)]`. A task that fails (a
-/// panic, a stack overflow) ends the program with its error's message and code 101.
+/// The runtime is configured by [`Config::new`], or by an expression: `#[janus::main(unsafe(..), config = ..)]`. If the
+/// task fails (a panic, a stack overflow), the program ends with the error's message and code 101.
 ///
 /// # Safety
-/// To write `unsafe(no_thread_state_across_waits)` is to promise what [`Runtime::new`] asks for: no task of this program keeps
-/// across a suspension anything that is bound to its thread (a reference into a `thread_local!`, an `Rc` that was cloned out of one,
-/// as `rand::rng()` is, a guard of a `std` lock), nor suspends inside a scoped thread-local of another crate. Without it the
-/// attribute does not compile, and with it not under `#![forbid(unsafe_code)]`. Nothing else in this crate can reach undefined
-/// behaviour from safe code.
+/// Writing `unsafe(no_thread_state_across_waits)` promises what [`Runtime::new`] asks for: no task of this program
+/// keeps across a suspension anything that is bound to its thread (a reference into a `thread_local!`, an `Rc` that was
+/// cloned out of one, as `rand::rng()` is, a guard of a `std` lock), nor suspends inside a scoped thread-local of
+/// another crate. Without the promise the attribute does not compile, and with it not under `#![forbid(unsafe_code)]`.
+/// Nothing else in this crate can reach undefined behaviour from safe code.
 pub use janus_macros::main;
 
 /// The vocabulary of [`Runtime::trace`], with exporters for Perfetto and Chrome.

@@ -6,7 +6,7 @@ use crate::atomics::{AtomicBool, Ordering, spin_loop};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-/// How long to stay away at first, at most, and how often before others get the CPU.
+/// How many pauses a contender makes at first, how many at most, and after how many attempts it yields its CPU.
 const PAUSES: u32 = 16;
 const PAUSES_MOST: u32 = 256;
 const LOOKS: u32 = 16;
@@ -36,8 +36,9 @@ impl<T> SpinLock<T> {
         SpinGuard(self)
     }
 
-    /// Who finds it taken stays away for a while, and longer each time: meanwhile the holder, and its neighbours on the same
-    /// CPU, take it several times without moving the line. Two CPUs that fight for it get less done than one.
+    /// A contender stays away for a while, and longer each time. Meanwhile the holder, and its neighbours on the same
+    /// CPU, take the lock several times without moving the cache line. Two CPUs that fight for the lock get less done
+    /// than one.
     #[cold]
     fn contended(&self) {
         let mut pauses = PAUSES;
@@ -52,13 +53,13 @@ impl<T> SpinLock<T> {
             pauses = (pauses * 2).min(PAUSES_MOST);
             looks += 1;
             if looks > LOOKS {
-                // The holder may have lost its CPU.
+                // The holder may have been preempted.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Gives back what a guard took that was forgotten.
+    /// Releases the lock of a guard that was forgotten.
     ///
     /// # Safety
     /// The caller holds the lock and has no reference into the value.

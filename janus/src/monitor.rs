@@ -1,5 +1,5 @@
-//! The watchdog: a worker that is stuck in one task which never checks is found, the task is named, and a spare worker
-//! serves its queue meanwhile. It also fires timers that no worker had time for.
+//! The watchdog: finds a worker that is stuck in a task which never checks, names the task, and has a spare worker
+//! serve the queue meanwhile. It also fires timers for which no worker had time.
 
 use crate::cx::TaskId;
 use crate::family::{self, Cause};
@@ -15,29 +15,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// How often the limit may pass while a given-up family waits for one of its own, who waits for a lock.
+/// After how many times the limit the process ends, if a given-up family waits for a member that waits for a lock.
 const LOCKED: u32 = 100;
 
-/// Hogs that are remembered.
+/// How many hogs are remembered.
 const REMEMBERED: usize = 64;
 
 /// A task that ran too long without a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hog {
-    /// Who.
+    /// The task's number.
     pub task: TaskId,
     /// Its name, if it has one.
     pub name: Option<Name>,
     /// Where it was spawned.
     pub spawned_at: Option<&'static Location<'static>>,
-    /// The worker that it held.
+    /// The worker that the task held.
     pub worker: u16,
-    /// For how long, when it was found.
+    /// How long it had held the worker when it was found.
     pub held: Duration,
-    /// A spare worker took over.
+    /// Whether a spare worker took over.
     pub relieved: bool,
-    /// If it does not run but waits for a lock, outside of the runtime: who was given up last (see [`Spawn::owned`](crate::Spawn::owned)),
-    /// with all the locks that it held. Perhaps it is one of those.
+    /// If the task does not run but waits for a lock outside of the runtime: the task that was given up last (see
+    /// [`Spawn::owned`](crate::Spawn::owned)), with all the locks that it held. Perhaps this lock is one of them.
     pub given_up: Option<Arc<str>>,
 }
 
@@ -70,17 +70,17 @@ pub(crate) struct Monitor {
     pub(crate) hogs: Mutex<Vec<Hog>>,
 }
 
-/// What the watchdog knows of one worker.
+/// What the watchdog knows about one worker.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     epoch: u64,
     task: u64,
     since_ns: u64,
-    /// CPU time of the thread at the first look that found it there still.
+    /// CPU time of the thread when it was first found still in the same task.
     cpu_ns: Option<u64>,
-    /// The spare that serves it.
+    /// The spare that stands in for the worker.
     spare: Option<usize>,
-    /// It was said that it waits for a lock, and who was given up.
+    /// It was reported that the task waits for a lock, and which task was given up.
     told: bool,
 }
 
@@ -114,7 +114,8 @@ impl Monitor {
 fn watch(shared: &Arc<Shared>, limit: Duration) {
     let tick = (limit / 4).clamp(Duration::from_micros(500), Duration::from_millis(50));
     let mut seen = vec![Seen::default(); shared.workers.len()];
-    // Spares on duty whose worker goes on: where tasks stay with their thread, a spare keeps its own.
+    // Active spares whose worker goes on: in pinned mode a spare stays active, because the tasks that it started stay
+    // with it.
     let mut free: Vec<usize> = Vec::new();
     while !shared.monitor.stop.load(Ordering::Acquire) {
         std::thread::park_timeout(tick);
@@ -139,7 +140,7 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             if held >= limit.saturating_mul(LOCKED) {
                 end_if_locked(shared, worker, task, now, limit.saturating_mul(LOCKED));
             }
-            // One that was named already, when nobody had been given up, is named again.
+            // A task that was named before any task had been given up is named again.
             let named = worker.hogged.load(Ordering::Relaxed) == epoch;
             if held >= limit
                 && named
@@ -156,10 +157,11 @@ fn watch(shared: &Arc<Shared>, limit: Duration) {
             if held < limit || seen[index].spare.is_some() || is_starved(worker, &seen[index], limit) {
                 continue;
             }
-            // One that is free and not stuck itself, or another one; if there is none, again at the next look.
+            // Take an active spare that is free and not stuck itself, or a rested one; if there is none, try again at
+            // the next look.
             let at = free.iter().position(|&spare| seen[spare].spare.is_none());
             let rested = || shared.workers.iter().position(|w| w.spare && w.retired.load(Ordering::Acquire));
-            // Named first: a spare may be quicker than the line that says so.
+            // Report first: a spare may be faster than the line that announces it.
             if worker.hogged.swap(epoch, Ordering::Relaxed) != epoch {
                 let task = task.expect("an id comes with a task");
                 let relieved = at.is_some() || rested().is_some();
@@ -187,14 +189,15 @@ fn hog(
     Hog { task: TaskId(id), name, spawned_at, worker: worker.index, held, relieved, given_up }
 }
 
-/// If the worker's thread waits for a lock: who was given up last, and perhaps holds it.
+/// If the worker's thread waits for a lock: the task that was given up last, and perhaps holds it.
 fn lost_lock(shared: &Shared, worker: &Worker) -> Option<Arc<str>> {
     let last = shared.last_given_up.lock().unwrap_or_else(PoisonError::into_inner).clone();
     last.filter(|_| worker.cpu.waits_for_lock())
 }
 
-/// A task whose family is given up waits for a lock: its family's parent would wait for ever, without a word. That lock is one
-/// that the culprit keeps, or another's who took very long; which of them, nobody can tell.
+/// Ends the process if a task whose family is given up waits for a lock: the family's parent would wait for ever,
+/// without a message. The lock is one that the culprit keeps, or one that another task holds for very long; nobody can
+/// tell which.
 fn end_if_locked(shared: &Shared, worker: &Worker, task: Option<TaskRef>, now: u64, patience: Duration) {
     let awaited = task.and_then(|task| Some((task, shared.awaited_since(task)?)));
     if let Some((task, since)) = awaited
@@ -205,15 +208,15 @@ fn end_if_locked(shared: &Shared, worker: &Worker, task: Option<TaskRef>, now: u
     }
 }
 
-/// On a busy machine a thread may wait for a CPU for longer than the limit. Its task is no hog before it had half of that in CPU
-/// time, unless it waits for something else: then it blocks its worker.
+/// On a busy machine a thread may wait for a CPU for longer than the limit. Its task is not a hog before it had half of
+/// the limit in CPU time, unless the thread waits for something else: then the task blocks its worker.
 fn is_starved(worker: &Worker, seen: &Seen, limit: Duration) -> bool {
     let (Some(before), Some(now)) = (seen.cpu_ns, worker.cpu.time_ns()) else { return false };
     Duration::from_nanos(now.saturating_sub(before)) < limit / 2 && worker.cpu.wants_cpu()
 }
 
-/// On standard error, by a thread of its own: the watchdog waits for nobody who does not read, and does not mind if nobody
-/// can. One at a time; what is not said then is in the list of hogs all the same.
+/// Prints a line to standard error on a thread of its own, so that the watchdog neither waits for a reader nor fails
+/// without one. One line at a time; a hog that is not printed is still in the list of hogs.
 fn tell(line: String) {
     static TELLS: AtomicBool = AtomicBool::new(false);
     if TELLS.swap(true, Ordering::AcqRel) {
@@ -233,7 +236,7 @@ fn report(shared: &Shared, worker: &Worker, hog: Hog) {
         log.stall(shared.now_ns(), worker.index);
     }
     match &shared.config.on_hog {
-        // The caller's code: a panic there is its own, and the watchdog goes on.
+        // The user's code: a panic there is contained, and the watchdog goes on.
         Some(call) => crate::panics::contain(|| call(&hog)),
         None => tell(format!("janus: {hog}\n")),
     }
@@ -244,10 +247,10 @@ fn report(shared: &Shared, worker: &Worker, hog: Hog) {
     hogs.push(hog);
 }
 
-/// Puts this spare on duty for a stuck worker; None: the system refused a thread.
+/// Activates this spare for a stuck worker; `None`: the system refused a thread.
 fn call_spare(shared: &Arc<Shared>, index: usize, stuck: u16) -> Option<usize> {
     let spare = &shared.workers[index];
-    // Where tasks do not move, those that wait for I/O are the stuck worker's, whoever takes their answers.
+    // In pinned mode, tasks that wait for I/O belong to the stuck worker, whichever worker takes their completions.
     spare.io.cover(shared.config.migrates().then_some(stuck));
     let known = spare.thread.lock().unwrap_or_else(PoisonError::into_inner).is_some();
     spare.retired.store(false, Ordering::Release);
@@ -262,7 +265,8 @@ fn call_spare(shared: &Arc<Shared>, index: usize, stuck: u16) -> Option<usize> {
     Some(index)
 }
 
-/// The worker that it stood in for goes on. False: the spare stays, as tasks that it started stay with its thread.
+/// Sends a spare back to sleep, as the worker that it stood in for goes on. False: the spare stays active, because
+/// tasks that it started stay with its thread.
 fn relieve(shared: &Shared, index: usize) -> bool {
     let moves = shared.config.migrates();
     if moves {

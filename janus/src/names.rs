@@ -1,7 +1,8 @@
-//! Names of tasks that are built at run time.
+//! Task names that are built at run time.
 //!
-//! Whoever dumps reads the name of a task that may end, and be another one, meanwhile. So a name lies in words that are read
-//! and written one by one and never freed before the runtime: a reader may get a mixture, and then finds another task's id.
+//! A dump reads the name of a task that may end, and be replaced by another one, meanwhile. So a name lies in words
+//! that are read and written atomically, one by one, and never freed before the runtime. A reader may get a mixture;
+//! then it also finds another task's id, and ignores the name.
 
 use crate::alloc::Quiet;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a name that is built at run time; longer ones are cut.
+/// Bytes that are kept of a name that is built at run time; longer ones are cut.
 const LONGEST: usize = 56;
 const WORDS: usize = LONGEST / 8;
 
@@ -36,7 +37,7 @@ impl Deref for Name {
     fn deref(&self) -> &str {
         match &self.0 {
             Text::Static(name) => name,
-            // A mixture of two may be no text: then as much of it as is.
+            // A mixture of two names may not be valid UTF-8: then return the part that is.
             Text::Own(bytes, length) => match std::str::from_utf8(&bytes[..usize::from(*length)]) {
                 Ok(text) => text,
                 Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or(""),
@@ -65,7 +66,7 @@ impl PartialEq for Name {
 
 impl Eq for Name {}
 
-/// Where a name is kept.
+/// The memory of a name.
 pub(crate) struct Slot {
     length: AtomicU64,
     words: [AtomicU64; WORDS],
@@ -100,7 +101,7 @@ pub(crate) struct Names(Mutex<Slots>);
 
 #[derive(Default)]
 struct Slots {
-    /// Each from a box, which `drop` makes of it again.
+    /// Each slot comes from a `Box`, which `drop` restores.
     all: Vec<NonNull<Slot>>,
     free: Vec<NonNull<Slot>>,
 }
@@ -111,7 +112,7 @@ unsafe impl Send for Slots {}
 impl Drop for Slots {
     fn drop(&mut self) {
         for slot in self.all.drain(..) {
-            // SAFETY: `take` made it; the runtime is gone, and with it every task that had it.
+            // SAFETY: `take` made it; the runtime is gone, and with it every task that used it.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });
         }
     }
@@ -135,7 +136,7 @@ impl Names {
         slot
     }
 
-    /// Its task is another one now.
+    /// Frees a slot whose task has ended.
     #[cold]
     pub(crate) fn give(&self, slot: NonNull<Slot>) {
         let _quiet = Quiet::new();

@@ -1,8 +1,8 @@
 //! Sockets that block the task and not its worker. The calls are those of `std::net` and `std::os::unix::net`, with the
-//! task's [`Cx`](crate::Cx); [`io`](crate::io) says what they have in common.
+//! task's [`Cx`](crate::Cx); [`io`](crate::io) describes what they have in common.
 //!
-//! Every method takes `&self`: one task reads a stream while another one writes it. A socket belongs to no runtime and may
-//! go from task to task.
+//! Every method takes `&self`: one task can read a stream while another writes it. A socket belongs to no runtime and
+//! may be passed from task to task.
 
 mod resolve;
 mod socket;

@@ -1,13 +1,14 @@
-//! Nurseries: SPEC-021 [SCHED:2.4.1], [SCHED:8.1.1] to [SCHED:8.3.1]. A scope that owns its children: it ends when they
-//! have all ended, and it gives them their budgets.
+//! Nurseries: SPEC-021 [SCHED:2.4.1], [SCHED:8.1.1] to [SCHED:8.3.1]. A nursery is a scope that owns its children: it
+//! ends when they have all ended, and it gives them their budgets.
 //!
-//! This is the part without types; `scope.rs` is what Rust programs see, the C adapter wraps the same thing.
+//! This is the untyped part: `scope.rs` wraps it for Rust programs, the C adapter wraps the same thing.
 //!
 //! Invariants:
-//! 1. A nursery outlives its children: `wait` returns only when none is left, and a child's last touch of its nursery is
-//!    the decrement of `live`.
-//! 2. A child that may be asleep is in `children`, so that cancellation finds it. It lists itself before it first sleeps,
-//!    and looks for the cancellation under the same lock; children that run to their end never take the lock.
+//! 1. A nursery outlives its children: `Cx::wait_for_children` returns only when none is left, and a child's last touch
+//!    of its nursery is the decrement of `live`.
+//! 2. A child that may be asleep is in `children`, so that cancellation finds it. It lists itself before it first
+//!    sleeps, and looks for a cancellation under the same lock; in a boundless nursery, a child that never sleeps and
+//!    does not fail never takes the lock.
 //! 3. What children were given and have not used is put back into the pool before `live` falls.
 
 use crate::account::{self, Account};
@@ -27,24 +28,24 @@ const CLOSING: u32 = 1;
 const CANCELLED: u32 = 2;
 /// A child has an exact budget, which no pool adds to.
 const HAS_FIXED: u32 = 4;
-/// Its children are given up, with the task that opened it: see `family.rs`.
+/// The nursery's children are given up, together with the task that opened it: see `family.rs`.
 const DOOMED: u32 = 8;
-/// A child has failed, and that ends the whole: also the body, where it waits.
+/// A child has failed, and that ends the whole nursery: also its body, at the next wait.
 const FAILED: u32 = 16;
 
 /// In `live`: the parent waits for the last child.
 const WAITING: usize = 1;
-/// In `live`: somebody was exhausted with an empty pool. Whoever leaves wakes the parent, which looks for a dead end. One
-/// word, so that none of the two overlooks the other.
+/// In `live`: a child was exhausted with an empty pool. From then on each child that leaves wakes the parent, which
+/// looks for a dead end. Both bits are in one word, so that neither the parent nor the child misses the other.
 const STARVING: usize = 2;
 const CHILD: usize = 4;
 
 /// What happens to a child whose operations, channel operations or system calls are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recharge {
-    /// The nursery's pool gives it another share, as long as it has something.
+    /// The nursery's pool gives the child another share, as long as anything is left in the pool.
     FromPool,
-    /// It stops until its parent, a supervisor or its own `CapBudget` recharges it.
+    /// The child stops until its parent, a supervisor or its own `CapBudget` recharges it.
     Manual,
 }
 
@@ -53,38 +54,42 @@ pub enum Recharge {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OnExhausted {
-    /// It stops until somebody recharges it; if its parent waits for it and nobody in the nursery can go on, nobody is taken to
-    /// be left who could, and it ends with [`BudgetExceeded`](TaskError::BudgetExceeded) [SCHED:8.3.1].
+    /// The child stops until somebody recharges it. If its parent waits for it and no task of the nursery can go on,
+    /// nobody is assumed to be left who could, and it ends with [`BudgetExceeded`](TaskError::BudgetExceeded)
+    /// [SCHED:8.3.1].
     #[default]
     EndIfStuck = 0,
-    /// It stops until somebody recharges it, or cancels it, however long that is: whoever waits for it waits.
+    /// The child stops until somebody recharges or cancels it, however long that takes, and a task that waits for it
+    /// waits as long.
     Wait = 1,
-    /// It ends at once with [`BudgetExceeded`](TaskError::BudgetExceeded), and with it what it has: a connection is closed.
+    /// The child ends at once with [`BudgetExceeded`](TaskError::BudgetExceeded) and drops what it owns: a connection
+    /// is closed.
     End = 2,
 }
 
 pub(crate) struct Nursery {
     pub(crate) shared: *const Shared,
-    /// The next outer one that the same task, or thread of the C adapter, has open.
+    /// The next outer nursery that the same task (or the same thread of the C adapter) has open.
     pub(crate) outer: Cell<*const Nursery>,
-    /// A nursery of `raw.rs`, in a box of its own.
+    /// A nursery of `raw.rs`, which has its own `Box`.
     pub(crate) raw: Cell<bool>,
     parent: Waiter,
     live: AtomicUsize,
     flags: AtomicU32,
-    /// The pool is infinite in everything: no accounts to keep.
+    /// The pool is infinite in every resource, so only spawns are counted.
     boundless: bool,
-    /// The task whose own budget is the pool; none: the pool is `Inner::pool`.
+    /// The task whose own budget is the pool; if none, the pool is `Inner::pool`.
     backing: Option<TaskRef>,
-    /// Supervisors that are there: while there is one, nobody starves for good.
+    /// The number of live supervisors: while there is one, no child is taken to starve for good.
     pub(crate) supervisors: AtomicUsize,
     pub(crate) cancel_on_error: bool,
     recharge: Recharge,
     /// The rule for children that do not have one of their own.
     pub(crate) on_exhausted: OnExhausted,
-    /// What a child gets at most, unless it is told otherwise.
+    /// What a child gets at most, unless it asks for an exact budget.
     share: Budget,
-    /// Of a pool of its own: where the blocks of ended children are credited.
+    /// Only with a pool of the nursery's own: the account that is credited for memory blocks of children that have
+    /// ended.
     pub(crate) account: AtomicPtr<Account>,
     inner: SpinLock<Inner>,
 }
@@ -103,9 +108,9 @@ unsafe impl Send for Nursery {}
 /// Where children's budgets come from.
 #[derive(Clone, Copy)]
 pub(crate) enum Pool {
-    /// An amount of the nursery's own.
+    /// The nursery has an amount of its own.
     Own(Budget),
-    /// What this task, the parent, has itself.
+    /// The pool is the remaining budget of this task, the parent.
     Of(TaskRef),
 }
 
@@ -149,7 +154,7 @@ impl Nursery {
         self.flags.load(Ordering::Acquire) & CANCELLED != 0
     }
 
-    /// Is it to end because a child failed?
+    /// Whether the nursery is to end because a child failed.
     #[inline]
     pub(crate) fn is_failed(&self) -> bool {
         self.flags.load(Ordering::Acquire) & FAILED != 0
@@ -160,8 +165,9 @@ impl Nursery {
         self.live.load(Ordering::Acquire) / CHILD
     }
 
-    /// Steps 1 to 3 of a spawn [SCHED:8.1.2]: is the nursery open, has the pool room, what does the child get? `asked` is
-    /// all or nothing; without it the child gets its share of what is there. `children` is its right to spawn.
+    /// Steps 1 to 3 of a spawn [SCHED:8.1.2]: is the nursery open, does the pool suffice, what does the child get?
+    /// `asked` is granted as a whole or not at all; without it the child gets its share of what is there. `children` is
+    /// how many children it may spawn itself.
     #[inline]
     pub(crate) fn admit(&self, asked: Option<&Budget>, children: u64) -> Result<Budget, SpawnError> {
         match self.flags.load(Ordering::Acquire) {
@@ -185,7 +191,7 @@ impl Nursery {
         Ok(granted)
     }
 
-    /// In a boundless nursery only the right to spawn is counted: one for the child, and what it may spawn itself.
+    /// In a boundless nursery only spawns are counted: one for the child, and those that it may make itself.
     #[inline]
     fn take_spawns(&self, children: u64) -> bool {
         let Some(backing) = self.backing else { return true };
@@ -200,17 +206,18 @@ impl Nursery {
         taken == wanted
     }
 
-    /// One child and its grant out of the pool, or nothing.
+    /// Takes one child and its grant out of the pool, or nothing.
     fn take_grant(&self, wanted: &Budget, whole: bool) -> Result<Budget, SpawnError> {
         let lacks = |resource| match resource {
             Resource::Memory => SpawnError::MemoryBudgetExhausted,
             Resource::Spawn => SpawnError::SpawnBudgetExhausted,
             other => SpawnError::PoolExhausted(other),
         };
-        // The child itself is one, beside what it may spawn.
+        // The child itself costs one spawn, beside those that it may make.
         let mut with_child = wanted.with(Resource::Spawn, put(wanted.spawn_count, 1));
         if let (Some(backing), false) = (self.backing, whole) {
-            // Who lives on its parent's own budget gets a part of it, not all: the parent and its siblings need some.
+            // A child that lives on its parent's own budget gets a part of it, not all: the parent and the siblings
+            // need some.
             for resource in [Resource::Ops, Resource::Memory, Resource::Channel, Resource::Syscalls] {
                 let part = backing.meter(resource).load(Ordering::Relaxed).div_ceil(PART);
                 let want = with_child.get_mut(resource);
@@ -220,7 +227,8 @@ impl Nursery {
         let taken = self.take_from_pool(&with_child);
         let short = Resource::ALL.into_iter().find(|&r| {
             let (want, got) = (with_child.get(r), taken.get(r));
-            // The right to spawn is never cut; the rest may be, unless all was asked for or no memory is there at all.
+            // Spawns are never cut. Other resources may be, unless the whole was asked for or there is no memory at
+            // all.
             let none = r == Resource::Memory && got == 0 && wanted.memory > 0;
             none || (got < want && (whole || r == Resource::Spawn))
         });
@@ -231,7 +239,7 @@ impl Nursery {
         Ok(taken.with(Resource::Spawn, wanted.spawn_count))
     }
 
-    /// As much of `wanted` as is there.
+    /// Takes as much of `wanted` as is there.
     fn take_from_pool(&self, wanted: &Budget) -> Budget {
         let Some(backing) = self.backing else { return self.inner.lock().pool.take(wanted) };
         let mut taken = Budget::ZERO;
@@ -258,7 +266,7 @@ impl Nursery {
         }
     }
 
-    /// Puts some of a component into a pool of its own.
+    /// Puts some of one resource into the pool.
     pub(crate) fn credit(&self, resource: Resource, amount: u64) {
         self.put_into_pool(&Budget::ZERO.with(resource, amount));
     }
@@ -273,8 +281,8 @@ impl Nursery {
         self.parent.as_task()
     }
 
-    /// What is left of a pool of its own, for the opener: no child is left, and whatever is freed later is credited to
-    /// the opener itself.
+    /// Takes what is left of the nursery's own pool, for the opener. No child is left, and memory that is freed later
+    /// is credited to the opener itself.
     pub(crate) fn end_pool(&self) -> Budget {
         account::retire(&self.account);
         match self.backing {
@@ -283,7 +291,7 @@ impl Nursery {
         }
     }
 
-    /// The child is about to sleep for the first time (invariant 2).
+    /// Lists a child that is about to sleep for the first time (invariant 2).
     #[cold]
     pub(crate) fn list(&self, child: TaskRef) {
         let mut inner = self.inner.lock();
@@ -293,10 +301,10 @@ impl Nursery {
             first.siblings.set((Some(child), first.siblings.get().1));
         }
         inner.children = Some(child);
-        // A cancellation that came before the lock did not find it; one that comes after will.
+        // A cancellation that came before we held the lock did not find the child; one that comes later will.
         if self.is_cancelled() {
             child.set(flag::CANCEL);
-            // It runs: this only leaves a permit, and its sleep will not last.
+            // The child is running: this only leaves a permit, so that its sleep returns at once.
             let _ = child.word.wake();
         }
     }
@@ -312,7 +320,7 @@ impl Nursery {
         }
     }
 
-    /// The child has ended; what it did not use goes back. After this the nursery may be gone.
+    /// Accounts for a child that has ended: what it did not use goes back. The nursery stays until the child's `leave`.
     #[inline]
     pub(crate) fn child_ended(&self, child: TaskRef, error: Option<TaskError>, here: Option<&Worker>) {
         let listed = child.flags.load(Ordering::Relaxed) & flag::LISTED != 0;
@@ -321,7 +329,7 @@ impl Nursery {
             if listed {
                 Self::unlist(&mut inner, child);
             }
-            // Who was asked to end, and did, has not failed.
+            // A child that was asked to end, and did, has not failed.
             let error =
                 error.filter(|error| !matches!(error, TaskError::Cancelled) || !self.has_asked(child));
             let failed = error.is_some();
@@ -337,7 +345,7 @@ impl Nursery {
             }
         }
         if self.boundless {
-            // The right to spawn is counted everywhere.
+            // Spawns are counted in boundless nurseries too.
             let spawns = child.spawns.load(Ordering::Relaxed);
             if let Some(backing) = self.backing
                 && spawns > 0
@@ -355,7 +363,8 @@ impl Nursery {
         child.has(flag::CANCEL | flag::SAW_CANCEL) || self.is_cancelled()
     }
 
-    /// A child has failed, or there was none although one was asked for: the others are to end, and so is the body.
+    /// Fails the nursery, because a child failed or a spawn was refused: the other children are to end, and so is the
+    /// body.
     #[cold]
     pub(crate) fn fail(&self, here: Option<&Worker>) {
         self.flags.fetch_or(FAILED, Ordering::AcqRel);
@@ -369,7 +378,7 @@ impl Nursery {
     /// A spawn was refused, and nobody but the nursery is told of it.
     #[cold]
     pub(crate) fn refuse(&self, error: SpawnError, here: Option<&Worker>) {
-        // Who is cancelled takes no more children, and has not failed for that.
+        // A cancelled nursery takes no more children, and has not failed because of that.
         if error == SpawnError::Cancelled {
             return;
         }
@@ -379,7 +388,7 @@ impl Nursery {
         }
     }
 
-    /// Keeps an error of a child that is about to end, if it is the first; else it comes back.
+    /// Keeps the error of a child that is about to end, if it is the first; otherwise the error is returned.
     pub(crate) fn keep_error(&self, error: TaskError) -> Option<TaskError> {
         let mut inner = self.inner.lock();
         if inner.error.is_some() {
@@ -394,7 +403,8 @@ impl Nursery {
     pub(crate) fn leave(&self, here: Option<&Worker>) {
         let parent = self.parent;
         let before = self.live.fetch_sub(CHILD, Ordering::AcqRel);
-        // Of several that leave at once each may have taken the others for able to go on: the parent looks again.
+        // If several children leave at once, each may have assumed that the others can go on, so the parent looks
+        // again.
         if before == CHILD | WAITING || before & (WAITING | STARVING) == WAITING | STARVING {
             parent.wake(here);
         }
@@ -418,7 +428,7 @@ impl Nursery {
         }
     }
 
-    /// Nobody may pass its end any more: its children are given up, but for those that own what they use, which are
+    /// Gives up the children, as no task may pass the nursery's end any more. Children that own what they use are only
     /// cancelled.
     pub(crate) fn doom(&self, here: Option<&Worker>) {
         if self.flags.fetch_or(DOOMED | CANCELLED, Ordering::AcqRel) & DOOMED == 0 {
@@ -431,29 +441,30 @@ impl Nursery {
         self.flags.load(Ordering::Acquire) & DOOMED != 0
     }
 
-    /// No more children. True: none is left.
+    /// Admits no more children. True: none is left.
     pub(crate) fn close(&self) -> bool {
         self.flags.fetch_or(CLOSING, Ordering::AcqRel);
         self.live.load(Ordering::Acquire) / CHILD == 0
     }
 
-    /// Can none of its children ever be stopped for good?
+    /// Whether none of the children can ever be stopped for good.
     #[inline]
     pub(crate) fn never_starves(&self) -> bool {
         self.is_endless() && self.flags.load(Ordering::Acquire) & HAS_FIXED == 0
     }
 
-    /// Does its pool feed those who may be fed without end?
+    /// Whether the pool recharges children without end (except those with an exact budget).
     fn is_endless(&self) -> bool {
         self.boundless && self.recharge == Recharge::FromPool
     }
 
-    /// The parent announces that it sleeps until the last child has left; true: there is nobody to wait for.
+    /// The parent announces that it sleeps until the last child has left. True: there is no child to wait for.
     pub(crate) fn expect(&self) -> bool {
         self.live.fetch_or(WAITING, Ordering::AcqRel) / CHILD == 0
     }
 
-    /// The parent, if `waiter` is it, waits for one child: as good as for all, if they cannot go on (see `starve`).
+    /// If `waiter` is the parent, it is about to wait for one child. If the children cannot go on, that is as much a
+    /// dead end as a wait for all of them (see `starve`).
     pub(crate) fn expect_one(&self, waiter: Waiter, here: Option<&Worker>) {
         if self.parent == waiter {
             self.live.fetch_or(WAITING, Ordering::AcqRel);
@@ -463,14 +474,14 @@ impl Nursery {
         }
     }
 
-    /// It waits no more.
+    /// The parent, if `waiter` is it, waits no more.
     pub(crate) fn expect_none(&self, waiter: Waiter) {
         if self.parent == waiter {
             self.live.fetch_and(!WAITING, Ordering::AcqRel);
         }
     }
 
-    /// The first error of a child.
+    /// Takes the first error of a child.
     pub(crate) fn take_error(&self) -> Option<TaskError> {
         self.inner.lock().error.take()
     }
@@ -483,7 +494,7 @@ impl Nursery {
         }
     }
 
-    /// Calls `look` for every child that has ever slept; all exhausted ones are among them.
+    /// Calls `look` for every live child that has ever slept; all exhausted children are among them.
     pub(crate) fn for_each_listed(&self, mut look: impl FnMut(TaskRef)) {
         let inner = self.inner.lock();
         let mut next = inner.children;
@@ -493,9 +504,10 @@ impl Nursery {
         }
     }
 
-    /// A child has none of `resource` left. True: the pool gave it another share, and `least` at least.
+    /// A child has none of `resource` left. True: the pool gave it another share, of at least `least`.
     pub(crate) fn feed(&self, child: TaskRef, resource: Resource, least: u64) -> bool {
-        // Who was given an exact budget has that and no more; the right to spawn is given, never fed.
+        // A child with an exact budget gets no more than that, and spawns are only granted, never recharged by the
+        // pool.
         let fixed = child.flags.load(Ordering::Relaxed) & flag::FIXED != 0;
         if self.recharge == Recharge::Manual || fixed || resource == Resource::Spawn {
             return false;
@@ -514,14 +526,15 @@ impl Nursery {
         true
     }
 
-    /// The parent's own budget is the pool, and it is empty: the parent's pool gives it another share, and so on upwards.
+    /// If the pool is the parent's own budget and is empty, the parent's nursery gives the parent another share, and so
+    /// on upwards.
     fn feed_parent(&self, resource: Resource, least: u64) -> bool {
         let Some(parent) = self.backing else { return false };
         // SAFETY: the parent has children, so it lives, and so does its nursery; the pointer was written before it ran.
         unsafe { parent.nursery.get().as_ref() }.is_some_and(|nursery| nursery.feed(parent, resource, least))
     }
 
-    /// A share of one component, but not all of what a parent has, unless that is the least.
+    /// Takes a share of one resource, but of a parent's own budget only a part, unless `least` is more.
     fn take_part(&self, resource: Resource, share: u64, least: u64) -> u64 {
         let part = match self.backing {
             Some(backing) => backing.meter(resource).load(Ordering::Relaxed).div_ceil(PART).max(least),
@@ -530,7 +543,7 @@ impl Nursery {
         self.take_from_pool(&Budget::ZERO.with(resource, share.min(part))).get(resource)
     }
 
-    /// The parent gives a child more, out of the pool.
+    /// Gives a child more, out of the pool.
     pub(crate) fn recharge(
         &self,
         child: TaskRef,
@@ -542,7 +555,7 @@ impl Nursery {
         Ok(())
     }
 
-    /// The same for a child that its number names. It cannot end meanwhile: that takes the lock.
+    /// As `recharge`, for a child named by its number. It cannot end meanwhile, as that takes the lock.
     pub(crate) fn recharge_listed(
         &self,
         child: TaskId,
@@ -564,7 +577,7 @@ impl Nursery {
         Err(RechargeError::Ended)
     }
 
-    /// What `take_whole` took.
+    /// Puts back what `take_whole` took.
     fn put_back(&self, amount: &Budget) {
         if self.boundless {
             self.put_into_pool(&Budget::ZERO.with(Resource::Spawn, amount.spawn_count));
@@ -573,10 +586,10 @@ impl Nursery {
         }
     }
 
-    /// All of it out of the pool, or nothing.
+    /// Takes all of `amount` out of the pool, or nothing.
     fn take_whole(&self, amount: &Budget) -> Result<(), Resource> {
         let taken = if self.boundless {
-            // The right to spawn is counted everywhere.
+            // Spawns are counted in boundless nurseries too.
             let spawns =
                 self.backing.map_or(amount.spawn_count, |b| b.draw(Resource::Spawn, amount.spawn_count));
             amount.with(Resource::Spawn, spawns)
@@ -592,8 +605,8 @@ impl Nursery {
         }
     }
 
-    /// A child goes to sleep by `sleep`. If somebody is exhausted, this may have been the last one that could go on. The
-    /// nursery is held meanwhile, as the child may be woken and end at once.
+    /// Runs `sleep`, by which a child goes to sleep. If some child is exhausted, this child may have been the last one
+    /// that could go on. The nursery is held meanwhile, as the child may be woken and end at once.
     pub(crate) fn watch_sleep(&self, exhausted: bool, here: Option<&Worker>, sleep: impl FnOnce()) {
         self.live.fetch_add(CHILD, Ordering::AcqRel);
         if exhausted {
@@ -602,15 +615,15 @@ impl Nursery {
         sleep();
         self.starve(here, None, 1);
         if exhausted && self.supervisors.load(Ordering::Acquire) > 0 {
-            // Who opened it may be the one who recharges.
+            // The opener may be the one that recharges.
             self.parent.wake(here);
         }
         self.leave(here);
     }
 
-    /// Is the parent waiting for children that cannot go on? Then those that are exhausted end with that error; others
-    /// who wait for them learn of it as they would of any other end. Called when a child sleeps or ends, and when the
-    /// parent begins to wait. `except`: a child that is just ending; `held`: how many in `live` are no children.
+    /// Is the parent waiting for children that cannot go on? Then the exhausted ones end with that error, and tasks
+    /// that wait for them learn of it as of any other end. Called when a child sleeps or ends, and when the parent
+    /// begins to wait. `except` is a child that is just ending; `held` is how many counts in `live` are not children.
     pub(crate) fn starve(&self, here: Option<&Worker>, except: Option<TaskRef>, held: usize) {
         self.feed_exhausted(here);
         if self.live.load(Ordering::Acquire) & WAITING == 0 || self.supervisors.load(Ordering::Acquire) > 0 {
@@ -627,10 +640,10 @@ impl Nursery {
             }
             listed += 1;
             match child.word.state() {
-                // Somebody will recharge it, whoever that is: that was said.
+                // The program has promised that somebody will recharge this child.
                 TaskState::BudgetExhausted if child.rule() == OnExhausted::Wait => return,
                 TaskState::BudgetExhausted => exhausted += 1,
-                // Who waits for a time, or for the kernel, goes on by itself.
+                // A child that waits for a time, or for the kernel, goes on by itself.
                 TaskState::Blocked if !Wait::is_outside(child.waits_for.load(Ordering::Relaxed)) => {}
                 _ => return,
             }
@@ -649,7 +662,7 @@ impl Nursery {
         }
     }
 
-    /// What came back into the pool goes to those who stopped for want of it.
+    /// Gives what came back into the pool to the children that stopped for want of it.
     fn feed_exhausted(&self, here: Option<&Worker>) {
         if self.recharge == Recharge::Manual {
             return;
@@ -678,15 +691,15 @@ impl Nursery {
         }
     }
 
-    /// Is somebody exhausted?
+    /// Whether some child is exhausted.
     #[inline]
     pub(crate) fn is_starving(&self) -> bool {
         self.live.load(Ordering::Acquire) & STARVING != 0
     }
 }
 
-/// Is the budget of `task` as good as infinite for its children? It is if it has no end, or if pools feed it by themselves,
-/// all the way up to one that has no end: then nothing but the right to spawn need be counted.
+/// Whether the budget of `task` is as good as infinite for its children: it is infinite, or pools recharge it
+/// automatically, all the way up to an infinite one. Then only spawns need to be counted.
 fn is_boundless(task: TaskRef, terms: &Terms) -> bool {
     let own = task.budget();
     let endless = own.with(Resource::Spawn, UNLIMITED) == Budget::UNLIMITED;
@@ -701,7 +714,7 @@ impl Drop for Nursery {
     }
 }
 
-/// Gives a task more, and lets it go on if it had stopped.
+/// Gives a task more budget, and lets it go on if it had stopped.
 pub(crate) fn refill(task: TaskRef, amount: &Budget, here: Option<&Worker>) {
     for resource in Resource::ALL {
         match amount.get(resource) {
@@ -709,11 +722,11 @@ pub(crate) fn refill(task: TaskRef, amount: &Budget, here: Option<&Worker>) {
             more => task.fill(resource, more),
         }
     }
-    // A permit even if it runs: it may be about to stop.
+    // Leave a permit even if the task runs: it may be about to stop.
     wake_task(task, here);
 }
 
-/// Infinite components of what was granted are not given back: the pool did not lose them.
+/// What a child has left for the pool. Infinite resources are not given back: the pool did not lose them.
 fn unused(task: TaskRef) -> Budget {
     let mut left = task.budget();
     left.put(&task.in_hand());

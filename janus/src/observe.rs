@@ -1,5 +1,5 @@
-//! Looking at a runtime from outside: a dump of its tasks, statistics, a trace. Nothing here stops a worker, so a dump of a
-//! running system is a little blurred: each task is seen at its own moment.
+//! Looking at a runtime from outside: a dump of its tasks, statistics, a trace. Nothing here stops a worker, so a dump
+//! of a running system is not a consistent snapshot: each task is seen at its own moment.
 
 use crate::alloc::Quiet;
 use crate::budget::Budget;
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskDump {
-    /// Who.
+    /// The task's number.
     pub id: TaskId,
     /// Its name, if it has one.
     pub name: Option<Name>,
@@ -35,40 +35,39 @@ pub struct TaskDump {
     pub worker: Option<u16>,
     /// Its hint to the scheduler.
     pub priority: Priority,
-    /// What is left of its budget, less what it holds of its quantum.
+    /// What is left of its budget, without what it has drawn for its quantum.
     pub budget: Budget,
 }
 
 /// Every task that has not ended: see [`Runtime::dump`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
-    /// In the order of their numbers.
+    /// The tasks, in the order of their numbers.
     pub tasks: Vec<TaskDump>,
 }
 
-/// What a runtime did and has: see [`Runtime::stats`].
+/// What a runtime has done, and what it holds: see [`Runtime::stats`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Of each worker; spares come last.
+    /// The counters of each worker; spares come last.
     pub workers: Vec<WorkerStats>,
-    /// All together.
+    /// The sum over all workers.
     pub total: WorkerStats,
     /// Stacks made, of all sizes.
     pub stacks_made: u64,
-    /// Of these, those that no task has and no worker keeps at hand.
+    /// Of these, the stacks that no task has and no worker keeps at hand.
     pub stacks_free: u64,
-    /// Stacks given up to overflows.
+    /// Stacks that were abandoned after overflows.
     pub stacks_abandoned: u64,
-    /// Overflows, of the whole process, that used up the reserve inside a library's call: what it had locked may be locked
-    /// for ever.
+    /// Overflows, of the whole process, that used up the reserve as well, or could not open it.
     pub overflows_hard: u64,
-    /// Tasks there is memory for.
+    /// The number of tasks for which memory was allocated.
     pub tasks_made: usize,
 }
 
 impl Runtime {
-    /// Who is there, in which state, waiting for what and where, with how much budget left.
+    /// Lists the tasks that have not ended: their state, what each waits for and where, and its remaining budget.
     #[must_use]
     pub fn dump(&self) -> Dump {
         let running: Vec<(TaskRef, u16)> =
@@ -84,7 +83,7 @@ impl Runtime {
             tasks.push(TaskDump {
                 id: TaskId(id),
                 name: task.name(id),
-                // Who yielded is ready, though its word says running.
+                // A task that yielded is ready, though its word says running.
                 state: if state == TaskState::Running && worker.is_none() { TaskState::Ready } else { state },
                 waits_for: Wait::ALL[usize::from(task.waits_for.load(Ordering::Relaxed)) % Wait::ALL.len()],
                 waits_at: Task::location(&task.waits_at),
@@ -119,29 +118,29 @@ impl Runtime {
         }
     }
 
-    /// The last events, if [`Config::trace`](crate::Config::trace) asked for them: workers are CPUs, tasks are threads.
-    /// The `trace` crate writes it for Perfetto and Chrome.
+    /// The last events, if [`Config::trace`](crate::Config::trace) asked for them: workers appear as CPUs, tasks as
+    /// threads. The `trace` crate writes them for Perfetto and Chrome.
     #[must_use]
     pub fn trace(&self) -> Option<trace::Trace> {
         self.shared.log.as_ref().map(|log| log.trace(self.shared.now_ns()))
     }
 
-    /// Tasks that the watchdog has named, the last 64.
+    /// The last 64 tasks that the watchdog has named.
     #[must_use]
     pub fn hogs(&self) -> Vec<Hog> {
-        // Under a lock.
+        // The allocation happens under a lock.
         let _quiet = Quiet::new();
         self.shared.monitor.hogs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Deterministic mode: how many times a task was picked so far, and a hash of who was picked on which virtual worker.
-    /// Equal hashes mean equal orders. Ask when nothing runs.
+    /// Deterministic mode: how many times a task was picked so far, and a hash of which task was picked on which
+    /// virtual worker. Equal hashes mean equal orders. Ask when nothing runs.
     #[must_use]
     pub fn order(&self) -> Option<(u64, u64)> {
         self.shared.order()
     }
 
-    /// Lets worker `index` steal, or not [SCHED:6.1.1]. False: there is no such worker.
+    /// Allows or forbids worker `index` to steal [SCHED:6.1.1]. False: there is no such worker.
     pub fn set_steal_enabled(&self, index: usize, enabled: bool) -> bool {
         match self.shared.workers.get(index) {
             Some(worker) => {

@@ -1,8 +1,8 @@
-//! After a task was given up: does it hold the lock of standard output, or of standard error? Then every later `println!` of
-//! anybody would wait for ever, and say nothing. Better to end the process, by name.
+//! After a task was given up: does it hold the lock of standard output, or of standard error? Then every later
+//! `println!` of any task would wait for ever, silently. It is better to end the process and name the task.
 //!
-//! `std` does not tell who holds these locks. But they are re-entrant, and their owner is an OS thread: the one that the task
-//! was given up on, which has nothing else to do any more.
+//! `std` does not tell who holds these locks. But they are re-entrant, and their owner is an OS thread: the one that
+//! the task was given up on, which has nothing else to do any more.
 //!
 //! ```text
 //!   the left thread                      the tester, a thread that never ran a task
@@ -11,10 +11,10 @@
 //!     no: locks each itself, which it can if nobody has it, or if its own task has; and asks again
 //!     twenty times it could, and the tester, which waits all the time, never: it is its own task
 //! ```
-//! It waits for nobody else's sake: a thread that holds the output for long (`main`, while it waits for the runtime) holds up the
-//! two, and nothing follows.
+//! Another thread that holds the output for long (`main`, while it waits for the runtime) delays both threads, and
+//! nothing else follows from that.
 //!
-//! Where tasks stay with their threads there is no thread to spare. Then somebody else asks, and says what it suspects.
+//! In pinned mode there is no thread to spare. Then another thread asks, and reports what it suspects.
 
 use crate::family::{self, Cause};
 use crate::thread_cpu::ThreadCpu;
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Between two looks.
+/// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Looks at which the left thread could lock, and the tester could not.
+/// How many looks it takes at which the left thread could lock, and the tester could not.
 const LOOKS: usize = 20;
 
 #[derive(Default)]
@@ -39,14 +39,15 @@ struct Questions {
 static QUESTIONS: Mutex<Questions> = Mutex::new(Questions { asked: 0, answered: 0, attended: false });
 static ANSWERED: Condvar = Condvar::new();
 static TESTER: ThreadCpu = ThreadCpu::new();
-/// The tester is about to take the locks, or waits for one. Whatever else it does, or if it only waits for a CPU, it had no chance.
+/// The tester is about to take the locks, or waits for one. If it does anything else, or only waits for a CPU, it had
+/// no chance to lock.
 static TESTS: AtomicBool = AtomicBool::new(false);
 
 fn questions() -> MutexGuard<'static, Questions> {
     QUESTIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks and unlocks each.
+/// Locks and unlocks each output.
 fn lock_each() {
     drop(io::stdout().lock());
     drop(io::stderr().lock());
@@ -70,7 +71,7 @@ fn test() {
     }
 }
 
-/// Asks; None: there is no thread to be had for it.
+/// Asks a question; `None`: no thread can be started to answer it.
 fn ask() -> Option<u64> {
     let mut questions = questions();
     questions.asked += 1;
@@ -81,18 +82,19 @@ fn ask() -> Option<u64> {
     questions.attended.then_some(questions.asked)
 }
 
-/// Is the question answered, in this time?
+/// Whether the question is answered within this time.
 fn is_answered(number: u64, within: Duration) -> bool {
     let waiting = ANSWERED.wait_timeout_while(questions(), within, |all| all.answered < number);
     waiting.unwrap_or_else(PoisonError::into_inner).0.answered >= number
 }
 
-/// On the thread that `culprit` was given up on, and which does nothing else any more: ends the process if it holds an output.
+/// Runs on the thread that `culprit` was given up on, which does nothing else any more: ends the process if that thread
+/// holds an output.
 pub(crate) fn examine(culprit: &str) {
     let Some(number) = ask() else { return };
     let mut looks = 0;
     while !is_answered(number, PAUSE) {
-        // Whoever else has an output is waited for.
+        // If another thread holds an output, this waits for it.
         lock_each();
         looks += usize::from(TESTS.load(Ordering::Acquire) && TESTER.waits_for_lock());
         if looks == LOOKS {
@@ -101,7 +103,7 @@ pub(crate) fn examine(culprit: &str) {
     }
 }
 
-/// The same where that thread goes on with other tasks: says so if an output stays locked.
+/// As `examine`, where that thread goes on with other tasks: prints a message if an output stays locked.
 pub(crate) fn suspect(culprit: Arc<str>) {
     let suspects = move || {
         if ask().is_some_and(|number| !is_answered(number, PAUSE * LOOKS as u32)) {

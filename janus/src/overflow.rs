@@ -1,8 +1,7 @@
 //! Turns the overflow of a fiber's stack into the failure of one task.
 //!
-//! Everything here but `install` and `AltStack` runs inside a signal handler, on the worker's alternate
-//! signal stack: it may not allocate, lock, panic, print or unwind, and it may touch of the runtime only what
-//! the hooks hand it.
+//! Everything here but `install` and `AltStack` runs inside a signal handler, on the worker's alternate signal stack:
+//! it must not allocate, lock, panic, print or unwind, and of the runtime it may touch only what the hooks hand it.
 //!
 //! ```text
 //!   hard_low  reserve_low     +8 KiB                    limit             top
@@ -23,21 +22,22 @@
 //!   run on until it lands:   | .. | return address of the library's frame | ..   overwritten by `landing`,
 //!                                                                                which abandons
 //!   abandon:                 the handler (or `landing`) goes on in the worker's suspended context
-//!   any other SIGSEGV:       goes to whoever handled it before us
+//!   any other SIGSEGV:       goes to the handler before ours
 //! ```
 //!
-//! Single-stepping out of the library would need no return address, but a step costs 50 us in a virtual
-//! machine whose hypervisor intercepts debug traps, and a call has thousands.
+//! Single-stepping out of the library would need no return address, but a step costs 50 us in a virtual machine whose
+//! hypervisor intercepts debug traps, and a call has thousands.
 //!
 //! Numbered invariants:
 //!
 //! 1. A fault is ours only if the hook names a running fiber and the address is in the guard of its slot.
-//! 2. Abandoning runs no destructor of the fiber: what its own code holds (a lock, memory) stays held.
-//! 3. A fiber is never abandoned inside a library, inside Rust's output while that holds its lock, or inside the runtime
-//!    while that allocates: what is half changed there is everybody's. If it runs out of reserve there, the process ends.
-//!    (One that a library calls back is abandoned where its reserve ends, if it does not print: a sort has no lock.)
+//! 2. Abandoning runs no destructor of the fiber: whatever its own code holds (a lock, memory) stays held.
+//! 3. A fiber is never abandoned inside a library, inside Rust's output while that holds its lock, or inside the
+//!    runtime while that allocates: what is half changed there is shared by the whole process. If the fiber runs out of
+//!    reserve there, the process ends. (A fiber that a library calls back is abandoned where its reserve ends, if it
+//!    does not print: a sort has no lock.)
 //! 4. A return address is overwritten only where the unwind tables and the word in place agree on it.
-//! 5. `INSTALLED` is written before our handler is in place and never after.
+//! 5. `INSTALLED` is written before our handler is in place, and never again.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -57,27 +57,27 @@ use crate::unwind::{Frame, Function, REGS, RIP, RSP, Readable};
 /// Trap, direction, resume and alignment-check flags: none may leak into the worker.
 const FOREIGN_FLAGS: i64 = 0x100 | 0x400 | 0x1_0000 | 0x4_0000;
 
-/// What is running on this thread.
+/// The fiber that is running on this thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Running {
     /// The fiber's stack; valid while it runs.
     pub(crate) stack: *const Stack,
-    /// Set at its first overflow, when the reserve is opened.
+    /// Set at the fiber's first overflow, when the reserve is opened.
     pub(crate) overflowed: *const AtomicBool,
-    /// Where the worker goes on when the fiber is abandoned: its own suspended context.
+    /// Where the worker continues when the fiber is abandoned: its own suspended context.
     pub(crate) resume: *const Context,
-    /// The runtime works for it, has called the allocator, and may hold a lock that others wait for.
+    /// The runtime works for the fiber, has called the allocator, and may hold a lock that others wait for.
     pub(crate) inside: bool,
 }
 
-/// What the handlers ask of the runtime; both are called in signal handlers.
+/// What the handlers ask of the runtime; all of them are called in signal handlers.
 #[derive(Clone, Copy)]
 pub(crate) struct Hooks {
     /// The fiber running on this thread. `None` while the worker itself runs.
     pub(crate) current: fn() -> Option<Running>,
     /// The running fiber is being abandoned: the worker's context continues next.
     pub(crate) abandoned: fn(),
-    /// It can neither go on nor be abandoned: ends the process. True: because it prints.
+    /// The fiber can neither go on nor be abandoned: ends the process. The argument is true if the fiber is printing.
     pub(crate) stuck: fn(bool) -> !,
 }
 
@@ -86,12 +86,12 @@ pub(crate) struct Hooks {
 pub(crate) struct OverflowCounts {
     /// First hits of a guard.
     pub(crate) overflows: u64,
-    /// Fibers abandoned at the hard guard.
+    /// Overflows that also used up the reserve, or could not open it.
     pub(crate) hard: u64,
     /// Overflows inside a library, where the return address was replaced.
     pub(crate) landings: u64,
-    /// Hits after which the fiber ran on unwatched: while panicking, inside the runtime, or where the stack could not be
-    /// read.
+    /// Overflows after which the fiber ran on unwatched: while panicking, inside the runtime, or where the stack could
+    /// not be walked.
     pub(crate) unwatched: u64,
 }
 
@@ -117,7 +117,7 @@ struct Object {
     high: usize,
     /// `.eh_frame_hdr`, or 0.
     hdr: usize,
-    /// Text that must not be left in the middle.
+    /// Code that must not be abandoned in the middle.
     system: bool,
     /// The unwinder: it reads the return addresses above it, so none may be replaced under it.
     unwinder: bool,
@@ -175,14 +175,14 @@ fn handle(signal: c_int, handler: Handler) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Does what would have happened without us: the handler before ours, or the default.
+/// Does what would have happened without us: calls the handler before ours, or restores the default action.
 fn chain(old: &libc::sigaction, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: `info` is the kernel's.
     let from_kernel = unsafe { (*info).si_code > 0 };
     match old.sa_sigaction {
         libc::SIG_IGN if !from_kernel => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: all zeros is the default action. A fault repeats on return and kills; one sent by
+            // SAFETY: all zeros is the default action. A fault repeats on return and kills; a signal that was sent by
             // kill is sent again and arrives on return.
             unsafe {
                 let default: libc::sigaction = std::mem::zeroed();
@@ -232,13 +232,13 @@ extern "C" fn on_segv(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
     });
 }
 
-/// Deals with a fault at `addr`, if it is an overflow of the running stack.
+/// Handles a fault at `addr` if it is an overflow of the running stack; returns whether it is.
 fn overflow(installed: &Installed, uc: &mut ucontext_t, running: Running, addr: usize) -> bool {
     // SAFETY: the hook promises that both are valid while the fiber runs, which it does: it faulted.
     let (stack, overflowed) = unsafe { (&*running.stack, &*running.overflowed) };
     let sp = uc.uc_mcontext.gregs[REG_RSP as usize] as usize;
     let (hard_low, limit) = (stack.hard_low() as usize, stack.limit() as usize);
-    // A frame that skipped to below the slot: only if that is not mapped does it fault at all.
+    // A large frame may have skipped to below the slot; that faults only if the memory there is not mapped.
     let skipped = addr < hard_low && (hard_low..limit).contains(&sp);
     if !(hard_low..limit).contains(&addr) && !skipped {
         return false;
@@ -255,16 +255,17 @@ fn overflow(installed: &Installed, uc: &mut ucontext_t, running: Running, addr: 
         && (!low || stack.open_reserve(Reserve::Lower).is_ok());
     if !opened {
         HARD.fetch_add(1, Ordering::Relaxed);
-        // Nothing is left to run on with. What the program's own text was changing is its family's; a library's is everybody's.
+        // There is no stack left to run on. What the program's own code was changing concerns only its family; what a
+        // library was changing concerns the whole process.
         match installed.objects.next(interrupted(uc), stack, false) {
             Next::Abandon if !running.inside => abandon(installed, uc, running),
             _ => (installed.hooks.stuck)(installed.objects.prints(interrupted(uc), stack)),
         }
         return true;
     }
-    // A panic ends in the fiber's entry; to abandon it would leave this thread counted as panicking, which is
-    // worth avoiding, but not at the price of ending inside a library. To abandon it inside the runtime would leave a lock
-    // locked that all its workers need; how much stack an allocator takes, nobody knows.
+    // A panic ends in the fiber's entry. Abandoning it would leave this thread counted as panicking, which is worth
+    // avoiding, but not at the price of running out of stack inside a library. Abandoning the fiber inside the runtime
+    // would leave a lock locked that all its workers need; and nobody knows how much stack an allocator takes.
     let next = if running.inside || (std::thread::panicking() && !low) {
         Next::Unwatched
     } else {
@@ -274,8 +275,8 @@ fn overflow(installed: &Installed, uc: &mut ucontext_t, running: Running, addr: 
         Next::Abandon => abandon(installed, uc, running),
         Next::Land(slot) => {
             LANDINGS.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: the word holds the return address of a frame of the fiber (invariant 4), which is
-            // suspended right now. One byte in: unwinders look up the byte before a return address.
+            // SAFETY: the word holds the return address of a frame of the fiber (invariant 4), which is suspended right
+            // now. The address is one byte into `landing`, because unwinders look up the byte before a return address.
             unsafe { *(slot as *mut usize) = landing as *const () as usize + 1 };
         }
         Next::Unwatched => {
@@ -340,7 +341,7 @@ fn abandon(installed: &Installed, uc: &mut ucontext_t, running: Running) {
     }
 }
 
-/// How an overflow goes on.
+/// How to continue after an overflow.
 enum Next {
     Abandon,
     /// Run on until the frame whose return address is stored here returns.
@@ -386,7 +387,8 @@ impl Objects {
     fn next(&self, mut frame: Frame, stack: &Stack, low: bool) -> Next {
         let (bottom, top) = (stack.reserve_low() as usize, stack.top() as usize);
         let mut system = self.is_system(frame.regs[RIP]);
-        // Who prints holds a lock that everybody waits for: it has all of the reserve to come to an end.
+        // A fiber that prints holds a lock that the whole process may wait for: it may use all of the reserve to
+        // finish.
         let low = low && !self.prints(frame, stack);
         if low && !system {
             return Next::Abandon;
@@ -419,7 +421,8 @@ impl Objects {
         }
     }
 
-    /// Is one of the functions of Rust's output that hold its lock among the callers of `frame`? As far as the tables tell.
+    /// Whether one of the functions of Rust's output that hold its lock is among the callers of `frame`, as far as the
+    /// tables tell.
     fn prints(&self, mut frame: Frame, stack: &Stack) -> bool {
         let readable = Readable { low: stack.reserve_low() as usize, high: stack.top() as usize };
         loop {
@@ -435,7 +438,7 @@ impl Objects {
         }
     }
 
-    /// Whether, where the tables gave out, a word looks like a return address into a library.
+    /// Whether, beyond the point where the tables ended, a word looks like a return address into a library.
     fn seems_system(&self, from: usize, top: usize) -> bool {
         (from.next_multiple_of(8)..top).step_by(8).any(|at| {
             // SAFETY: between the reserve's low end and the top, and above the interrupted stack pointer.
@@ -510,7 +513,7 @@ fn list_objects() -> Vec<Object> {
     all
 }
 
-/// The frame of whoever calls it.
+/// The frame of the caller.
 #[inline(always)]
 fn this_frame() -> Frame {
     let mut frame = Frame { regs: [0; REGS], exact: true };
@@ -525,7 +528,7 @@ fn this_frame() -> Frame {
     frame
 }
 
-/// Is the caller, on this stack, below one of the functions of Rust's output that hold its lock?
+/// Whether the caller, on this stack, was called by one of the functions of Rust's output that hold its lock.
 #[inline(never)]
 pub(crate) fn prints_here(stack: &Stack) -> bool {
     INSTALLED.get().is_some_and(|installed| installed.objects.prints(this_frame(), stack))
@@ -555,8 +558,8 @@ impl fmt::Display for Probe<'_> {
     }
 }
 
-/// The functions of Rust's standard output and error that are on the stack while they hold their lock, but
-/// not those of formatting in general: they count as system text, so that `print!` is finished as well.
+/// The functions of Rust's standard output and error that are on the stack while they hold their lock, without those of
+/// formatting in general. They count as system text, so that `print!` is finished as well.
 #[inline(never)]
 fn learn_printing(objects: &Objects) -> Vec<(usize, usize)> {
     let (printing, formatting) = (RefCell::default(), RefCell::default());
@@ -574,7 +577,7 @@ fn learn_printing(objects: &Objects) -> Vec<(usize, usize)> {
     held
 }
 
-/// The calling thread's alternate signal stack, with a guard below it. The one before comes back on drop.
+/// The calling thread's alternate signal stack, with a guard below it. Dropping it restores the previous one.
 pub(crate) struct AltStack {
     base: *mut c_void,
     bytes: usize,
@@ -584,7 +587,7 @@ pub(crate) struct AltStack {
 impl AltStack {
     /// Installs one for the calling thread, which must also be the one to drop it.
     pub(crate) fn install() -> io::Result<AltStack> {
-        // The first use of this thread's panic count may allocate: not in a handler.
+        // The first use of this thread's panic count may allocate, which a handler must not.
         let _ = std::thread::panicking();
         // SAFETY: asks for a number (AT_MINSIGSTKSZ).
         let least = unsafe { libc::getauxval(51) } as usize;

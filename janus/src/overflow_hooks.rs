@@ -1,17 +1,17 @@
-//! What `overflow.rs` asks the scheduler: who runs on this thread, on which stack, and where the thread goes on without
-//! that task. All of it runs inside a signal handler, so it reads a thread-local and memory that is surely there, and
-//! allocates nothing.
+//! What `overflow.rs` asks the scheduler: which task runs on this thread, on which stack, and where the thread
+//! continues without that task. All of it runs inside a signal handler, so it reads a thread-local and memory that is
+//! certain to exist, and allocates nothing.
 
 use crate::family::{self, Cause};
 use crate::overflow::{self, AltStack, Hooks, Running};
 use crate::worker::{Worker, current_worker};
 
-/// For the whole process, once.
+/// Installs the handler for the whole process, once.
 pub(crate) fn install() -> std::io::Result<()> {
     overflow::install(Hooks { current, abandoned, stuck })
 }
 
-/// For a worker's thread, as long as the answer lives.
+/// Installs the signal stack of a worker's thread, as long as the returned value lives.
 pub(crate) fn on_this_thread() -> Option<AltStack> {
     AltStack::install().ok()
 }

@@ -12,8 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
-/// The panic hook opens the reserve of the panicking task's stack first: printing a message, and unwinding, take more
-/// than a lean stack has left. It is the process's hook, so it is wrapped, once, and the former one does the printing.
+/// Installs a panic hook that first opens the reserve of the panicking task's stack: printing a message, and unwinding,
+/// take more than a lean stack has left. The hook is global to the process, so it is wrapped, once, and the former one
+/// does the printing.
 pub(crate) fn install_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -25,63 +26,66 @@ pub(crate) fn install_hook() {
                     let _ =
                         stack.open_reserve(Reserve::Upper).and_then(|()| stack.open_reserve(Reserve::Lower));
                     before(info);
-                    // Destructors run next, and may overflow: inside `malloc`, say, which must find something to return on.
+                    // Destructors run next, and may overflow the stack, inside `malloc` say, which then needs the lower
+                    // reserve to return.
                     if !task.overflowed.load(Ordering::Acquire) {
                         stack.close_lower();
                     }
                     return;
                 }
             }
-            // What the hook keeps (symbols, buffers) is nobody's.
+            // Memory that the hook keeps (symbols, buffers) is charged to no task.
             let _quiet = Quiet::new();
             before(info);
         }));
     });
 }
 
-/// Runs a destructor of the user's: a panic there ends here. So does one of its payload, which is not dropped.
+/// Runs a destructor of the user's and stops a panic there. The panic's payload is leaked, as its drop might panic too.
 pub(crate) fn contain(drops: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(drops)).map_err(std::mem::forget);
 }
 
-/// Ends the running task, which was cancelled, from a function that cannot pass that on: no panic, so no message, but the
-/// same way out, destructors and all.
+/// Ends the running task, which was cancelled, from a function that cannot return an error. It is not a panic, so there
+/// is no message, but it unwinds in the same way and runs destructors.
 pub(crate) fn unwind_cancelled(task: TaskRef) -> ! {
-    // What the unwinder allocates is nobody's.
+    // What the unwinder allocates is charged to no task.
     let _quiet = Quiet::new();
-    // SAFETY: the running task has a stack, and we stand on it. Without the reserve it may overflow: that is survived too.
+    // SAFETY: the running task has a stack, and we stand on it. If the reserve cannot be opened the task may overflow,
+    // which is handled too.
     if let Some(stack) = unsafe { &*task.stack.get() } {
         let _ = stack.open_reserve(Reserve::Upper);
     }
     resume_unwind(Box::new(Cancelled))
 }
 
-/// Lets the running task, whose stack is short, go on in the reserve, once; it has overflowed.
+/// Lets the running task, whose stack is short, go on in the reserve, once, and marks it as overflowed.
 #[cold]
 #[inline(never)]
 pub(crate) fn open_reserve(task: TaskRef) {
     if task.overflowed.swap(true, Ordering::AcqRel) {
         return;
     }
-    // SAFETY: whoever resumed the task wrote it.
+    // SAFETY: the worker that resumed the task wrote the pointer.
     Counters::add(unsafe { &(*task.worker.get()).counters.overflows });
-    // SAFETY: the running task has a stack, and we stand on it. If the reserve stays shut, what needs it faults there.
+    // SAFETY: the running task has a stack, and we stand on it. If the reserve stays closed, code that needs it faults
+    // there.
     if let Some(stack) = unsafe { &*task.stack.get() } {
         let _ = stack.open_reserve(Reserve::Upper);
     }
 }
 
-/// The payload of a panic that stands for a stack overflow which was seen in time.
+/// The payload of a panic that stands for a stack overflow which was noticed in time.
 struct Overflow;
 
-/// The running task has too little stack left: it ends with that error, in order. One that unwinds already goes on, in the
-/// reserve: a second panic would end the process.
+/// Ends the running task, which has too little stack left, with that error and in an orderly way. A task that is
+/// unwinding already goes on in the reserve: a second panic would end the process.
 #[cold]
 #[inline(never)]
 pub(crate) fn overflow_in_time(task: TaskRef) {
     open_reserve(task);
     if !Cx::of(task).panicking() {
-        // What the unwinder allocates is nobody's.
+        // What the unwinder allocates is charged to no task.
         let _quiet = Quiet::new();
         resume_unwind(Box::new(Overflow));
     }
@@ -91,7 +95,7 @@ pub(crate) fn overflow_in_time(task: TaskRef) {
 #[cold]
 pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
     let (cancelled, overflow) = (payload.is::<Cancelled>(), payload.is::<Overflow>());
-    // SAFETY: whoever resumed the task wrote it.
+    // SAFETY: the worker that resumed the task wrote the pointer.
     let counters = unsafe { &(*task.worker.get()).counters };
     if !cancelled && !overflow {
         Counters::add(&counters.panics);
@@ -101,7 +105,7 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
         && !task.overflowed.load(Ordering::Acquire)
         && stack.close_reserve().is_err()
     {
-        // Left open and marked: the stack is retired when the task ends.
+        // The reserve stays open, and the task is marked: its stack is retired when the task ends.
         task.overflowed.store(true, Ordering::Release);
     }
     match () {
@@ -114,7 +118,7 @@ pub(crate) fn outcome(task: TaskRef, payload: Box<dyn Any + Send>) -> Outcome {
         Err(payload) => match payload.downcast::<&'static str>() {
             Ok(message) => (*message).to_string(),
             Err(payload) => {
-                // Its drop is the user's code: a panic there ends here.
+                // Its drop is the user's code: a panic there stops here.
                 contain(|| drop(payload));
                 "a panic with a payload that is no text".to_string()
             }

@@ -1,11 +1,11 @@
-//! What [`budgeted`](crate::budgeted) inserts, beside the calls of `Cx` and `Ticker` that anybody can make. Not for use by hand.
+//! What [`budgeted`](crate::budgeted) inserts, beside the public calls of `Cx` and `Ticker`. Not for use by hand.
 
 use crate::cx::Cx;
 use crate::error::Cancelled;
 use crate::panics;
 
-/// A point in a function that has no `Result` to return: if the task was cancelled, it unwinds to its end. In a destructor
-/// that runs because of a panic it goes on, as a second one would end the process.
+/// A check point in a function that has no `Result` to return: if the task was cancelled, it unwinds to its end. In a
+/// destructor that runs because of a panic it goes on, as a second panic would end the process.
 #[inline(always)]
 pub fn or_unwind(cx: &Cx, point: Result<(), Cancelled>) {
     if point.is_err() {
@@ -21,7 +21,7 @@ fn unwind(cx: &Cx) {
     }
 }
 
-/// A point that comes after `value` was made: an allocation that succeeded.
+/// A check point after `value` was made: an allocation that succeeded.
 #[inline(always)]
 pub fn after<T>(value: T, (): ()) -> T {
     value

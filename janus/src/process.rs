@@ -1,5 +1,5 @@
-//! Child processes: `std::process` with the task's [`Cx`]. Starting one is done by a thread, as it can take a while; waiting for
-//! one blocks the task only.
+//! Child processes: `std::process` with the task's [`Cx`]. A thread starts them, as that can take a while; waiting for
+//! one blocks only the task.
 
 use crate::budget::Operation;
 use crate::cx::Cx;
@@ -26,21 +26,21 @@ pub use std::process::{ExitStatus, Output, Stdio};
 #[derive(Debug)]
 pub struct Command(std_process::Command);
 
-/// A running program: [`std::process::Child`] with a [`Cx`]. As with `std`, to drop it does not end the program.
+/// A running program: [`std::process::Child`] with a [`Cx`]. As with `std`, dropping it does not end the program.
 #[derive(Debug)]
 pub struct Child {
     child: std_process::Child,
     /// Readable when the program has ended.
     process: OwnedFd,
-    /// Where the program reads from, if that is a pipe. Drop it, and the program reads the end.
+    /// The program's standard input, if that is a pipe. When it is dropped, the program reads the end.
     pub stdin: Option<PipeWriter>,
-    /// What the program prints, if that is a pipe.
+    /// The program's standard output, if that is a pipe.
     pub stdout: Option<PipeReader>,
-    /// What it prints to standard error, if that is a pipe.
+    /// The program's standard error, if that is a pipe.
     pub stderr: Option<PipeReader>,
 }
 
-/// A program that was started for a task which may not want it any more: then it ends.
+/// A program that was started for a task. If the task does not want it any more, the drop kills it.
 struct Fresh(Option<std_process::Child>);
 
 impl Drop for Fresh {
@@ -53,65 +53,65 @@ impl Drop for Fresh {
 }
 
 impl Command {
-    /// This program, looked for where the shell would.
+    /// A command for this program, which is searched for as the shell does.
     pub fn new(program: impl AsRef<OsStr>) -> Command {
         Command(std_process::Command::new(program))
     }
 
-    /// One more argument.
+    /// Adds an argument.
     pub fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut Command {
         self.0.arg(argument);
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     pub fn args(&mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Command {
         self.0.args(arguments);
         self
     }
 
-    /// A variable of its environment.
+    /// Sets a variable of the program's environment.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
         self.0.env(name, value);
         self
     }
 
-    /// The folder that it starts in.
+    /// The folder that the program starts in.
     pub fn current_dir(&mut self, folder: impl AsRef<Path>) -> &mut Command {
         self.0.current_dir(folder);
         self
     }
 
-    /// Where it reads from.
+    /// Where the program's standard input comes from.
     pub fn stdin(&mut self, from: impl Into<Stdio>) -> &mut Command {
         self.0.stdin(from);
         self
     }
 
-    /// Where it prints.
+    /// Where the program's standard output goes.
     pub fn stdout(&mut self, to: impl Into<Stdio>) -> &mut Command {
         self.0.stdout(to);
         self
     }
 
-    /// Where it prints errors.
+    /// Where the program's standard error goes.
     pub fn stderr(&mut self, to: impl Into<Stdio>) -> &mut Command {
         self.0.stderr(to);
         self
     }
 
-    /// Everything else that `std` offers.
+    /// The command of `std`, for everything else that it offers.
     pub fn as_std_mut(&mut self) -> &mut std_process::Command {
         &mut self.0
     }
 
-    /// Starts it. What was set is used up: the next start needs another command.
+    /// Starts the program. This uses the settings up: the next start needs another command.
     #[track_caller]
     pub fn spawn(&mut self, cx: &Cx) -> io::Result<Child> {
         let mut command = std::mem::replace(&mut self.0, std_process::Command::new(""));
         let start = move || command.spawn().map(|child| Fresh(Some(child)));
         let mut fresh = unblock_as(cx, Operation::FileIo, Location::caller(), Ending::Abandon, start)??;
-        // It is not waited for before this, so its number is its own.
+        // The program has not been waited for yet, so its process number cannot have been reused.
         let process = sys::process(fresh.0.as_ref().map_or(0, std_process::Child::id))?;
         let mut child = fresh.0.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let stdin = child.stdin.take().map(|end| PipeWriter::new(end.into())).transpose()?;
@@ -120,14 +120,14 @@ impl Command {
         Ok(Child { child, process, stdin, stdout, stderr })
     }
 
-    /// Runs it to its end, with what it printed. When the task is cancelled, so is the program: it is killed.
+    /// Runs the program to its end, and returns what it printed. When the task is cancelled, the program is killed.
     #[track_caller]
     pub fn output(&mut self, cx: &Cx) -> io::Result<Output> {
         self.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.spawn(cx)?.wait_with_output(cx)
     }
 
-    /// Runs it to its end. When the task is cancelled, so is the program: it is killed.
+    /// Runs the program to its end. When the task is cancelled, the program is killed.
     #[track_caller]
     pub fn status(&mut self, cx: &Cx) -> io::Result<ExitStatus> {
         let mut child = self.spawn(cx)?;
@@ -136,34 +136,34 @@ impl Command {
 }
 
 impl Child {
-    /// The system's number for it.
+    /// The system's number for the process.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it, at once.
+    /// Kills the program.
     pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()
     }
 
-    /// How it ended, if it has.
+    /// How the program ended, if it has.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Waits for its end. Its standard input is closed first, as it may wait for that.
+    /// Waits for the program's end. Its standard input is closed first, as the program may wait for that.
     #[track_caller]
     pub fn wait(&mut self, cx: &Cx) -> io::Result<ExitStatus> {
         let at = Location::caller();
         drop(self.stdin.take());
         let request = Request::new(Call::Ready(Side::In), self.process.as_raw_fd());
         perform(cx, request, &Manner { cost: Operation::FileIo, until: None, eager: true, at })?;
-        // It has ended: this does not wait.
+        // The program has ended, so this does not wait.
         self.child.wait()
     }
 
-    /// Waits for its end, and takes what it prints meanwhile, as far as that goes to pipes. If that fails, or the task is
+    /// Waits for the program's end, and meanwhile reads what it prints to pipes. If that fails, or the task is
     /// cancelled, the program is killed.
     #[track_caller]
     pub fn wait_with_output(mut self, cx: &Cx) -> io::Result<Output> {
@@ -175,7 +175,7 @@ impl Child {
         Ok(Output { status, stdout, stderr })
     }
 
-    /// Everything that it prints, whichever pipe comes first.
+    /// Everything that the program prints, read from whichever pipe is ready first.
     fn read_both(&self, cx: &Cx, at: &'static Location<'static>) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let mut printed = (Vec::new(), Vec::new());
         let (mut out, mut err) = (self.stdout.as_ref(), self.stderr.as_ref());
@@ -195,14 +195,14 @@ impl Child {
         Ok(printed)
     }
 
-    /// Nobody will wait for it.
+    /// Kills the program and reaps it, as nobody will wait for it.
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Takes what is in a pipe; at its end there is no pipe any more.
+/// Takes what is in a pipe; at the pipe's end sets it to `None`.
 fn take(
     cx: &Cx,
     pipe: &mut Option<&PipeReader>,
@@ -212,7 +212,7 @@ fn take(
 ) -> io::Result<()> {
     let Some(reader) = *pipe else { return Ok(()) };
     let fd = reader.as_fd().as_raw_fd();
-    // Only what is there: the other pipe may be the one that the program waits for.
+    // Only read what is there: the program may be waiting for the other pipe to be read.
     if !crate::io::op::is_readable(fd) {
         return Ok(());
     }

@@ -1,8 +1,8 @@
 //! What the C adapter (`janus/capi`) needs of the runtime and Rust programs do not: nurseries without a lifetime, and
-//! the running task without a [`Cx`] in hand. Not part of the Rust interface.
+//! the running task without a [`Cx`]. Not part of the Rust interface.
 //!
-//! A raw nursery lives in a box. A task's raw nurseries hang on the task (`Task::open`), like those of `scope.rs`; a
-//! thread that runs no task keeps its own.
+//! A raw nursery lives in a `Box`. A task's raw nurseries are linked to the task (`Task::open`), like those of
+//! `scope.rs`; a thread that runs no task keeps its own.
 
 use crate::budget::Budget;
 use crate::caps::CapBudget;
@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a thread that cannot park any more sleeps between two looks.
+/// How long a thread that cannot park any more sleeps between two polls.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// The task that runs on this thread.
@@ -28,7 +28,8 @@ fn current_task() -> Option<TaskRef> {
     current_worker().and_then(Worker::task)
 }
 
-/// Has the task that runs here so many bytes of stack left? If not, it has overflowed when it returns. True outside of tasks.
+/// Whether the running task has `bytes` of stack left. If not, it fails with an overflow when it returns. True outside
+/// of tasks.
 pub fn has_stack(bytes: usize) -> bool {
     let Some(task) = current_task() else { return true };
     let enough = cx::has_stack(task, bytes);
@@ -38,21 +39,21 @@ pub fn has_stack(bytes: usize) -> bool {
     enough
 }
 
-/// The same for a call that cannot be refused: it goes on in the reserve behind the stack.
+/// As `has_stack`, for a call that cannot be refused: it goes on in the reserve behind the stack.
 pub fn make_room() {
     cx::make_room_here();
 }
 
-/// Calls `body` with the context of the task that runs here; None: there is none.
+/// Calls `body` with the context of the running task; `None` if there is no task.
 ///
 /// # Safety
-/// Only for an interface whose functions cannot be given a [`Cx`]: to have one is the authority to act for the task, and nobody
-/// gets it from nowhere.
+/// Only for an interface whose functions cannot be given a [`Cx`]: having one is the authority to act for the task,
+/// which code must otherwise be given.
 pub unsafe fn with_task<R>(body: impl FnOnce(&Cx) -> R) -> Option<R> {
     current_task().map(|task| body(&Cx::of(task)))
 }
 
-/// A capability to recharge with so much in it. A thread that runs no task made the runtime, and holds everything; a task
+/// A capability to recharge, up to `limit`. A thread that runs no task made the runtime, and has every right; a task
 /// needs the right itself.
 pub fn cap_budget(limit: Budget) -> Option<CapBudget> {
     match current_task() {
@@ -61,40 +62,42 @@ pub fn cap_budget(limit: Budget) -> Option<CapBudget> {
     }
 }
 
-/// What a child gets: see [`Spawn`](crate::Spawn). The default is a share, and nothing else.
+/// What a child gets: see [`Spawn`](crate::Spawn). The default is a share of the pool, and nothing else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// It borrows nothing: see [`Spawn::owned`](crate::Spawn::owned).
+    /// The child borrows nothing: see [`Spawn::owned`](crate::Spawn::owned).
     pub owned: bool,
-    /// Exactly this, or no child.
+    /// Exactly this budget, or no child.
     pub budget: Option<Budget>,
-    /// The right to have so many children.
+    /// The right to have this many children.
     pub children: u64,
-    /// Another stack than the runtime's default.
+    /// Another stack size than the runtime's default.
     pub stack: Option<StackClass>,
-    /// A hint.
+    /// A hint to the scheduler.
     pub priority: Priority,
-    /// For dumps.
+    /// A name for dumps.
     pub name: Option<&'static str>,
-    /// The right to spawn; the spawner has it, or it could not ask.
+    /// The right to spawn; the spawner has it, otherwise it could not spawn.
     pub may_spawn: bool,
-    /// The right to recharge itself, which a task that grants it needs.
+    /// The right of the child to recharge itself, which a task that grants it needs too.
     pub may_recharge: bool,
 }
 
-/// An open nursery whose owner keeps the rules that Rust's types would. Nurseries of one task, or of one thread, are
-/// awaited in the reverse order of their opening, where they were opened.
-// The nursery comes first: a task knows only that.
+/// An open nursery whose owner keeps the rules that Rust's types would enforce. Nurseries of one task, or of one
+/// thread, are awaited in the reverse order of their opening, by the task or thread that opened them.
+// The nursery comes first, because a task has a pointer to that only.
 #[repr(C)]
 pub struct RawNursery {
     nursery: Nursery,
-    /// Its runtime stays until it is awaited. None: it is the task's own, which its parent's nursery holds.
+    /// Keeps the runtime until the nursery is awaited. `None`: it is the task's own runtime, which its parent's nursery
+    /// holds.
     runtime: Option<Arc<Runtime>>,
 }
 
 impl RawNursery {
-    /// Opens one. In a task it becomes the innermost of the task, whose budget is its pool; `runtime` is another one
-    /// than the task's, or None. A thread's has a pool without end. None: neither a task nor a runtime.
+    /// Opens a nursery. In a task it becomes the innermost of the task, whose budget is its pool; `runtime` is then
+    /// `None`, or another runtime than the task's. A nursery of a thread has an infinite pool. `None`: there is neither
+    /// a task nor a runtime.
     pub fn open(runtime: Option<&Arc<Runtime>>) -> Option<NonNull<RawNursery>> {
         let Some(task) = current_task() else {
             let runtime = runtime?;
@@ -130,18 +133,18 @@ impl RawNursery {
         NonNull::from(Box::leak(Box::new(RawNursery { nursery, runtime: runtime.cloned() })))
     }
 
-    /// The innermost one of the running task.
+    /// The innermost nursery of the running task, if that is a raw one.
     pub fn innermost() -> Option<NonNull<RawNursery>> {
         let open = NonNull::new(current_task()?.open.get().cast_mut())?;
-        // SAFETY: a task's open nurseries are there.
+        // SAFETY: the nurseries that a task has open exist.
         unsafe { open.as_ref() }.raw.get().then(|| open.cast())
     }
 
-    /// Starts a child that runs `body`; a negative result is its error code. A task needs the capability and pays one
-    /// operation; that may suspend it.
+    /// Starts a child that runs `body`; a negative result is its error code. A calling task needs the capability and is
+    /// charged one operation, which may suspend it.
     ///
     /// # Safety
-    /// The nursery is open, and what `body` borrows stays until it has been awaited.
+    /// The nursery is open, and what `body` borrows stays until the nursery has been awaited.
     #[track_caller]
     pub unsafe fn spawn<F: FnOnce() -> i64>(
         this: NonNull<RawNursery>,
@@ -158,7 +161,7 @@ impl RawNursery {
                 return Err(SpawnError::Cancelled);
             }
         }
-        // SAFETY: it is open.
+        // SAFETY: the caller guarantees that it is open.
         let nursery = unsafe { &this.as_ref().nursery };
         // SAFETY: the runtime outlives its nurseries.
         let shared = unsafe { &*nursery.shared };
@@ -180,7 +183,7 @@ impl RawNursery {
         };
         job::spawn_as::<Code, _>(nursery, current_worker(), order, move |_: &Cx| {
             let code = body();
-            // Whoever forgot to await does it now: no child outlives its parent.
+            // Nurseries that `body` forgot to await are awaited now: no child outlives its parent.
             while let Some(left) = RawNursery::innermost() {
                 // SAFETY: it is open, and innermost.
                 unsafe {
@@ -202,10 +205,11 @@ impl RawNursery {
         unsafe { this.as_ref() }.nursery.cancel(current_worker());
     }
 
-    /// Waits for all children, frees the nursery and answers the specification's code [SCHED:3.6.1].
+    /// Waits for all children, frees the nursery and returns the specification's code [SCHED:3.6.1].
     ///
     /// # Safety
-    /// The nursery is the innermost open one of the task, or thread, that opened it and calls now. It is gone then.
+    /// The nursery is the innermost open one of the task, or thread, that opened it and calls now. It does not exist
+    /// afterwards.
     #[track_caller]
     pub unsafe fn await_all(this: NonNull<RawNursery>) -> i64 {
         // SAFETY: it is open.
@@ -225,15 +229,15 @@ impl RawNursery {
                 }
             }
         }
-        // SAFETY: no child is left, and nobody else knows it.
+        // SAFETY: no child is left, and nothing else refers to it.
         unsafe { Self::end(this) }
     }
 
-    /// The same for a thread that is about to end: its children are cancelled first, and it does not park, as what it
-    /// would park with may be gone already.
+    /// As [`RawNursery::await_all`], for a thread that is about to end: the children are cancelled first, and the
+    /// thread does not park, as its parker may be gone already.
     ///
     /// # Safety
-    /// As for [`RawNursery::await_all`], and the caller is no task.
+    /// As for [`RawNursery::await_all`], and the caller is not a task.
     pub unsafe fn abandon(this: NonNull<RawNursery>) {
         // SAFETY: it is open.
         let nursery = unsafe { &this.as_ref().nursery };
@@ -242,7 +246,7 @@ impl RawNursery {
         while nursery.live() > 0 {
             std::thread::sleep(LOOK_AGAIN);
         }
-        // SAFETY: no child is left, and nobody else knows it.
+        // SAFETY: no child is left, and nothing else refers to it.
         unsafe { Self::end(this) };
     }
 
@@ -265,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_thread_and_a_task_have_nurseries() {
-        // SAFETY: no task here keeps anything of its thread over a suspension.
+        // SAFETY: no task here keeps anything of its thread across a suspension.
         let runtime = Arc::new(unsafe { Runtime::new(Config::new().workers(2)) }.unwrap());
         assert!(RawNursery::open(None).is_none() && RawNursery::innermost().is_none());
         let sum = AtomicI64::new(0);

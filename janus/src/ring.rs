@@ -6,13 +6,13 @@
 //! Invariants:
 //! 1. `tail` and `head` count items since the beginning, in 64 bits, and never wrap: no compare-and-swap takes one round
 //!    of the ring for another. Item `i` lives in slot `i & mask`. The items present are `head..tail`.
-//! 2. Only the owner writes `tail`, `seen_head` and slots. `tail` only grows, with release: whoever sees `tail > i` sees
-//!    slot `i`, and what was written before the push.
-//! 3. `head` only grows, by one, by compare-and-swap: who moves it from `i` to `i + 1` has item `i`.
-//! 4. `seen_head <= head`, and was read with acquire, which pairs with the release of the compare-and-swap: all reads of
-//!    the slots below `seen_head` by those who took them are over. `tail - seen_head <= capacity`, so a slot is
-//!    overwritten only after its item was taken. Who reads an overwritten slot fails its compare-and-swap and throws the
-//!    value away.
+//! 2. Only the owner writes `tail`, `seen_head` and slots. `tail` only grows, with release: a thread that sees
+//!    `tail > i` sees slot `i`, and what was written before the push.
+//! 3. `head` only grows, by one, by compare-and-swap: the thread that moves it from `i` to `i + 1` has item `i`.
+//! 4. `seen_head <= head`, and was read with acquire, which pairs with the release of the compare-and-swap: the threads
+//!    that took the items below `seen_head` have finished reading their slots. `tail - seen_head <= capacity`, so a
+//!    slot is overwritten only after its item was taken. A thread that reads an overwritten slot fails its
+//!    compare-and-swap and throws the value away.
 
 use core::cell::Cell;
 use core::ptr::{NonNull, null_mut};
@@ -26,17 +26,17 @@ pub(crate) struct Ring<T> {
     owner: Owner<T>,
 }
 
-/// The line that consumers write. Two lines wide: the hardware prefetches lines in pairs.
+/// The cache line that consumers write. Two lines wide: the hardware prefetches lines in pairs.
 #[repr(align(128))]
 struct Consumers {
     head: AtomicU64,
 }
 
-/// The line that only the owner writes; the consumers need all of it but `seen_head`.
+/// The cache line that only the owner writes; the consumers read all of it but `seen_head`.
 #[repr(align(128))]
 struct Owner<T> {
     tail: AtomicU64,
-    /// A lower bound of `head`, the owner's own: it spares the push the consumers' line.
+    /// A lower bound of `head`, used only by the owner: it spares the push a read of the consumers' line.
     seen_head: Cell<u64>,
     mask: u64,
     slots: Box<[AtomicPtr<T>]>,
@@ -84,8 +84,8 @@ impl<T> Ring<T> {
 
     /// Takes the oldest item; `None` only if there was none.
     ///
-    /// Any thread may call it, but it is meant for the owner: it tries again as often as another takes an item first,
-    /// which for the owner (who does not push meanwhile) is at most as often as there are items.
+    /// Any thread may call it, but it is meant for the owner: it retries whenever another thread takes an item first,
+    /// which for the owner (which does not push meanwhile) happens at most as often as there are items.
     #[inline]
     pub(crate) fn pop(&self) -> Option<NonNull<T>> {
         loop {
@@ -99,8 +99,8 @@ impl<T> Ring<T> {
 
     /// Takes the oldest item, in one attempt. Any thread may call it.
     ///
-    /// `Empty` is exact in this sense: after a sequentially consistent fence of the caller, a push that is ordered before
-    /// that fence (by the pusher's own fence) is not missed unless somebody else took the item.
+    /// `Empty` is exact in this sense: after a sequentially consistent fence of the caller, a push that is ordered
+    /// before that fence (by the pusher's own fence) is not missed unless another thread took the item.
     #[inline]
     pub(crate) fn steal(&self) -> Steal<T> {
         let head = self.consumers.head.load(Ordering::Acquire);

@@ -1,6 +1,6 @@
-//! The runtime root: SPEC-021 [SCHED:2.1.2] to [SCHED:2.7.2]. It owns the workers, the queues, the pools and the clock;
-//! there may be any number of runtimes, and nothing here is global but what the operating system keeps for the process:
-//! the signal handlers and the panic hook.
+//! The runtime root: SPEC-021 [SCHED:2.1.2] to [SCHED:2.7.2]. It owns the workers, the queues, the pools and the clock.
+//! There may be any number of runtimes; the only global state is what the operating system keeps for the process: the
+//! signal handlers and the panic hook.
 
 use crate::blocks::Blocks;
 use crate::common::Common;
@@ -30,34 +30,34 @@ use std::time::{Duration, Instant};
 /// Everything that the workers of one runtime share.
 pub struct Shared {
     pub(crate) config: Config,
-    /// Those of the configuration, then the spares.
+    /// The workers of the configuration, then the spares.
     pub(crate) workers: Box<[Worker]>,
     active: AtomicUsize,
     pub(crate) idle: Idle,
     pub(crate) common: Common,
     pub(crate) tasks: TaskPool,
-    /// Names of tasks that were built at run time.
+    /// Task names that were built at run time.
     pub(crate) names: Names,
     pub(crate) stacks: StackPool,
     pub(crate) blocks: Blocks,
     pub(crate) timers: Timers,
-    /// For calls that can only block.
+    /// Threads for calls that can only block.
     pub(crate) pool: Arc<crate::io::pool::Pool>,
-    /// Workers that sleep for a bounded time.
+    /// How many workers sleep for a bounded time.
     pub(crate) napping: AtomicUsize,
-    /// The parked worker that watches the clock; `u16::MAX`: none.
+    /// The parked worker that watches the clock; `u16::MAX` if there is none.
     keeper: AtomicU16,
     started: Instant,
-    /// Deterministic mode's time.
+    /// The time in deterministic mode.
     virtual_ns: AtomicU64,
     stop: AtomicBool,
-    /// A task was given up here: see `stay_for_ever`.
+    /// A task of this runtime was given up: see `stay_for_ever`.
     kept: AtomicBool,
-    /// Whom given-up tasks wait for: see `family.rs`.
+    /// The nurseries that given-up tasks wait for: see `family.rs`.
     pub(crate) burials: Mutex<Vec<crate::family::Burial>>,
-    /// Who was given up last, in words.
+    /// A description of the task that was given up last.
     pub(crate) last_given_up: Mutex<Option<Arc<str>>>,
-    /// Who is about to wake a task of this runtime from outside: it stays until they have.
+    /// How many threads are about to wake a task of this runtime from outside: the runtime stays until they have.
     pub(crate) guests: AtomicUsize,
     /// Deterministic mode: steps so far, and the hash of their order.
     pub(crate) order: [AtomicU64; 2],
@@ -70,11 +70,11 @@ pub struct Shared {
 /// The OS thread of a worker.
 struct Thread {
     handle: JoinHandle<()>,
-    /// It left without an end: see `Shared::leave_thread`.
+    /// The thread left without ending: see `leave_thread`.
     left: Arc<AtomicBool>,
 }
 
-// SAFETY: raw pointers in it are to itself; everything else is shared by atomics and locks.
+// SAFETY: raw pointers in it point to itself; everything else is shared by atomics and locks.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -137,7 +137,7 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Workers that run tasks now: those of the configuration and the spares on duty.
+    /// Workers that run tasks now: those of the configuration and the active spares.
     #[inline]
     pub(crate) fn active_workers(&self) -> usize {
         self.active.load(Ordering::Relaxed)
@@ -160,8 +160,8 @@ impl Shared {
         self.virtual_ns.store(now_ns, Ordering::Release);
     }
 
-    /// A ready task goes where it will be found: into a queue of the worker `here`, if that is one of ours, or of the
-    /// worker that must run it, or into the common queue.
+    /// Queues a ready task where a worker will find it: in a queue of the worker `here`, if that is one of ours, or of
+    /// the worker that must run it, or in the common queue.
     #[inline]
     pub(crate) fn enqueue(&self, task: TaskRef, here: Option<&Worker>) {
         let here = here.filter(|worker| std::ptr::eq(worker.shared, self));
@@ -191,14 +191,14 @@ impl Shared {
         }
     }
 
-    /// There is work: somebody who sleeps is woken for it, unless somebody searches.
+    /// Announces new work: wakes a sleeping worker for it, unless a worker is searching already.
     pub(crate) fn notify(&self) {
         if let Some(index) = self.idle.notify() {
             self.workers[index].unpark();
         }
     }
 
-    /// The same, by a worker about its own queue: alone, it will find it itself.
+    /// As `notify`, by a worker for its own queue: if it is the only active worker, it will find the work itself.
     #[inline]
     pub(crate) fn notify_from(&self, _worker: &Worker) {
         if self.active_workers() > 1 {
@@ -206,8 +206,9 @@ impl Shared {
         }
     }
 
-    /// The same for a task that ran before. If it is alone in the worker's queues, it is most likely the next to run there,
-    /// and to wake another worker for it would cost more than the task: somebody who naps will look soon enough.
+    /// As `notify_from`, for a task that ran before. If it is alone in the worker's queues, it is most likely the next
+    /// to run there, and waking another worker for it would cost more than the task itself: a napping worker will look
+    /// soon enough.
     #[inline]
     pub(crate) fn notify_wake(&self, worker: &Worker) {
         if self.active_workers() <= 1 {
@@ -222,25 +223,25 @@ impl Shared {
         self.notify();
     }
 
-    /// Is there anything that any worker could run?
+    /// Whether there is a task that any worker could run.
     pub(crate) fn work_visible(&self) -> bool {
         !self.common.is_empty() || self.workers.iter().any(|worker| worker.stealable() > 0)
     }
 
-    /// Wakes whose time has come. Deterministic mode moves its time itself.
+    /// Wakes the waiters whose time has come. Deterministic mode moves its time itself.
     pub(crate) fn fire_timers(&self, here: Option<&Worker>) {
         if self.timers.first() != NEVER && !self.is_deterministic() && self.timers.fire(self.now_ns(), here) {
             self.earlier_timer();
         }
     }
 
-    /// Is `worker`, which parks, the one that watches the clock?
+    /// Makes `worker`, which is about to park, the one that watches the clock; false if there is one already.
     pub(crate) fn keep_time(&self, worker: u16) -> bool {
         self.keeper.compare_exchange(u16::MAX, worker, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The keeper leaves its park. If it has been counted as searching by then, nobody is called here; it answers for the
-    /// clock when it ends its search (`somebody_wanted`).
+    /// Called when a worker leaves its park; `keeper` if it watched the clock. If it is counted as searching by then,
+    /// no other worker is woken here; it takes care of the clock when it ends its search (`somebody_wanted`).
     pub(crate) fn release_time(&self, keeper: bool) {
         if keeper {
             self.keeper.store(u16::MAX, Ordering::Release);
@@ -248,8 +249,9 @@ impl Shared {
         }
     }
 
-    /// Nobody watches the clock, and there are timers. Who runs looks at them between tasks, but may get into one that never
-    /// ends: somebody who sleeps is woken, finds nothing, and keeps the time from then on.
+    /// If there are timers and no worker watches the clock, finds one. Running workers look at the timers between
+    /// tasks, but a task may never end: so a sleeping worker is woken, finds nothing to run, and keeps the time from
+    /// then on.
     fn find_keeper(&self) {
         if self.unkept() {
             self.notify();
@@ -263,12 +265,13 @@ impl Shared {
             && !self.is_deterministic()
     }
 
-    /// Must a worker that leaves the search, or its park, to run something wake another one: for work, or for the clock?
+    /// Whether a worker that leaves the search, or its park, to run something must wake another one: for work, or for
+    /// the clock.
     pub(crate) fn somebody_wanted(&self) -> bool {
         self.work_visible() || self.unkept()
     }
 
-    /// A timer was armed that comes before all others: whoever watches the clock looks again.
+    /// A timer was armed that comes before all others, so the worker that watches the clock must look again.
     pub(crate) fn earlier_timer(&self) {
         let keeper = self.keeper.load(Ordering::Acquire);
         match self.workers.get(usize::from(keeper)) {
@@ -284,19 +287,20 @@ impl Shared {
         }
     }
 
-    /// Deterministic mode: steps, and the hash of their order.
+    /// Deterministic mode: the number of steps, and the hash of their order.
     pub(crate) fn order(&self) -> Option<(u64, u64)> {
         let [steps, hash] = &self.order;
         self.is_deterministic().then(|| (steps.load(Ordering::Acquire), hash.load(Ordering::Acquire)))
     }
 
-    /// A number for a task that no worker makes.
+    /// A number for a task that is made outside of any worker.
     pub(crate) fn foreign_id(&self) -> u64 {
         let stride = self.workers.len() as u64 + 1;
         (self.foreign_ids.fetch_add(1, Ordering::Relaxed) + 1) * stride + stride - 1
     }
 
-    /// A task was given up: others may refer to its frames, and by those to all of this, as long as the process lives.
+    /// Keeps the runtime's memory for ever, because a task was given up: others may refer to its frames, and through
+    /// them to all of this, as long as the process lives.
     pub(crate) fn stay_for_ever(&self) {
         if !self.kept.swap(true, Ordering::AcqRel) {
             // SAFETY: `Shared::new` is the only maker, and makes it in an `Arc`.
@@ -337,7 +341,7 @@ impl Shared {
         }
     }
 
-    /// Starts the OS thread of a worker, which has none, or whose thread is the caller and ends.
+    /// Starts the OS thread of a worker that has none, or whose thread is the caller and about to end.
     pub(crate) fn start_thread(self: &Arc<Shared>, index: usize) -> std::io::Result<()> {
         let worker = &self.workers[index];
         let shared = self.clone();
@@ -345,9 +349,9 @@ impl Shared {
         let leaves = left.clone();
         let name = if worker.spare { "janus-spare" } else { "janus" };
         let started = {
-            // The thread is named here and not when it first runs, which on a busy machine is long after: who asks meanwhile
-            // would find none and start another, and a worker with two threads is no worker. Under the lock, so that this
-            // is not written after what the thread, or its own successor, writes.
+            // The thread is recorded here and not when it first runs, which on a busy machine is long after: a caller
+            // that asks meanwhile would find none and start another, and a worker must not have two threads. It is
+            // recorded under the lock, so that this is not written after what the thread, or its own successor, writes.
             let mut known = worker.thread.lock().unwrap_or_else(PoisonError::into_inner);
             let started = std::thread::Builder::new()
                 .name(format!("{name}-{index}"))
@@ -359,7 +363,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The runtime's end waits for it.
+    /// Registers a thread that the runtime waits for at its end.
     pub(crate) fn keep_thread(&self, handle: JoinHandle<()>, left: Arc<AtomicBool>) {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Thread { handle, left });
     }
@@ -376,10 +380,11 @@ impl Shared {
                 Ok(()) => return,
                 Err(_) => worker.recover(),
             }
-            // Tasks that must stay with their thread have it: then the loop starts anew right here.
-            // So have the I/O operations that it has under way: the kernel ends them with their thread.
+            // Tasks that must stay on their thread still have it: then the loop starts anew right here. The same goes
+            // for I/O operations under way: the kernel would end them with their thread.
             if self.config.migrates() && (stained || !worker.io.is_open()) {
-                // The worker is another thread's from now on: this one may not touch its task, even to allocate.
+                // The worker belongs to another thread from now on: this thread may not touch the worker's task, not
+                // even to allocate.
                 Worker::unbind_thread();
                 worker.stained.set(false);
                 let culprit = worker.stained_by.take();
@@ -390,29 +395,30 @@ impl Shared {
                     drop(signals);
                     leave_thread(left, culprit.as_deref());
                 }
-                // No other thread is to be had: better this one than none.
+                // No other thread can be started: better to go on with this one than with none.
                 worker.bind_thread();
             }
         }
     }
 }
 
-/// Ends the calling thread, on which a task was abandoned between any two instructions: what it was changing of its
-/// thread-locals nobody may see, so no destructor of them runs, and their memory stays. The kernel ends what I/O the
-/// thread has under way; whoever waits for it asks anew (see `carry_out`). Before it goes it looks whether the task holds an
-/// output; the runtime does not wait for that.
+/// Ends the calling thread, on which a task was abandoned between any two instructions. The task may have left
+/// thread-locals half changed, which nothing may see: so none of their destructors runs, and their memory stays. The
+/// kernel ends the I/O that the thread has under way; tasks that wait for it submit it anew (see `carry_out`). Before
+/// the thread goes it looks whether the task holds an output; the runtime does not wait for that.
 fn leave_thread(left: &AtomicBool, culprit: Option<&str>) -> ! {
     left.store(true, Ordering::Release);
     if let Some(culprit) = culprit {
         crate::output::examine(culprit);
     }
-    // SAFETY: ends this thread and nothing else; its stack and its thread-locals stay mapped, as its handle is never joined.
+    // SAFETY: ends this thread and nothing else; its stack and its thread-locals stay mapped, as its handle is never
+    // joined.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     unreachable!("the thread has ended");
 }
 
-/// An M:N runtime: workers, queues, stacks and the clock. See the [crate]'s page for a tour. There may be any number of them
-/// side by side; a task of one may use channels to tasks of another.
+/// An M:N runtime: workers, queues, stacks and the clock. See the [crate]'s page for a tour. There may be any number of
+/// runtimes side by side; a task of one may use channels to tasks of another.
 ///
 /// Dropping it stops its workers, after the tasks that other threads still run on it have ended.
 pub struct Runtime {
@@ -420,23 +426,25 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Starts the workers. [`main`](macro@crate::main) does it for a program that needs no more than one.
+    /// Starts the workers. [`main`](macro@crate::main) does so for a program that needs only one runtime.
     ///
     /// # Safety
-    /// Many tasks take turns on one OS thread, and a task goes on with another thread after a *suspension*: any call that is
-    /// given a [`Cx`]. Code that was written for threads knows neither. The caller promises for all tasks of the
-    /// runtime, and this is the only promise that the crate asks for:
+    /// Many tasks take turns on one OS thread, and a task may continue on another thread after a *suspension*, which is
+    /// any call that is given a [`Cx`]. Code that was written for threads expects neither. The caller makes the
+    /// following promise for all tasks of the runtime; it is the only promise that the crate asks for:
     ///
-    /// 1. No task suspends inside a scope of a thread-local that another crate sets for that scope and shows to whoever
-    ///    asks on the same thread: `scoped_tls::ScopedKey::set` and the like. Other tasks would see it, and keep it
-    ///    longer than it lives.
-    /// 2. No task keeps across a suspension what is bound to its thread: a reference into a `thread_local!`, an `Rc` that was
-    ///    cloned out of one (`rand::rng()` is such a thing), a guard of a `std` lock or of standard output.
-    ///    [`Config::pinned`] lifts this one.
-    /// 3. With [`Config::pinned`] only: no task that may be given up ([`Spawn::owned`](crate::Spawn::owned)) is in the middle
-    ///    of changing a thread-local then which `unsafe` code relies on. (Otherwise the thread goes with the task.)
+    /// 1. No task suspends inside a scope of a thread-local that another crate sets for that scope and shows to any
+    ///    code that asks on the same thread: `scoped_tls::ScopedKey::set` and the like. Other tasks would see the
+    ///    value, and keep it longer than it lives.
+    /// 2. No task keeps across a suspension anything that is bound to its thread: a reference into a `thread_local!`,
+    ///    an `Rc` that was cloned out of one (`rand::rng()` is such a value), a guard of a `std` lock or of standard
+    ///    output. [`Config::pinned`] lifts this point.
+    /// 3. With [`Config::pinned`] only: when a task that may be given up ([`Spawn::owned`](crate::Spawn::owned)) is
+    ///    given up, it is not in the middle of changing a thread-local that `unsafe` code relies on. (Without `pinned`,
+    ///    the thread is given up with the task.)
     ///
-    /// A program that keeps nothing of a thread-local, and no guard of a `std` lock, across a wait may promise it.
+    /// A program that keeps nothing of a thread-local, and no guard of a `std` lock, across a wait may make this
+    /// promise.
     ///
     /// ```
     /// use janus::{Config, Runtime};
@@ -458,9 +466,9 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Runs `main` as a task and waits for it; it may borrow what the caller has. Everything else hangs on it. If it, or a
-    /// task below it that borrows from it, overflows its stack or passes its memory reserve, the process ends: see
-    /// [`Spawn::owned`](crate::Spawn::owned).
+    /// Runs `main` as a task and waits for it; it may borrow from the caller. All other tasks are its descendants. If
+    /// it, or a descendant that borrows from it, overflows its stack or exceeds its memory reserve, the process ends:
+    /// see [`Spawn::owned`](crate::Spawn::owned).
     #[track_caller]
     pub fn run<T, F>(&self, main: F) -> Result<T, RuntimeError>
     where
@@ -470,7 +478,7 @@ impl Runtime {
         self.run_as(0, main)
     }
 
-    /// The same for a task that borrows nothing: whatever becomes of it is its error.
+    /// As [`run`](Runtime::run), for a task that borrows nothing: whatever happens to it is returned as its error.
     #[track_caller]
     pub fn run_owned<T, F>(&self, main: F) -> Result<T, RuntimeError>
     where
@@ -512,7 +520,7 @@ impl Runtime {
         let task = spawned.map_err(|error| RuntimeError::Task(TaskError::Failed(Arc::new(error))))?;
         nursery.close();
         while !nursery.expect() {
-            // It may have run out of its budget before anybody waited.
+            // The task may have spent its budget before we began to wait.
             if nursery.is_starving() {
                 nursery.starve(None, None, 0);
             }
@@ -523,12 +531,12 @@ impl Runtime {
         shared.tasks.give(task);
         match result {
             Ok(value) => Ok(value),
-            // What a nursery keeps of an error is the whole of it.
+            // The nursery has kept the complete error.
             Err(error) => Err(RuntimeError::Task(nursery.take_error().unwrap_or(error))),
         }
     }
 
-    /// The configuration it was made with.
+    /// The configuration that the runtime was made with.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.config
@@ -546,7 +554,7 @@ impl Drop for Runtime {
             }
             let thread = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(thread) = thread else { break };
-            // A worker may have been about to sleep when it was unparked: again, until it is gone.
+            // A worker may have been about to sleep when it was unparked: unpark again, until it is gone.
             while !thread.handle.is_finished() && !thread.left.load(Ordering::Acquire) {
                 for worker in &self.shared.workers {
                     worker.unpark();
@@ -559,7 +567,7 @@ impl Drop for Runtime {
                 let _ = thread.handle.join();
             }
         }
-        // Channels may still hold a wake in hand for a task that has ended meanwhile.
+        // A channel may still be about to wake a task that has ended meanwhile.
         while self.shared.guests.load(Ordering::Acquire) > 0 {
             std::thread::yield_now();
         }

@@ -1,7 +1,8 @@
-//! Nurseries as Rust programs see them: children that borrow from the scope that opens them, and cannot outlive it.
+//! Nurseries as Rust programs see them: children borrow from the scope that opens them, and cannot outlive it.
 //!
-//! Soundness is that of `std::thread::scope`: [`Cx::nursery`] returns only when every child has ended, also when its
-//! closure panics; `'scope` is invariant and cannot be named outside, so no child and no handle leaves it.
+//! Soundness rests on the argument of `std::thread::scope`: [`Cx::nursery`] returns only when every child has ended,
+//! also when its closure panics; `'scope` is invariant and cannot be named outside, so no child and no handle leaves
+//! it.
 
 use crate::alloc::Quiet;
 use crate::budget::{Budget, Resource};
@@ -29,13 +30,13 @@ mod arms;
 
 pub use arms::{DrainArm, JoinArm};
 
-/// How often a task looks whether a child of another runtime has ended.
+/// How often a task polls whether a child of another runtime has ended.
 pub(crate) const FOREIGN_LOOK: Duration = Duration::from_micros(200);
 
 /// An open nursery: see [`Cx::nursery`].
 ///
-/// `'scope` is the nursery's own lifetime, `'env` that of what its children may borrow; both are as in `std::thread::scope`.
-/// Children may spawn siblings: give them the scope by reference.
+/// `'scope` is the nursery's own lifetime, `'env` the lifetime of what its children may borrow, as in
+/// `std::thread::scope`. Children may spawn siblings: give them the scope by reference.
 pub struct Scope<'scope, 'env: 'scope> {
     nursery: Nursery,
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -85,35 +86,35 @@ impl NurseryOptions {
         NurseryOptions::default()
     }
 
-    /// A pool of its own, taken out of the opening task's budget; what is left goes back.
+    /// Gives the nursery a pool of its own, taken out of the opening task's budget; what is left goes back at the end.
     #[must_use]
     pub fn pool(mut self, pool: Budget) -> NurseryOptions {
         self.pool = Some(pool);
         self
     }
 
-    /// What a child gets at most, unless it asks for an amount.
+    /// What a child gets at most, unless it asks for an exact amount.
     #[must_use]
     pub fn share(mut self, share: Budget) -> NurseryOptions {
         self.share = share;
         self
     }
 
-    /// Who recharges children; the profile's way by default.
+    /// Who recharges children; by default, what the profile says.
     #[must_use]
     pub fn recharge(mut self, recharge: Recharge) -> NurseryOptions {
         self.recharge = Some(recharge);
         self
     }
 
-    /// What becomes of children that have spent what they were given, unless [`Spawn::on_exhausted`] says otherwise.
+    /// What happens to children that have spent their budget, unless [`Spawn::on_exhausted`] says otherwise.
     #[must_use]
     pub fn on_exhausted(mut self, rule: OnExhausted) -> NurseryOptions {
         self.on_exhausted = rule;
         self
     }
 
-    /// A failure is nobody's but the one's who failed: siblings and body go on, and the nursery answers the first failure when
+    /// A failing child ends only itself: siblings and the body go on, and the nursery returns the first failure when
     /// all have ended. For servers whose connections have nothing to do with each other.
     #[must_use]
     pub fn keep_going(mut self) -> NurseryOptions {
@@ -125,11 +126,11 @@ impl NurseryOptions {
 impl Cx {
     /// Opens a nursery, runs `body`, and returns when every child that was spawned in it has ended.
     ///
-    /// The first failure is the nursery's: that of a child (a panic, a spent budget, an `Err` of a
-    /// [`spawn_try`](Scope::spawn_try)), a spawn that was refused, or the body's own `Err`. It cancels the other children, and
-    /// ends the body's waits with [`Cancelled`]; [`NurseryOptions::keep_going`] lets them go on. A child that was asked to end
-    /// has not failed. A panic of `body` goes on after the children, which are cancelled, have ended. A task that unwinds gets
-    /// [`TaskError::Cancelled`] at once, as it may not wait.
+    /// The nursery fails with the first failure: that of a child (a panic, a spent budget, an `Err` of a
+    /// [`spawn_try`](Scope::spawn_try)), a spawn that was refused, or the body's own `Err`. A failure cancels the other
+    /// children, and ends the body's waits with [`Cancelled`]; [`NurseryOptions::keep_going`] lets them go on. A child
+    /// that was asked to end has not failed. A panic of `body` cancels the children and continues when they have ended.
+    /// A task that is unwinding gets [`TaskError::Cancelled`] at once, as it may not wait.
     ///
     /// ```
     /// # use janus::{Config, Runtime, TaskError, channel};
@@ -152,7 +153,7 @@ impl Cx {
         self.nursery_with(NurseryOptions::new(), body)
     }
 
-    /// The same with a pool, shares or other rules.
+    /// As [`nursery`](Cx::nursery), with a pool, shares or other rules.
     #[track_caller]
     pub fn nursery_with<'env, R, F>(&self, options: NurseryOptions, body: F) -> Result<R, TaskError>
     where
@@ -197,7 +198,7 @@ impl Cx {
         }
     }
 
-    /// A body that panicked, or failed, takes the children with it.
+    /// A body that panicked or failed cancels the children.
     #[inline]
     fn end_body<R>(&self, nursery: &Nursery, result: &std::thread::Result<Result<R, TaskError>>) {
         let error = match result {
@@ -208,7 +209,7 @@ impl Cx {
         if let Some(error) = error
             && !error.is_cancelled()
         {
-            // The first is the one: a child may have failed before.
+            // Only the first error counts: a child may have failed before.
             drop(nursery.keep_error(error.clone()));
         }
         if error.is_none() || nursery.cancel_on_error {
@@ -216,7 +217,7 @@ impl Cx {
         }
     }
 
-    /// All of it, or nothing.
+    /// Takes all of the pool out of the task's budget, or nothing.
     fn take_pool(&self, pool: &Budget) -> Result<(), Resource> {
         for (index, resource) in Resource::ALL.into_iter().enumerate() {
             let wanted = pool.get(resource);
@@ -245,10 +246,10 @@ impl Cx {
 impl<'scope> Scope<'scope, '_> {
     /// Starts a child. Its closure gets the child's own [`Cx`] and may borrow whatever outlives the nursery.
     ///
-    /// There is no error to look at: a spawn that is refused ([`SpawnError`]: a budget, a capability, no memory) is a failure of
-    /// the nursery, like that of a child, and the handle's, whether anybody looks at it or not. In `:service` nothing refuses
-    /// a task whose right to [spawn children](Spawn::children) is not spent, as long as there is memory. Who can do something
-    /// about a refusal asks by [`try_spawn`](Scope::try_spawn).
+    /// There is no error to check: a refused spawn ([`SpawnError`]: a budget, a capability, no memory) is a failure of
+    /// the nursery, like that of a child, and also the handle's result. In `:service` no spawn is refused to a task
+    /// whose right to [spawn children](Spawn::children) is not spent, as long as there is memory. A caller that can
+    /// handle a refusal uses [`try_spawn`](Scope::try_spawn).
     #[track_caller]
     #[inline]
     pub fn spawn<T, F>(&'scope self, body: F) -> Handle<'scope, T>
@@ -259,8 +260,9 @@ impl<'scope> Scope<'scope, '_> {
         self.task().spawn(body)
     }
 
-    /// Starts a child that may fail: an `Err` is its failure, and the nursery's if it is the first. A joined
-    /// handle gets the error too. [`Cancelled`], passed on with `?`, is no failure of its own kind but [`TaskError::Cancelled`].
+    /// Starts a child that may fail: its `Err` is the child's failure, and the nursery's if it is the first. Whoever
+    /// joins the handle gets the error too. [`Cancelled`], passed on with `?`, becomes [`TaskError::Cancelled`] and not
+    /// a failure of its own.
     #[track_caller]
     pub fn spawn_try<T, E, F>(&'scope self, body: F) -> Handle<'scope, T>
     where
@@ -271,8 +273,8 @@ impl<'scope> Scope<'scope, '_> {
         self.task().spawn_try(body)
     }
 
-    /// The same as [`spawn`](Scope::spawn), for who can do something about a refusal: then nothing has changed, and the nursery
-    /// has not failed.
+    /// As [`spawn`](Scope::spawn), for a caller that can handle a refusal: after one, nothing has changed, and the
+    /// nursery has not failed.
     #[track_caller]
     #[inline]
     pub fn try_spawn<T, F>(&'scope self, body: F) -> Result<Handle<'scope, T>, SpawnError>
@@ -283,7 +285,7 @@ impl<'scope> Scope<'scope, '_> {
         self.task().try_spawn(body)
     }
 
-    /// A child with a budget, a name, a stack or capabilities of its own.
+    /// Prepares a child with a budget, a name, a stack or capabilities of its own.
     #[track_caller]
     #[inline]
     pub fn task(&'scope self) -> Spawn<'scope, 'scope> {
@@ -304,14 +306,15 @@ impl<'scope> Scope<'scope, '_> {
         self.task().owned().spawn(body)
     }
 
-    /// Asks every child to end, now and in future; those that wait are woken. The body goes on, and may wait for them.
+    /// Asks every child to end, present and future ones; those that wait are woken. The body goes on, and may wait for
+    /// them.
     pub fn cancel(&self) {
         make_room_here();
         self.nursery.cancel(current_worker());
     }
 
-    /// Waits until every child has ended, or so long: true, all have. For a graceful end: take no more work, `drain`, and then
-    /// [`cancel`](Scope::cancel) those that are still there.
+    /// Waits until every child has ended, for `time` at most; true if all have. For a graceful end: take no more work,
+    /// `drain`, and then [`cancel`](Scope::cancel) the children that are still there.
     #[track_caller]
     pub fn drain(&self, cx: &Cx, time: Duration) -> Result<bool, Cancelled> {
         Ok(cx.select(&mut [&mut self.arm()], Some(time))? == Selected::Arm(0))
@@ -323,7 +326,7 @@ impl<'scope> Scope<'scope, '_> {
         DrainArm(&self.nursery)
     }
 
-    /// Was it cancelled?
+    /// Whether the nursery was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.nursery.is_cancelled()
@@ -335,15 +338,15 @@ impl<'scope> Scope<'scope, '_> {
         self.nursery.live()
     }
 
-    /// What is left for children.
+    /// What is left in the pool for children.
     #[must_use]
     pub fn pool(&self) -> Budget {
         make_room_here();
         self.nursery.pool()
     }
 
-    /// Somebody who may recharge this nursery's children, out of its pool: give it to a child. While there is one, an
-    /// exhausted child is waited for.
+    /// Creates a supervisor, which may recharge this nursery's children out of its pool: give it to a child. While
+    /// there is a supervisor, an exhausted child is waited for.
     #[must_use]
     pub fn supervisor(&'scope self) -> Supervisor<'scope> {
         self.nursery.supervisors.fetch_add(1, Ordering::AcqRel);
@@ -379,7 +382,7 @@ impl Supervisor<'_> {
     #[must_use]
     pub fn exhausted(&self) -> Vec<TaskId> {
         make_room_here();
-        // Under the nursery's lock, on which an allocation might wait.
+        // A charged allocation might wait for the nursery's lock, which is held below.
         let _quiet = Quiet::new();
         let mut found = Vec::new();
         self.nursery.for_each_listed(|child| {
@@ -390,7 +393,7 @@ impl Supervisor<'_> {
         found
     }
 
-    /// Gives a stopped child more.
+    /// Gives a stopped child more budget.
     pub fn recharge(&self, child: TaskId, amount: &Budget) -> Result<(), RechargeError> {
         make_room_here();
         self.nursery.recharge_listed(child, amount, current_worker())
@@ -406,7 +409,7 @@ impl Drop for Supervisor<'_> {
     }
 }
 
-/// A child that is about to be: see [`Scope::task`].
+/// A child that is being prepared: see [`Scope::task`].
 ///
 /// ```
 /// # use janus::{Config, Priority, Runtime, StackClass};
@@ -421,16 +424,17 @@ impl Drop for Supervisor<'_> {
 pub struct Spawn<'scope, 'life> {
     nursery: &'scope Nursery,
     order: Order,
-    /// How long what the child borrows lives. Invariant: one that must own everything does not become one that may borrow.
+    /// The lifetime of what the child borrows. Invariant, so that a child that must own everything cannot become one
+    /// that may borrow.
     life: PhantomData<fn(&'life ()) -> &'life ()>,
 }
 
 impl<'scope, 'life> Spawn<'scope, 'life> {
     /// The child borrows nothing: its closure and its result own what they use. Then it can fail alone.
     ///
-    /// A task that runs over its stack, or allocates beyond its memory reserve, cannot be unwound: what it was changing stays
-    /// half changed, and everybody who lent it something is given up with it, up to the nearest task that was spawned
-    /// as owned. Its parent gets the error. Without one, the process ends.
+    /// A task that runs over its stack, or allocates beyond its memory reserve, cannot be unwound: what it was changing
+    /// stays half changed. Every task that lent it something is given up with it, up to the nearest task that was
+    /// spawned as owned, whose parent gets the error. If there is no such task, the process ends.
     ///
     /// ```
     /// # use janus::{Config, Runtime, TaskError};
@@ -448,15 +452,15 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         Spawn { nursery: self.nursery, order: self.order, life: PhantomData }
     }
 
-    /// Exactly this budget, or no child; and no more: no pool adds to it, whatever the profile, and when a part is spent the
-    /// child stops until its parent or a supervisor recharges it. Without this, a child is fed as long as the pool has
-    /// something, which is for ever where the root's budget has no end.
+    /// Exactly this budget, or no child. It is also the limit: no pool adds to it, whatever the profile, and when a
+    /// part is spent the child stops until its parent or a supervisor recharges it. Without this, a child is recharged
+    /// as long as the pool has something, which is for ever where the root's budget is infinite.
     pub fn budget(mut self, budget: Budget) -> Self {
         self.order.budget = Some(budget);
         self
     }
 
-    /// What becomes of the child when a part of its budget is spent.
+    /// What happens to the child when a part of its budget is spent.
     ///
     /// ```
     /// # use janus::{Budget, Config, OnExhausted, Resource, Runtime, TaskError};
@@ -473,13 +477,13 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         self
     }
 
-    /// The right to have so many children of its own.
+    /// The right to have `count` children of its own.
     pub fn children(mut self, count: u64) -> Self {
         self.order.children = count;
         self
     }
 
-    /// A name for dumps and for the watchdog: a text of the program's, or one that was built for this task, of which 56 bytes are
+    /// A name for dumps and for the watchdog: a static text, or a `String` built for this task, of which 56 bytes are
     /// kept.
     ///
     /// ```
@@ -501,7 +505,7 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         self
     }
 
-    /// There is no task for it.
+    /// Returns the name's slot: no task will use it.
     #[cold]
     fn forget_name(&mut self) {
         if let Some(Naming::Built(slot)) = self.order.name.take() {
@@ -514,13 +518,13 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         unsafe { &*self.nursery.shared }
     }
 
-    /// Another stack than the runtime's default.
+    /// Another stack size than the runtime's default.
     pub fn stack(mut self, class: StackClass) -> Self {
         self.order.stack = class;
         self
     }
 
-    /// A hint to the scheduler.
+    /// A hint to the scheduler about how soon the child is to run.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.order.priority = priority;
         self
@@ -532,7 +536,7 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         self
     }
 
-    /// Passes on the right to make [`CapBudget`](crate::CapBudget)s; only who may make one itself can.
+    /// Passes on the right to make [`CapBudget`](crate::CapBudget)s, if the caller has it itself.
     pub fn grant_budget(mut self, cx: &Cx) -> Result<Self, RechargeError> {
         if !cx.may(flag::MAY_RECHARGE) {
             return Err(RechargeError::NoCapability);
@@ -541,7 +545,7 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         Ok(self)
     }
 
-    /// Starts it: see [`Scope::spawn`].
+    /// Starts the child: see [`Scope::spawn`].
     #[inline]
     pub fn spawn<T, F>(self, body: F) -> Handle<'scope, T>
     where
@@ -552,7 +556,7 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         Handle::or_refused(self.try_spawn(body), nursery)
     }
 
-    /// Starts it, if it may: see [`Scope::try_spawn`].
+    /// Starts the child if nothing refuses it: see [`Scope::try_spawn`].
     #[inline]
     pub fn try_spawn<T, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
     where
@@ -564,7 +568,7 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         })
     }
 
-    /// Starts one that may fail: see [`Scope::spawn_try`].
+    /// Starts a child that may fail: see [`Scope::spawn_try`].
     pub fn spawn_try<T, E, F>(self, body: F) -> Handle<'scope, T>
     where
         F: FnOnce(&Cx) -> Result<T, E> + Send + 'life,
@@ -575,7 +579,7 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         Handle::or_refused(self.try_spawn_try(body), nursery)
     }
 
-    /// Starts one that may fail, if it may.
+    /// As `spawn_try`, but returns a refusal instead of failing the nursery.
     pub(crate) fn try_spawn_try<T, E, F>(self, body: F) -> Result<Handle<'scope, T>, SpawnError>
     where
         F: FnOnce(&Cx) -> Result<T, E> + Send + 'life,
@@ -612,7 +616,7 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
         if !cx.may(flag::MAY_SPAWN) {
             return Err(SpawnError::NoCapability);
         }
-        // One operation; the child itself is charged to the pool.
+        // One operation is charged to the spawner; the child itself is charged to the pool.
         if cx.check().is_err() {
             return Err(SpawnError::Cancelled);
         }
@@ -622,10 +626,10 @@ impl<'scope, 'life> Spawn<'scope, 'life> {
     }
 }
 
-/// A child's result, for its parent: see [`Scope::spawn`]. To drop it leaves the child to its nursery: the result is given up,
-/// a failure is not.
+/// A child's result, for its parent: see [`Scope::spawn`]. Dropping the handle leaves the child to its nursery: the
+/// result is discarded, a failure is not.
 pub struct Handle<'scope, T> {
-    /// The error: there is no child.
+    /// The error says why there is no child.
     task: Result<TaskRef, SpawnError>,
     nursery: &'scope Nursery,
     value: PhantomData<(&'scope (), T)>,
@@ -637,7 +641,8 @@ unsafe impl<T: Send> Send for Handle<'_, T> {}
 unsafe impl<T: Send> Sync for Handle<'_, T> {}
 
 impl<'scope, T> Handle<'scope, T> {
-    /// One for a child that was refused: the nursery learns of it here, so that it is not lost with the handle.
+    /// A handle for a started child, or for a refused one: the nursery learns of the refusal here, so that it is not
+    /// lost with the handle.
     #[inline]
     fn or_refused(started: Result<Self, SpawnError>, nursery: &'scope Nursery) -> Self {
         started.unwrap_or_else(|error| {
@@ -663,7 +668,7 @@ impl<'scope, T> Handle<'scope, T> {
         }
     }
 
-    /// The same, for so long at most: then the handle comes back.
+    /// As [`join`](Handle::join), for `timeout` at most: then the handle comes back as the error.
     ///
     /// ```
     /// # use janus::{Config, Runtime, TaskError};
@@ -692,14 +697,15 @@ impl<'scope, T> Handle<'scope, T> {
         }
     }
 
-    /// Waits until the child has ended, or until that time, for which the caller has armed a timer; has it? That the child's own
-    /// nursery has failed does not end the wait: it ends the child.
+    /// Waits until the child has ended (true), or until the time `until`, for which the caller has armed a timer
+    /// (false). A failure of the child's own nursery does not end the wait directly: it ends the child.
     fn wait(&self, cx: &Cx, until: u64, at: &'static Location<'static>) -> Result<bool, Cancelled> {
         ensure_stack(cx.task);
         let Ok(task) = self.task else { return Ok(true) };
         let late = || until != u64::MAX && cx.shared().now_ns() >= until;
         if !std::ptr::eq(cx.task.shared, self.nursery.shared) {
-            // A task of another runtime may be gone, runtime and all, when this child wakes it: it looks by itself.
+            // The waiting task, and its whole runtime, may be gone when a child of another runtime wakes it: so it
+            // polls.
             while !task.join.is_done() {
                 if late() {
                     return Ok(false);
@@ -712,8 +718,8 @@ impl<'scope, T> Handle<'scope, T> {
                 return Ok(false);
             }
             if task.join.wait(cx.waiter().bits()) {
-                // Who waits for a child that cannot go on learns it, as one who waits for all of them does. Where the pool
-                // has no end, only one with an exact budget can stop for good.
+                // A task that waits for a child that cannot go on learns of it, as a task that waits for all children
+                // does. Where the pool is infinite, only a child with an exact budget can stop for good.
                 let expects = !self.nursery.never_starves();
                 if expects {
                     self.nursery.expect_one(cx.waiter(), Some(cx.worker()));
@@ -753,19 +759,19 @@ impl<'scope, T> Handle<'scope, T> {
         self.task.is_err() || self.task.is_ok_and(|task| task.join.is_done())
     }
 
-    /// The child's number; 0 is nobody's.
+    /// The child's number; 0 if the spawn was refused.
     #[must_use]
     pub fn id(&self) -> TaskId {
         TaskId(self.task.map_or(0, |task| task.id.load(Ordering::Relaxed)))
     }
 
-    /// The child's state.
+    /// The child's state; `Failed` if the spawn was refused.
     #[must_use]
     pub fn state(&self) -> TaskState {
         self.task.map_or(TaskState::Failed, |task| task.word.state())
     }
 
-    /// What is left of the child's budget, less what it holds of its quantum.
+    /// What is left of the child's budget, without what it has drawn and not spent.
     #[must_use]
     pub fn budget(&self) -> Budget {
         self.task.map_or(Budget::ZERO, |task| task.budget())
@@ -780,7 +786,7 @@ impl<'scope, T> Handle<'scope, T> {
         }
     }
 
-    /// Has the child end, which is stopped for want of budget, as if nobody were left to recharge it.
+    /// Ends a child that is stopped for want of budget, as if nobody were left to recharge it.
     pub(crate) fn give_up(&self) {
         if let Ok(task) = self.task {
             task.set(flag::SPENT);
@@ -788,12 +794,12 @@ impl<'scope, T> Handle<'scope, T> {
         }
     }
 
-    /// Wakes the caller when the child ends, once; false: it has ended.
+    /// Has the caller woken once, when the child ends; false: it has ended already.
     pub(crate) fn watch(&self, cx: &Cx) -> bool {
         self.task.is_ok_and(|task| task.join.wait(cx.waiter().bits()))
     }
 
-    /// Gives the child more, out of the nursery's pool.
+    /// Gives the child more budget, out of the nursery's pool.
     pub fn recharge(&self, amount: &Budget) -> Result<(), RechargeError> {
         make_room_here();
         match self.task {

@@ -1,8 +1,9 @@
-//! What a worker does with nothing to do: SPEC-021 [SCHED:6.3.1] "Worker Loop", [SCHED:7.2.1] "Steal Protocol",
+//! What a worker does when it has no task: SPEC-021 [SCHED:6.3.1] "Worker Loop", [SCHED:7.2.1] "Steal Protocol",
 //! [SCHED:7.3.1] "Victim Selection", [SCHED:7.4.1] and [SCHED:7.4.2] "Steal Bounds".
 //!
-//! All of this runs on the thread's own stack. A worker searches for a while, then backs off in naps of 1 µs to 1 ms, then
-//! sleeps until it is woken. A nap can be ended like any sleep; only who wakes a single task leaves a napper alone.
+//! All of this runs on the thread's own stack. A worker searches for a while, then backs off in naps of 1 µs to 1 ms,
+//! then sleeps until it is woken. A nap can be ended like any sleep; only a worker that wakes a single task does not
+//! end the naps of others.
 
 use crate::atomics::{fence, spin_loop};
 use crate::config::Strategy;
@@ -21,12 +22,12 @@ const ATTEMPTS: usize = 4;
 const SEARCH: Duration = Duration::from_micros(50);
 /// Rounds between two looks at the clock.
 const ROUNDS: u32 = 32;
-/// Pauses between rounds, and at most, when the others' tasks come and go by themselves.
+/// Pauses between rounds: at first, and at most, when the other workers run the tasks that they make themselves.
 const PAUSES: u32 = 1;
 const PAUSES_MOST: u32 = 128;
-/// How many naps.
+/// How many naps a worker takes before it sleeps for good.
 const NAPS: u32 = 11;
-/// What a thief takes along at most.
+/// How many more tasks a thief takes along at most.
 const LOOT: usize = 16;
 
 impl Worker {
@@ -35,7 +36,7 @@ impl Worker {
         let shared = self.shared();
         let mut searching = false;
         let mut naps = 0;
-        // It took itself out of the parked ones: producers may have relied on it.
+        // The worker left the set of parked workers by itself: producers may have relied on it to search.
         let mut owes = false;
         loop {
             if self.panic_wanted.load(Ordering::Relaxed) {
@@ -45,7 +46,7 @@ impl Worker {
                 self.panic_wanted.store(false, Ordering::Relaxed);
                 panic!("a test asked this worker to panic");
             }
-            // A task was abandoned on this thread: the next one runs on another.
+            // A task was abandoned on this thread: the worker continues on another one.
             if self.stained.get() && shared.config.migrates() && !searching {
                 return;
             }
@@ -94,7 +95,7 @@ impl Worker {
         }
     }
 
-    /// Looks everywhere, for a while.
+    /// Looks for a task in all places, for a while.
     fn search(&self) -> Option<TaskRef> {
         let shared = self.shared();
         let mut pauses = PAUSES;
@@ -112,7 +113,7 @@ impl Worker {
             match self.try_steal() {
                 Look::Found(task) => return Some(task),
                 Look::Nothing => pauses = PAUSES,
-                // Somebody makes tasks and runs them itself. Looking costs that worker a cache miss each time.
+                // Some worker makes tasks and runs them itself. Each look costs that worker a cache miss.
                 Look::Busy => pauses = (pauses * 2).min(PAUSES_MOST),
             }
             if shared.stopping() {
@@ -139,13 +140,14 @@ impl Worker {
             }
             let there = victim.takeable();
             let epoch = victim.beacon.epoch.load(Ordering::Relaxed);
-            // It picks one task after the other and has none to spare, whether one waits at the very moment or not.
+            // The victim picks one task after the other and has none to spare, whether one waits at this very moment or
+            // not.
             if self.seen.has_moved(victim.index, epoch) && there < 2 {
                 look = Look::Busy;
             }
             if there > 0 {
-                // A task alone is its worker's own next one, most often: leave it there for a moment. It is taken when
-                // that worker has not picked anything since the last look.
+                // A single task is most often the one that its worker will run next: leave it there for a moment. It is
+                // taken if that worker has not picked anything since the last look.
                 if there == 1 && !self.stood_still(victim, epoch) {
                     look = Look::Busy;
                     continue;
@@ -156,7 +158,7 @@ impl Worker {
                     self.loot(victim, there);
                     return Look::Found(task);
                 }
-                // Nothing that we could take: look at others.
+                // There was nothing that we could take: look at other victims.
                 self.last_look.set((u16::MAX, 0));
             }
             Counters::add(&self.counters.steals_failed);
@@ -164,8 +166,9 @@ impl Worker {
         look
     }
 
-    /// The victim has one task: was it so at the last look, and has the victim not moved since? One victim is remembered,
-    /// until it moves: of two that stand still each would else push the other out, and neither be relieved.
+    /// For a victim that has one task: whether it had one at the last look, and has not moved on since. Only one victim
+    /// is remembered, until it moves on: otherwise two victims that stand still would push each other out, and neither
+    /// would be relieved.
     fn stood_still(&self, victim: &Worker, epoch: u64) -> bool {
         let (last, before) = self.last_look.get();
         if last == victim.index && before == epoch {
@@ -182,7 +185,7 @@ impl Worker {
         false
     }
 
-    /// Takes a part of what else the victim has.
+    /// Takes a part of the other tasks that the victim has.
     fn loot(&self, victim: &Worker, there: usize) {
         for _ in 0..(there / 2).min(LOOT) {
             match self.steal_from(victim) {
@@ -201,7 +204,7 @@ impl Worker {
             ((u128::from(random) * count as u128) >> 64) as usize
         };
         match shared.config.strategy {
-            // With few workers everybody is looked at once a round.
+            // With few workers, a round looks at each of them once.
             Strategy::RandomVictim if count - 1 <= ATTEMPTS => {
                 (usize::from(self.index) + 1 + attempt) % count
             }
@@ -220,15 +223,15 @@ impl Worker {
         }
     }
 
-    /// Is there anything for this worker, to the best of everybody's knowledge? Asked before it sleeps for good.
+    /// Whether there is anything for this worker to do, as far as can be seen. Asked before it sleeps for good.
     fn anything(&self) -> bool {
-        // Its own rings too: a timer that it fired itself may have put a task there that nobody else can see.
+        // Its own rings count too: a timer that it fired itself may have put a task there that no other worker can see.
         let own = || !self.inbox.is_empty() || self.rings.iter().any(|ring| !ring.is_empty());
         self.shared().work_visible() || own() || self.shared().stopping()
     }
 
-    /// The same before a nap, which ends by itself: a task alone is left to its worker, unless it was there at the last look
-    /// and that worker has not moved since.
+    /// As `anything`, before a nap, which ends by itself: a single task is left to its worker, unless it was there at
+    /// the last look and that worker has not moved on since.
     fn anything_much(&self) -> bool {
         let shared = self.shared();
         let others = || {
@@ -245,16 +248,17 @@ impl Worker {
         own || !shared.common.is_empty() || shared.stopping() || others()
     }
 
-    /// Sleeps, unless there is work after all: in naps at first, then for good. Answers whether the worker now counts as
-    /// searching.
+    /// Sleeps, unless there is work after all: in naps at first, then for good. Returns whether the worker now counts
+    /// as searching.
     ///
-    /// Who naps looks again by itself, so a task that wakes one other task need not wake a worker for it (see
-    /// `Shared::notify_wake`): two tasks that talk to each other stay on their worker. The last nap ends with a fence and a
-    /// strict look, so that whoever relied on the napper is not forgotten.
+    /// A napping worker looks again by itself, so a task that wakes one other task need not wake a worker for it (see
+    /// `Shared::notify_wake`): two tasks that talk to each other stay on their worker. The last nap ends with a fence
+    /// and a strict look, so that work whose producer relied on the napping worker is not forgotten.
     fn park(&self, searching: bool, naps: &mut u32) -> bool {
         let shared = self.shared();
         let me = usize::from(self.index);
-        // Who watches I/O sleeps where that wakes it, and other tasks' wake-ups do not depend on it.
+        // A worker with I/O under way sleeps where the I/O wakes it. It does not count as napping, so no wake-up relies
+        // on it.
         let mut napping = *naps < NAPS && !self.io.is_busy();
         if napping {
             shared.napping.fetch_add(1, Ordering::SeqCst);
@@ -300,7 +304,8 @@ impl Worker {
             let look = if napping { self.anything_much() } else { self.anything() };
             if due || look || self.panic_wanted.load(Ordering::Relaxed) {
                 wake_up(napping);
-                // In this order: the next keeper is neither this worker, nor called for a timer that has fired.
+                // In this order: the next keeper is not this worker, and is not called for a timer that has already
+                // fired.
                 let searching = !shared.idle.cancel_park(me);
                 shared.fire_timers(Some(self));
                 shared.release_time(keeper);
@@ -309,11 +314,11 @@ impl Worker {
         }
     }
 
-    /// A spare that is not needed hands over what it has and sleeps.
+    /// A spare that is not needed hands over the tasks that it has and sleeps.
     fn stand_by(&self) {
         let shared = self.shared();
         while self.retired.load(Ordering::Acquire) && !shared.stopping() {
-            // Also those whose I/O, which it still watches, ends later.
+            // Also tasks whose I/O, which it still watches, ends later.
             while let Some(task) = self.pick_own() {
                 shared.common.push(task);
             }
@@ -322,7 +327,7 @@ impl Worker {
         }
     }
 
-    /// Deterministic mode: nobody can run. Move the time, or wait for somebody outside.
+    /// Deterministic mode, when no task can run: moves the time, or waits for a thread outside.
     fn wait_deterministically(&self) {
         let shared = self.shared();
         // SAFETY: on the worker's own thread.
@@ -331,7 +336,7 @@ impl Worker {
         if first != NEVER {
             det.now_ns = det.now_ns.max(first);
             shared.set_virtual_time(det.now_ns);
-            // One shelf: nobody arms a timer meanwhile.
+            // Deterministic mode has one shelf of timers, and no timer is armed meanwhile.
             let _ = shared.timers.fire(det.now_ns, Some(self));
             return;
         }
@@ -348,8 +353,8 @@ impl Worker {
     }
 }
 
-/// The back-off [SCHED:6.3.1]: how long a worker naps that has napped so often, 1 µs, doubled each time, to 1 ms. `None`: it
-/// naps no more, and sleeps until it is woken.
+/// The back-off [SCHED:6.3.1]: how long a worker naps after `naps` naps: 1 µs, doubled each time, up to 1 ms. `None`:
+/// it naps no more, and sleeps until it is woken.
 fn nap(naps: u32) -> Option<Duration> {
     (naps < NAPS).then(|| Duration::from_micros(1 << naps))
 }

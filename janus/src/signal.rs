@@ -1,14 +1,15 @@
-//! Signals of the process, as something to wait for: Ctrl-C, and what asks a service to end.
+//! Signals of the process that a task can wait for: Ctrl-C, and requests to a service to end.
 //!
-//! A signal is delivered to the process and not to a task, so it is an authority like a listener: a task that holds a
-//! [`Signals`] gets what it asked for, and may pass it on. While one is there, the signal does nothing else; when the last is
-//! dropped, it does again what it did before.
+//! A signal is delivered to the process and not to a task, so receiving it is an authority, like a listener: a task
+//! that holds a [`Signals`] gets the signals that it asked for, and may pass the value on. While a `Signals` for it
+//! exists, a signal has no other effect; when the last one is dropped, the signal has its former effect again.
 //!
 //! Invariants:
-//! 1. The handler runs anywhere, between any two instructions: it touches atomics and writes a byte into pipes, no more.
-//! 2. A pipe that the handler may have read the number of is never closed: slots keep theirs, and are used again.
-//! 3. The handler marks the signal before it writes; who waits empties the pipe before it looks at the marks. So none is lost,
-//!    though several of one kind may become one.
+//! 1. The handler may run on any thread, between any two instructions: it only touches atomics and writes a byte into
+//!    pipes.
+//! 2. A pipe whose descriptor the handler may have read is never closed: slots keep their pipes, and are reused.
+//! 3. The handler marks the signal before it writes; a waiting task empties the pipe before it looks at the marks. So
+//!    no signal is lost, though several of one kind may become one.
 
 use crate::budget::Operation;
 use crate::chan::Arm;
@@ -22,12 +23,12 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// So many [`Signals`] may be there at a time.
+/// How many [`Signals`] may exist at a time.
 const SLOTS: usize = 32;
-/// Signals are numbered below this.
+/// Signal numbers are below this.
 const NUMBERS: usize = 64;
 
-/// What can be waited for.
+/// The signals that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Signal {
@@ -35,13 +36,13 @@ pub enum Signal {
     Interrupt = libc::SIGINT,
     /// A polite request to end: what `kill` and service managers send.
     Terminate = libc::SIGTERM,
-    /// The terminal is gone; by custom, to read the configuration again.
+    /// The terminal is gone; by custom, a request to read the configuration again.
     Hangup = libc::SIGHUP,
     /// Ctrl-\\.
     Quit = libc::SIGQUIT,
-    /// Yours.
+    /// For the program's own use.
     User1 = libc::SIGUSR1,
-    /// Yours.
+    /// For the program's own use.
     User2 = libc::SIGUSR2,
 }
 
@@ -54,13 +55,13 @@ impl Signal {
     }
 }
 
-/// Where the handler finds who waits.
+/// The entry by which the handler finds a [`Signals`].
 struct Slot {
     taken: AtomicBool,
-    /// What is waited for, and what has come.
+    /// The signals that are waited for, and those that have come.
     mask: AtomicU64,
     pending: AtomicU64,
-    /// The ends of its pipe; 0: not made yet.
+    /// The ends of the slot's pipe; 0 if it is not made yet.
     reader: AtomicI32,
     writer: AtomicI32,
 }
@@ -75,7 +76,7 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Who waits for a signal, and what it did before the first of them.
+/// How many wait for a signal, and its action before the first of them.
 struct Former {
     waiting: usize,
     action: Option<libc::sigaction>,
@@ -89,8 +90,8 @@ extern "C" fn on_signal(number: libc::c_int) {
     for slot in &TABLE {
         if slot.mask.load(Ordering::Acquire) & bit != 0 {
             slot.pending.fetch_or(bit, Ordering::AcqRel);
-            // SAFETY: `errno` is the interrupted code's, and is put back; the byte is there; the pipe is never closed. A full
-            // pipe has woken whoever waits.
+            // SAFETY: `errno` belongs to the interrupted code, and is restored; the byte is valid memory; the pipe is
+            // never closed. If the pipe is full, the task that waits has been woken already.
             unsafe {
                 let errno = *libc::__errno_location();
                 libc::write(slot.writer.load(Ordering::Acquire), [1_u8].as_ptr().cast(), 1);
@@ -100,16 +101,17 @@ extern "C" fn on_signal(number: libc::c_int) {
     }
 }
 
-/// Takes a signal over, for one more who waits.
+/// Takes a signal over, for one more [`Signals`].
 fn take_over(signal: Signal) -> io::Result<()> {
     let mut former = FORMER.lock().unwrap_or_else(PoisonError::into_inner);
     let entry = &mut former[signal as usize];
     if entry.waiting == 0 {
-        // SAFETY: all zeroes is a value of both; the handler keeps invariant 1.
+        // SAFETY: all zeroes is a valid value of both; the handler keeps invariant 1.
         unsafe {
             let (mut ours, mut before): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
             ours.sa_sigaction = on_signal as *const () as usize;
-            // System calls of threads that it interrupts go on; on the other stack, as a task's is small.
+            // System calls of interrupted threads are restarted; the handler runs on the signal stack, as a task's
+            // stack is small.
             ours.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
             if libc::sigaction(signal as i32, &raw const ours, &raw mut before) != 0 {
                 return Err(io::Error::last_os_error());
@@ -121,7 +123,7 @@ fn take_over(signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// One less.
+/// Undoes one `take_over`; the last one restores the former action.
 fn give_back(signal: Signal) {
     let mut former = FORMER.lock().unwrap_or_else(PoisonError::into_inner);
     let entry = &mut former[signal as usize];
@@ -134,7 +136,7 @@ fn give_back(signal: Signal) {
     }
 }
 
-/// Signals to wait for, as long as this is there.
+/// A set of signals to wait for, as long as this exists.
 ///
 /// ```
 /// # use janus::{Config, Runtime, signal::{Signal, Signals}};
@@ -153,7 +155,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From now on these signals come here, and do nothing else. It costs one of `syscalls`.
+    /// From now on these signals are delivered here, and have no other effect. It costs one of `syscalls`.
     #[track_caller]
     pub fn new(cx: &Cx, signals: &[Signal]) -> io::Result<Signals> {
         begin(cx, Operation::FileIo, Location::caller())?;
@@ -163,18 +165,18 @@ impl Signals {
                 "32 tasks wait for signals already: share one Signals between them",
             ));
         };
-        // From here on `drop` gives everything back.
+        // From here on `drop` undoes everything.
         let mut made = Signals { slot, mask: 0 };
         if made.slot().writer.load(Ordering::Acquire) == 0 {
             let (reader, writer) = sys::pipe()?;
-            // For ever (invariant 2).
+            // They are never closed (invariant 2).
             made.slot().reader.store(reader.into_raw_fd(), Ordering::Release);
             made.slot().writer.store(writer.into_raw_fd(), Ordering::Release);
         }
         made.slot().pending.store(0, Ordering::Release);
         let wanted = signals.iter().fold(0, |mask, signal| mask | signal.bit());
         for signal in Signal::ALL.into_iter().filter(|signal| wanted & signal.bit() != 0) {
-            // Before it is taken over: none may come in between, and be lost.
+            // Before the signal is taken over, so that none comes in between and is lost.
             made.slot().mask.store(made.mask | signal.bit(), Ordering::Release);
             take_over(signal)?;
             made.mask |= signal.bit();
@@ -190,14 +192,15 @@ impl Signals {
         self.slot().reader.load(Ordering::Acquire)
     }
 
-    /// Takes the bytes out of the pipe, so that another one can be waited for (invariant 3).
+    /// Takes the bytes out of the pipe, so that the next signal can be waited for (invariant 3).
     fn drain(&self) {
         let mut bytes = [0_u8; 64];
         // SAFETY: the buffer is there; the pipe never blocks.
         while unsafe { libc::read(self.fd(), bytes.as_mut_ptr().cast(), bytes.len()) } > 0 {}
     }
 
-    /// What has come, of what was asked for: a handler may still be marking what an earlier user of the slot had asked for.
+    /// The signals that have come, of those asked for: a handler may still be marking one that an earlier user of the
+    /// slot had asked for.
     fn came(&self) -> u64 {
         self.slot().pending.load(Ordering::Acquire) & self.mask
     }
@@ -210,7 +213,7 @@ impl Signals {
         Some(signal)
     }
 
-    /// Waits for the next one. It costs one of `syscalls`.
+    /// Waits for the next signal. It costs one of `syscalls`.
     #[track_caller]
     pub fn wait(&self, cx: &Cx) -> io::Result<Signal> {
         let at = Location::caller();
@@ -225,7 +228,7 @@ impl Signals {
         }
     }
 
-    /// An arm of a [`Cx::select`] that is ready when one has come: then [`next`](Signals::next) has it.
+    /// An arm of a [`Cx::select`] that is ready when a signal has come: then [`next`](Signals::next) returns it.
     #[must_use]
     pub fn arm(&self) -> SignalArm<'_> {
         SignalArm { signals: self, pipe: ReadArm::new(self.as_fd()) }
@@ -262,7 +265,7 @@ pub struct SignalArm<'a> {
 impl Poll for SignalArm<'_> {
     fn is_ready(&self, cx: &Cx) -> bool {
         if self.signals.came() == 0 && self.pipe.is_answered() {
-            // A byte of a signal that was taken before the handler had written it: wait for the next one.
+            // This is the byte of a signal that was taken before the handler had written it: wait for the next one.
             self.pipe.end(cx);
             self.begin(cx);
         }

@@ -1,7 +1,7 @@
 //! Stacks for fibers: reserved in slabs, guarded in batches, reused last-in first-out.
 //!
-//! This file only hands out memory. It may not know what a task is, switch to a stack, or read or write
-//! the contents of one (except to have the kernel drop its pages).
+//! This file only hands out memory. It must not know what a task is, switch to a stack, or read or write the contents
+//! of one (except to have the kernel drop its pages).
 //!
 //! One slot, lowest address first:
 //!
@@ -19,10 +19,10 @@
 //!    (retired or dropped handle: leaked until the pool is dropped). `Stack` is neither `Copy` nor `Clone`.
 //! 2. A slot that has ever been handed out has its hard guard in place, for ever; its reserve is guarded
 //!    whenever it is on a shelf.
-//! 3. `Stack::guards` says how the *reserve* of that slot is guarded, so that a process whose later slabs
-//!    fall back to `mprotect` still treats its earlier slots rightly.
+//! 3. `Stack::guards` says how the *reserve* of that slot is guarded, so that a process whose later slabs fall back to
+//!    `mprotect` still handles its earlier slots correctly.
 //! 4. A shelf's free list has room for every slot ever made: giving a stack back never allocates.
-//! 5. A slab is unmapped only by dropping the pool; whoever drops it vouches that no stack is in use.
+//! 5. A slab is unmapped only by dropping the pool; the code that drops it guarantees that no stack is in use.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -33,8 +33,9 @@ use std::{fmt, io};
 pub(crate) const PAGE: usize = 4096;
 /// Bytes at the bottom of a slot that never become accessible.
 pub(crate) const HARD_GUARD: usize = PAGE;
-/// All sizes but the hard guard's are so many times as large: code that is not optimised has twice the frames, and a
-/// sanitizer adds its own, and its allocator's, of 3 KB a call. What fits into a stack is to fit there too.
+/// The factor by which all sizes but the hard guard's are larger: unoptimised code has frames twice as large, and a
+/// sanitizer adds frames of its own and of its allocator, 3 KB a call. What fits into a stack in an optimised build
+/// shall fit there too.
 pub(crate) const ROOM: usize = if cfg!(sanitized) {
     4
 } else if cfg!(unoptimized) {
@@ -44,7 +45,7 @@ pub(crate) const ROOM: usize = if cfg!(sanitized) {
 };
 /// Bytes above the hard guard that are opened once, when a stack overflows.
 pub(crate) const RESERVE: usize = 20 * 1024 * ROOM;
-/// Bytes at the bottom of the reserve that are opened last: what is left to a library's call to return.
+/// Bytes at the bottom of the reserve that are opened last: the room that a library call has left to return.
 /// `snprintf("%f")` takes 2.6 KB, a first, lazily bound call 3.2 KB.
 pub(crate) const LOWER_RESERVE: usize = 8 * 1024 * ROOM;
 /// Bytes below the usable part of a slot.
@@ -54,28 +55,27 @@ const MADV_GUARD_INSTALL: libc::c_int = 102;
 const MADV_GUARD_REMOVE: libc::c_int = 103;
 const PIDFD_SELF: libc::c_int = -10_000;
 
-/// Slots guarded by one system call. 64 Lean slots are 2 MiB, the reach of one page table; 1,024 at a time cost the same
-/// per slot.
-/// Populating the top pages along with the guards (MADV_POPULATE_WRITE) was tried and saves nothing.
+/// Slots guarded by one system call. 64 Lean slots are 2 MiB, the reach of one page table; batches of 1,024 cost the
+/// same per slot. Populating the top pages along with the guards (MADV_POPULATE_WRITE) was tried and saves nothing.
 const BATCH: usize = 64;
 
-/// Mappings that guards by `mprotect` leave to the rest of the process.
+/// Mappings that `mprotect` guards leave to the rest of the process.
 const SPARE_MAPPINGS: usize = 4096;
 
 /// How much stack a task gets.
 ///
-/// The size is what the task's own frames and everything they call may use. See the documentation of the
-/// crate for what common calls need. It is twice what is said here in a build without optimisation (level 0), and four times
-/// under a sanitizer, whose frames are as much larger.
+/// The size is what the task's own frames and everything they call may use. See the documentation of the crate for what
+/// common calls need. Sizes are twice those given here in a build without optimisation (level 0), and four times under
+/// a sanitizer, where frames are larger by as much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum StackClass {
-    /// 8 KiB, the specification's: lean tasks that call little.
+    /// 8 KiB, as in the specification: for lean tasks that call little.
     Lean,
     /// 16 KiB.
     Small,
-    /// 64 KiB, the default: three times what a TLS handshake, `getaddrinfo` or a backtrace needs. What is not touched costs
-    /// addresses and 111 bytes of page tables, no memory.
+    /// 64 KiB, the default: three times what a TLS handshake, `getaddrinfo` or a backtrace needs. The untouched part
+    /// costs addresses and 111 bytes of page tables, but no memory.
     #[default]
     Medium,
     /// 256 KiB.
@@ -89,7 +89,7 @@ impl StackClass {
     pub const ALL: [StackClass; 5] =
         [StackClass::Lean, StackClass::Small, StackClass::Medium, StackClass::Large, StackClass::Huge];
 
-    /// What SPEC-021 [SCHED:5.3.2] gives to every task: `Config::new().stack(StackClass::SPECIFIED)`.
+    /// The class that SPEC-021 [SCHED:5.3.2] gives to every task: `Config::new().stack(StackClass::SPECIFIED)`.
     pub const SPECIFIED: StackClass = StackClass::Lean;
 
     /// Usable bytes of a stack of this class.
@@ -104,7 +104,8 @@ impl StackClass {
         kib * 1024 * ROOM
     }
 
-    /// The smallest class with at least `bytes` usable bytes (as said above), or `None` if none is so large.
+    /// The smallest class with at least `bytes` usable bytes (in an optimised build), or `None` if no class is that
+    /// large.
     pub const fn for_bytes(bytes: usize) -> Option<StackClass> {
         let mut i = 0;
         while i < Self::ALL.len() {
@@ -212,7 +213,7 @@ pub(crate) struct Stack {
 
 const _: () = assert!(size_of::<Stack>() == 16 && size_of::<Option<Stack>>() == 16);
 
-// SAFETY: a handle is an address; the memory belongs to whoever holds the handle (invariant 1).
+// SAFETY: a handle is an address; the memory belongs to the holder of the handle (invariant 1).
 unsafe impl Send for Stack {}
 // SAFETY: shared access only reads the handle's fields, or changes the protection of the slot's own reserve.
 unsafe impl Sync for Stack {}
@@ -230,7 +231,7 @@ impl Stack {
         self.top().wrapping_sub(self.class.bytes())
     }
 
-    /// Lowest address of the reserve: the lowest usable one while it is open.
+    /// Lowest address of the reserve, which is the lowest usable one while the reserve is open.
     #[inline]
     pub(crate) fn reserve_low(&self) -> *mut u8 {
         self.limit().wrapping_sub(RESERVE)
@@ -242,7 +243,7 @@ impl Stack {
         self.reserve_low().wrapping_sub(HARD_GUARD)
     }
 
-    /// The class it was taken as.
+    /// The class of the stack.
     #[inline]
     pub(crate) fn class(&self) -> StackClass {
         self.class
@@ -270,10 +271,10 @@ impl Stack {
         if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Guards the lower part of the reserve again, which nothing uses. If that fails, it stays open.
+    /// Guards the lower part of the reserve again, which must be unused. If that fails, it stays open.
     pub(crate) fn close_lower(&self) {
         let low = self.reserve_low().cast::<libc::c_void>();
-        // SAFETY: the range is in this slot's reserve, and the caller says that nothing uses it.
+        // SAFETY: the range is in this slot's reserve, and the caller guarantees that nothing uses it.
         unsafe {
             match self.guards {
                 GuardKind::Marker => libc::madvise(low, LOWER_RESERVE, MADV_GUARD_INSTALL),
@@ -282,14 +283,14 @@ impl Stack {
         };
     }
 
-    /// Guards the reserve again and drops its pages. Nothing may use the stack any more.
-    /// Async-signal-safe: at most three system calls (`errno` may change). On failure the reserve is as it
-    /// was, and the stack must be retired, not given back (`StackPool::recycle` does so).
+    /// Guards the reserve again and drops its pages. Nothing may use the stack any more. Async-signal-safe: at most
+    /// three system calls (`errno` may change). On failure the reserve is as it was, and the stack must be retired, not
+    /// given back (`StackPool::recycle` does so).
     pub(crate) fn close_reserve(&mut self) -> io::Result<()> {
         let low = self.reserve_low().cast::<libc::c_void>();
-        // SAFETY: the range is this slot's reserve, and the caller says that nothing uses it any more.
+        // SAFETY: the range is this slot's reserve, and the caller guarantees that nothing uses it any more.
         unsafe {
-            // Memory that was locked meanwhile (mlockall) takes no markers: then it is protected as well.
+            // Memory that was locked meanwhile (mlockall) takes no markers: then it is guarded by `mprotect` instead.
             if self.guards == GuardKind::Marker && libc::madvise(low, RESERVE, MADV_GUARD_INSTALL) == 0 {
                 return Ok(());
             }
@@ -303,7 +304,7 @@ impl Stack {
     }
 }
 
-/// Slots mapped together.
+/// A row of slots that are mapped together.
 struct Slab {
     base: NonNull<u8>,
     slots: usize,
@@ -315,15 +316,15 @@ unsafe impl Send for Slab {}
 /// The stacks of one class.
 struct Shelf {
     class: StackClass,
-    /// Given back, hottest last.
+    /// Stacks that were given back, the one most likely in the cache last.
     free: Vec<Stack>,
     slabs: Vec<Slab>,
-    /// Of the newest slab: slots handed out at least once, and slots that have their guards.
+    /// In the newest slab: how many slots were handed out at least once, and how many have their guards.
     used: usize,
     guarded: usize,
     /// Slots mapped in all slabs.
     mapped: usize,
-    /// Guards of the slots between `used` and `guarded`.
+    /// How the slots between `used` and `guarded` are guarded.
     fresh_guards: GuardKind,
 }
 
@@ -332,9 +333,9 @@ struct Shelf {
 pub(crate) struct StackCounts {
     /// Slots handed out at least once.
     pub(crate) made: u64,
-    /// Handed out before and now on a shelf.
+    /// Stacks that were handed out before and are now on a shelf.
     pub(crate) free: u64,
-    /// Never to be used again (`retire`).
+    /// Stacks that are never used again (`retire`).
     pub(crate) abandoned: u64,
 }
 
@@ -346,7 +347,7 @@ pub(crate) struct StackPool {
     shelves: [Apart<Mutex<Shelf>>; 5],
     /// A `GuardKind`; goes from `Marker` to `Protect` at most once.
     kind: AtomicU8,
-    /// Slots guarded by `mprotect`, and how many may be (0: not looked up yet).
+    /// Slots guarded by `mprotect`, and how many there may be (0: not looked up yet).
     protected: AtomicUsize,
     most_protected: AtomicUsize,
     made: AtomicU64,
@@ -354,7 +355,7 @@ pub(crate) struct StackPool {
 }
 
 impl StackPool {
-    /// A pool without stacks. `force_fallback` guards by `mprotect` even where markers are to be had.
+    /// A pool without stacks. `force_fallback` guards by `mprotect` even where markers are available.
     pub(crate) fn new(force_fallback: bool) -> StackPool {
         let kind = if force_fallback { GuardKind::Protect } else { GuardKind::Marker };
         let shelf = |class| {
@@ -378,7 +379,7 @@ impl StackPool {
         }
     }
 
-    /// How new stacks are guarded. Known for certain once a stack has been made.
+    /// How new stacks are guarded. Certain only once a stack has been made.
     pub(crate) fn guards(&self) -> GuardKind {
         if self.kind.load(Ordering::Relaxed) == GuardKind::Marker as u8 {
             GuardKind::Marker
@@ -387,8 +388,9 @@ impl StackPool {
         }
     }
 
-    /// A stack of `class`: the one given back last if there is one, else a fresh one. It may call the kernel and the
-    /// allocator under the lock of the shelf: not for a caller on a stack of this pool, who might run over it there.
+    /// A stack of `class`: the one given back last if there is one, otherwise a fresh one. It may call the kernel and
+    /// the allocator under the lock of the shelf. So a caller must not be on a stack of this pool, which it might
+    /// overflow there.
     pub(crate) fn take(&self, class: StackClass) -> Result<Stack, StackError> {
         let mut shelf = self.shelf(class);
         match shelf.free.pop() {
@@ -397,7 +399,7 @@ impl StackPool {
         }
     }
 
-    /// The same for everybody, without either; `None`: there is none at hand, and `take` makes more.
+    /// As `take`, for any caller: it calls neither. `None`: there is no stack at hand, and only `take` makes more.
     pub(crate) fn take_made(&self, class: StackClass) -> Option<Stack> {
         let mut shelf = self.shelf(class);
         let stack = shelf.free.pop();
@@ -409,7 +411,7 @@ impl StackPool {
         self.shelf(stack.class).free.push(stack);
     }
 
-    /// Takes many stacks back under as few locks as their order allows; the last is the next to be taken.
+    /// Takes many stacks back under as few locks as their order allows; the last one is the next to be taken.
     pub(crate) fn give_many(&self, stacks: impl Iterator<Item = Stack>) {
         let mut held: Option<MutexGuard<'_, Shelf>> = None;
         for stack in stacks {
@@ -441,7 +443,7 @@ impl StackPool {
         let _leaked = stack;
     }
 
-    /// Counts at about the same moment.
+    /// The counts, each read at about the same moment.
     pub(crate) fn counts(&self) -> StackCounts {
         StackCounts {
             made: self.made.load(Ordering::Relaxed),
@@ -451,11 +453,11 @@ impl StackPool {
     }
 
     fn shelf(&self, class: StackClass) -> MutexGuard<'_, Shelf> {
-        // A shelf is consistent after every statement, so a panic of a holder is no reason to stop.
+        // A shelf is consistent after every statement, so a panic of a lock holder is no reason to stop.
         self.shelves[class as usize].0.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// The next slot of the newest slab, with a new batch of guards or a new slab if need be.
+    /// The next slot of the newest slab, with a new batch of guards or a new slab if necessary.
     fn fresh(&self, shelf: &mut Shelf) -> Result<Stack, StackError> {
         let class = shelf.class;
         if shelf.used == shelf.slabs.last().map_or(0, |slab| slab.slots) {
@@ -473,7 +475,7 @@ impl StackPool {
         Ok(self.hand_out(shelf))
     }
 
-    /// The next slot of the newest slab, which has its guards.
+    /// The next slot of the newest slab, which must have its guards already.
     fn hand_out(&self, shelf: &mut Shelf) -> Stack {
         debug_assert!(shelf.used < shelf.guarded);
         let class = shelf.class;
@@ -485,7 +487,7 @@ impl StackPool {
         Stack { top, class, guards: shelf.fresh_guards }
     }
 
-    /// Guards `n` slots from `from` on; says how many were done (at least one) and how.
+    /// Guards `n` slots from `from` on; returns how many were done (at least one) and how.
     fn guard_batch(&self, from: *mut u8, slot: usize, n: usize) -> Result<(usize, GuardKind), StackError> {
         if self.guards() == GuardKind::Marker {
             match install_markers(from, slot, n) {
@@ -514,8 +516,8 @@ impl StackPool {
         Ok((room, GuardKind::Protect))
     }
 
-    /// How many of `n` more slots may be protected, at two mappings each, so that the rest of the process
-    /// keeps `SPARE_MAPPINGS`: without any, `malloc` fails as well. Counts them as protected.
+    /// How many of `n` more slots may be protected, at two mappings each, so that the rest of the process keeps
+    /// `SPARE_MAPPINGS`: without any, `malloc` fails as well. Counts those slots as protected.
     fn protect_room(&self, n: usize) -> usize {
         let mut most = self.most_protected.load(Ordering::Relaxed);
         if most == 0 {
@@ -539,7 +541,7 @@ impl Drop for StackPool {
             let shelf = shelf.0.get_mut().unwrap_or_else(|poison| poison.into_inner());
             shelf.free.clear();
             for slab in shelf.slabs.drain(..) {
-                // SAFETY: the slab was mapped with this length, and the owner vouches for invariant 5.
+                // SAFETY: the slab was mapped with this length, and the owner guarantees invariant 5.
                 unsafe { libc::munmap(slab.base.as_ptr().cast(), slab.slots * shelf.class.slot()) };
             }
         }
@@ -558,12 +560,12 @@ impl Shelf {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK,
         );
-        // SAFETY: a new private mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, read_write, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(StackError::NoMemory { bytes, errno: errno() });
         }
-        // SAFETY: advice about the mapping just made; without it (EINVAL: no huge pages here) all is well too.
+        // SAFETY: advice about the mapping just made; if it fails (EINVAL: no huge pages here) nothing is lost.
         unsafe { libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE) };
         self.mapped += slots;
         self.free.reserve(self.mapped - self.free.len());
@@ -592,19 +594,19 @@ fn advise_many(from: *mut u8, slot: usize, len: usize, n: usize, advice: libc::c
     };
     let mut done = advise(PIDFD_SELF);
     if done < 0 && errno() == libc::EBADF {
-        // Before Linux 6.15. Opened anew each time: a kept one would, after a fork, name the parent.
+        // Before Linux 6.15. Opened anew each time: a descriptor that was kept would, after a fork, name the parent.
         // SAFETY: no memory is involved.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as libc::c_int;
         if fd >= 0 {
             done = advise(fd);
-            // SAFETY: the descriptor was opened just now and is nobody else's.
+            // SAFETY: the descriptor was opened just now and nothing else uses it.
             unsafe { libc::close(fd) };
         }
     }
     usize::try_from(done).map_or(0, |bytes| bytes / len)
 }
 
-/// Installs guard markers in the lower part of `n` slots, or says why not. Idempotent.
+/// Installs guard markers in the lower part of `n` slots, or returns why not. Idempotent.
 fn install_markers(from: *mut u8, slot: usize, n: usize) -> Result<(), i32> {
     let done = advise_many(from, slot, GUARDED, n, MADV_GUARD_INSTALL);
     for i in done..n {

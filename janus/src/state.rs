@@ -1,10 +1,10 @@
 //! The states of a task and the complete table of its transitions: SPEC-021 [SCHED:5.2.1] and [SCHED:5.2.2] "Task
 //! States", with what `docs/decisions.md` adds: a yield, cancellation from every waiting state, a panic.
 //!
-//! [`Task`](crate::task::Task) keeps its state in its wake word and moves it only by the functions of `wake.rs`; each of
-//! them is one [`Event`] here, and debug builds check the table on every move. The model test walks the table.
+//! [`Task`](crate::task::Task) keeps its state in its wake word and changes it only by the functions of `wake.rs`; each
+//! of them is one [`Event`] here, and debug builds check the table on every change. The model test walks the table.
 
-/// Where a task is in its life.
+/// The stage of its life that a task is in.
 ///
 /// ```
 /// use janus::{Event, TaskState};
@@ -35,23 +35,23 @@ pub enum TaskState {
 /// What moves a task from one state to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A worker picks it.
+    /// A worker picks the task.
     Schedule,
-    /// It gives its worker to others and stays ready.
+    /// The task gives its worker to others and stays ready.
     Yield,
-    /// It waits.
+    /// The task waits.
     Block,
-    /// What it waited for has come, or it is to see that it was cancelled.
+    /// What the task waited for has come, or the task is to see that it was cancelled.
     Wake,
-    /// A part of its budget is spent.
+    /// A part of the task's budget is spent.
     Exhaust,
-    /// Its budget was recharged, or it is to see that it was cancelled.
+    /// The task's budget was recharged, or the task is to see that it was cancelled.
     Recharge,
-    /// It returns.
+    /// The task returns.
     Return,
-    /// It ends as cancelled: while it runs, or before it ever ran.
+    /// The task ends as cancelled: while it runs, or before it ever ran.
     Cancel,
-    /// It ends by a panic, an overflow or an exhausted budget.
+    /// The task ends by a panic, an overflow or an exhausted budget.
     Fail,
 }
 
@@ -67,7 +67,7 @@ impl TaskState {
         TaskState::Failed,
     ];
 
-    /// The state after `event`, or `None`: such a thing cannot happen.
+    /// The state after `event`, or `None` if the event cannot happen in this state.
     #[must_use]
     pub const fn after(self, event: Event) -> Option<TaskState> {
         use {Event as E, TaskState as S};
@@ -79,13 +79,13 @@ impl TaskState {
             (S::Running, E::Return) => S::Completed,
             (S::Running | S::Ready, E::Cancel) => S::Cancelled,
             (S::Running, E::Fail) => S::Failed,
-            // A cancelled task that waits is woken, sees it and ends itself.
+            // A cancelled task that waits is woken, sees the cancellation and ends itself.
             (S::Blocked, E::Wake) | (S::BudgetExhausted, E::Recharge) => S::Ready,
             _ => return None,
         })
     }
 
-    /// Has it ended?
+    /// Whether the task has ended.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, TaskState::Completed | TaskState::Cancelled | TaskState::Failed)

@@ -1,4 +1,4 @@
-//! Counters: SPEC-021 [SCHED:6.1.1] `stats`. Each worker writes its own, anybody reads them.
+//! Counters: SPEC-021 [SCHED:6.1.1] `stats`. Each worker writes its own; any thread may read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ macro_rules! counters {
         }
 
         impl WorkerStats {
-            /// Adds another worker's.
+            /// Adds the counters of another worker.
             pub fn merge(&mut self, other: &WorkerStats) { $(self.$name += other.$name;)* }
 
             /// Name and value of each counter.
@@ -32,19 +32,19 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Tasks spawned here.
+    /// Tasks spawned on this worker.
     spawned,
-    /// Tasks that ended here, however they did.
+    /// Tasks that ended on this worker, in whatever way.
     completed,
-    /// Times a task gave way to another, by itself or at the end of its quantum.
+    /// Times a task yielded to another, by itself or at the end of its quantum.
     yields,
     /// Tasks taken from another worker.
     tasks_stolen,
-    /// Looks at another worker that found nothing.
+    /// Attempts to steal that found nothing.
     steals_failed,
     /// Times the worker went to sleep.
     parks,
-    /// Times it then slept for a moment only, 1 µs to 1 ms, and looked again by itself.
+    /// Times the worker slept for a bounded time only, 1 µs to 1 ms, and then looked again by itself.
     naps,
     /// Tasks stopped because a part of their budget was spent.
     exhaustions,

@@ -1,19 +1,19 @@
-//! Locks and their relatives for tasks: they block the task and not its worker, first come first served.
+//! Locks and related primitives for tasks: they block the task and not its worker, first come first served.
 //!
 //! | to | use |
 //! |---|---|
-//! | let one at a time at something | [`Mutex`] |
-//! | wait until what is in it has changed | [`Condvar`] |
-//! | let so many at a time at something | [`Semaphore`] |
-//! | make something once, by whoever needs it first | [`OnceCell`], [`Once`] |
+//! | let one task at a time use something | [`Mutex`] |
+//! | wait until the value of a mutex has changed | [`Condvar`] |
+//! | let a limited number of tasks at a time use something | [`Semaphore`] |
+//! | make something once, by the task that needs it first | [`OnceCell`], [`Once`] |
 //! | wait for each other | [`Barrier`] |
 //!
-//! Each call that may wait costs one channel operation and one of `ops`, however long it waits: a lock is a channel with one
-//! token in it. Each ends with [`Cancelled`] when the task is cancelled, and those with a timeout with
-//! [`WaitError::TimedOut`]. Under a seed all of them replay.
+//! Each call that may wait costs one channel operation and one of `ops`, however long it waits: a lock is like a
+//! channel with one token in it. Each call ends with [`Cancelled`] when the task is cancelled, and calls with a timeout
+//! end with [`WaitError::TimedOut`]. With a seed all of them replay.
 //!
-//! There is no poison: a task that panics while it holds a lock gives it back as it unwinds, and its nursery learns of the
-//! panic. A task that overflows its stack gives back nothing (`docs/overflow.md`).
+//! There is no poisoning: a task that panics while it holds a lock releases it as it unwinds, and its nursery learns of
+//! the panic. A task that runs over its stack and cannot be unwound releases nothing (`docs/overflow.md`).
 
 mod barrier;
 mod condvar;
@@ -31,7 +31,7 @@ use crate::error::Cancelled;
 use std::error::Error;
 use std::fmt;
 
-/// Why a wait with a timeout ended for nothing.
+/// Why a wait with a timeout ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitError {
     /// The task was cancelled.
@@ -57,7 +57,7 @@ impl From<Cancelled> for WaitError {
     }
 }
 
-/// A wait without a timeout ends for one reason only.
+/// For waits without a timeout, which can fail for one reason only.
 fn cancelled(_: WaitError) -> Cancelled {
     Cancelled
 }

@@ -1,10 +1,10 @@
 //! A task: SPEC-021 [SCHED:5.1.1] "Task Structure", and the slabs that tasks live in.
 //!
 //! Invariants:
-//! 1. The memory of a task stays a task until its runtime is gone ("type-stable"): a late wake finds a task there, if
+//! 1. The memory of a task stays a task until its runtime is gone ("type-stable"): a late wake finds a task there,
 //!    perhaps another one, and costs it one look (see `wake.rs`). That is why a [`TaskRef`] may be copied freely.
-//! 2. Fields of the type `Cell` belong to whoever owns the task at the moment: its maker until it is queued, then the
-//!    worker that picked it, then itself. A queue hands the ownership over. Everybody else reads atomics only.
+//! 2. Fields of the type `Cell` belong to the current owner of the task: its maker until it is queued, then the worker
+//!    that picked it, then the task itself. A queue hands the ownership over. All other threads only read atomics.
 //! 3. `payload` holds the closure until the task first runs, then its list of scopes (`cancel.rs`), then its result; `vtable`
 //!    knows the types.
 //!
@@ -41,10 +41,10 @@ pub(crate) const INLINE: usize = 48;
 pub enum Priority {
     /// Runs when nothing else is ready, and every so often nevertheless.
     Low = 0,
-    /// What everybody has.
+    /// The default.
     #[default]
     Normal = 1,
-    /// Runs before the others of its worker.
+    /// Runs before the other tasks of its worker.
     High = 2,
 }
 
@@ -58,11 +58,11 @@ impl Priority {
     }
 }
 
-/// What a task waits for, as a dump says it.
+/// What a task waits for, as shown in a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Wait {
-    /// Nothing, or only its turn.
+    /// Nothing, or only its turn on a worker.
     None = 0,
     /// A child's end.
     Join = 1,
@@ -72,15 +72,15 @@ pub enum Wait {
     Send = 3,
     /// A message.
     Recv = 4,
-    /// The first of several.
+    /// The first of several events.
     Select = 5,
     /// A time.
     Sleep = 6,
-    /// Its budget.
+    /// A recharge of its budget.
     Recharge = 7,
     /// The kernel: a socket, a file, a child process.
     Io = 8,
-    /// A lock, or another of [`sync`](crate::sync).
+    /// A lock, or another primitive of [`sync`](crate::sync).
     Lock = 9,
 }
 
@@ -99,7 +99,7 @@ impl Wait {
         Wait::Lock,
     ];
 
-    /// Does it go on by itself, without anybody of its nursery?
+    /// Whether the wait ends by itself, without a task of the same nursery having to act.
     pub(crate) fn is_outside(bits: u8) -> bool {
         bits == Wait::Sleep as u8 || bits == Wait::Io as u8
     }
@@ -107,11 +107,11 @@ impl Wait {
 
 /// The types behind a task's payload.
 pub(crate) struct Vtable {
-    /// Runs the closure and leaves result or outcome. On the task's own stack.
+    /// Runs the closure and stores its result or outcome. On the task's own stack.
     pub(crate) run: unsafe fn(TaskRef),
     /// Drops a closure that never ran.
     pub(crate) drop_closure: unsafe fn(TaskRef),
-    /// Drops a result that nobody wanted.
+    /// Drops a result that is not wanted.
     pub(crate) drop_value: unsafe fn(TaskRef),
 }
 
@@ -120,74 +120,75 @@ pub(crate) struct Vtable {
 pub(crate) enum Outcome {
     Pending,
     Value,
-    /// There was a result, and nobody wanted it.
+    /// There was a result, and it was not wanted.
     Gone,
     Cancelled,
     StackOverflow,
     WorkerPanic,
     Budget(Resource),
     Error(Box<TaskError>),
-    /// It was given up with its family: nobody learns of it but the parent of the whole.
+    /// The task was given up with its family: only the parent of the whole family learns of it.
     Lost,
 }
 
 /// What [`Task::draw_all`] found.
 pub(crate) enum Drawn {
     All,
-    /// Nothing was taken, and nothing need be.
+    /// Nothing was taken, and nothing needs to be: the component is infinite.
     Infinite,
-    /// Nothing was taken: only so much is there.
+    /// Nothing was taken: only this much is there.
     Short(u64),
 }
 
 /// Bits of [`Task::flags`].
 pub(crate) mod flag {
-    /// Asked to end.
+    /// The task was asked to end.
     pub(crate) const CANCEL: u16 = 1;
-    /// Its family is given up: it stops at its next check or wait, and never goes on (see `family.rs`).
+    /// The task's family is given up: it stops at its next check or wait, and never goes on (see `family.rs`).
     pub(crate) const DOOMED: u16 = 2;
-    /// In its nursery's list of children.
+    /// The task is in its nursery's list of children.
     pub(crate) const LISTED: u16 = 4;
-    /// Allocated beyond its memory budget.
+    /// The task has allocated beyond its memory budget.
     pub(crate) const OVERDRAWN: u16 = 8;
-    /// Exhausted with nobody to recharge it: it is to end with that error.
+    /// The task is exhausted, and nobody is left to recharge it: it is to end with that error.
     pub(crate) const SPENT: u16 = 16;
     /// Holds a `CapSpawn`.
     pub(crate) const MAY_SPAWN: u16 = 32;
-    /// Holds a `CapBudget`.
+    /// May make a `CapBudget`.
     pub(crate) const MAY_RECHARGE: u16 = 64;
-    /// Its budget was asked for exactly: no pool adds to it by itself.
+    /// The task's budget was asked for exactly: no pool adds to it automatically.
     pub(crate) const FIXED: u16 = 256;
-    /// Lives on a budget that was asked for exactly, its own or that of a task above it: it makes itself no more unless
-    /// that was granted.
+    /// The task lives on a budget that was asked for exactly, its own or that of an ancestor: it cannot give itself
+    /// more unless it was granted that right.
     pub(crate) const BOUND: u16 = 512;
-    /// Has seen that it was cancelled.
+    /// The task has seen that it was cancelled.
     pub(crate) const SAW_CANCEL: u16 = 128;
-    /// Was spawned with nothing borrowed: it can be given up without its parent.
+    /// The task was spawned without borrowing anything: it can be given up without its parent.
     pub(crate) const OWNED: u16 = 1024;
-    /// Of a doomed family: memory was the cause, and not the stack.
+    /// Of a doomed family: the cause was memory, and not the stack.
     pub(crate) const BY_MEMORY: u16 = 2048;
-    /// Its frames are abandoned; what runs now waits for its children.
+    /// The task's frames are abandoned; what runs now waits for its children.
     pub(crate) const BURIED: u16 = 4096;
-    /// A call of the C adapter found too little stack for itself: the task has overflowed when it returns.
+    /// A call of the C adapter found too little stack for itself: the task fails with an overflow when it returns.
     pub(crate) const SHORT: u16 = 8192;
-    /// It has scopes that have to be looked at (see `cancel.rs`).
+    /// The task has scopes that have to be searched (see `cancel.rs`).
     pub(crate) const SCOPED: u16 = 16384;
 }
 
-/// In [`Task::name`]: it is a slot's address.
+/// In [`Task::name`]: the name is in a slot, whose address follows.
 const BUILT: u64 = 1 << 63;
-/// In [`Task::name`]: where the address is.
+/// In [`Task::name`]: the bits of the address.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// A name for a task that is about to be.
+/// A name for a task that is being spawned.
 #[derive(Clone, Copy)]
 pub(crate) enum Naming {
     Static(&'static str),
     Built(NonNull<Slot>),
 }
 
-/// A task's nursery. Its own, but for the watchdog, which reads it of a task that may end meanwhile, and does not follow it.
+/// A task's nursery. Only the task uses it, except for the watchdog, which reads the pointer of a task that may end
+/// meanwhile, and does not dereference it.
 #[derive(Debug, Default)]
 pub(crate) struct Link(AtomicPtr<Nursery>);
 
@@ -209,11 +210,11 @@ pub(crate) struct Task {
     pub(crate) context: UnsafeCell<Context>,
     pub(crate) word: Word,
     pub(crate) flags: AtomicU16,
-    /// Ran over its stack; set by the signal handler.
+    /// The task ran over its stack; set by the signal handler.
     pub(crate) overflowed: AtomicBool,
-    /// In how many sections it is whose allocations are not charged.
+    /// The nesting depth of sections whose allocations are not charged.
     pub(crate) quiet: Cell<u8>,
-    // The second line: what running and switching touch.
+    // The second cache line: what running and switching touch.
     pub(crate) fuel: Cell<i64>,
     pub(crate) worker: Cell<*const Worker>,
     /// A check with the stack pointer below this has too little stack left.
@@ -223,7 +224,7 @@ pub(crate) struct Task {
     pub(crate) id: AtomicU64,
     pub(crate) nursery: Link,
     pub(crate) vtable: Cell<Option<&'static Vtable>>,
-    // The third: budget.
+    // The third: the budget.
     pub(crate) join: Join,
     pub(crate) ops: AtomicU64,
     pub(crate) memory: AtomicU64,
@@ -235,20 +236,20 @@ pub(crate) struct Task {
     pub(crate) waits_for: AtomicU8,
     pub(crate) class: Cell<StackClass>,
     pub(crate) priority: AtomicU8,
-    /// The component that ran out last (low half), and what is to become of the task then (high half).
+    /// The component that ran out last (low half), and the task's `OnExhausted` rule (high half).
     exhaustion: AtomicU8,
     pub(crate) outcome: UnsafeCell<Outcome>,
-    // The fourth: what a dump shows, and the list of siblings.
+    // The fourth: what a dump shows, and the links of the list of siblings.
     pub(crate) spawned_at: AtomicPtr<Location<'static>>,
     pub(crate) waits_at: AtomicPtr<Location<'static>>,
     /// A `&'static str`: its length in the upper 16 bits, its address below; or, with `BUILT`, the address of a slot.
     name: AtomicU64,
     pub(crate) siblings: Cell<(Option<TaskRef>, Option<TaskRef>)>,
-    /// The runtime that it belongs to, from the making of its slab to the end.
+    /// The runtime that the task belongs to, from the making of its slab to the end.
     pub(crate) shared: *const Shared,
-    /// The innermost nursery that the task has open; the others hang on it.
+    /// The innermost nursery that the task has open; it links to the outer ones.
     pub(crate) open: Cell<*const Nursery>,
-    /// Where its blocks are credited; made at the first.
+    /// The account that is credited when its memory blocks are freed; made at the first block.
     pub(crate) account: AtomicPtr<Account>,
     pub(crate) payload: UnsafeCell<MaybeUninit<[u64; INLINE / 8]>>,
 }
@@ -325,16 +326,17 @@ impl Task {
         }
     }
 
-    /// The innermost deadline or shield that the task has open. Only while its closure runs, and only for itself: then nothing
-    /// else is in the payload (invariant 3).
+    /// The innermost deadline or shield that the task has open. Valid only while the task's closure runs, and only for
+    /// the task itself: then nothing else is in the payload (invariant 3).
     #[inline]
     pub(crate) fn scopes(&self) -> &Cell<*const Node> {
         const { assert!(size_of::<*const Node>() <= INLINE && align_of::<*const Node>() <= 8) };
-        // SAFETY: the payload has room for it, and whoever runs the closure wrote it first; only the task itself looks.
+        // SAFETY: the payload has room for it, and the code that runs the closure wrote it first; only the task itself
+        // looks.
         unsafe { &*self.payload.get().cast::<Cell<*const Node>>() }
     }
 
-    /// Has it a stack, that is, did it run before?
+    /// Whether the task has a stack, that is, whether it ran before.
     #[inline]
     pub(crate) fn started(&self) -> bool {
         // SAFETY: the caller owns the task (invariant 2) or it is suspended.
@@ -350,7 +352,7 @@ impl Task {
         self.flags.fetch_or(flag, Ordering::AcqRel);
     }
 
-    /// The memory of one component.
+    /// The counter of one component.
     pub(crate) fn meter(&self, resource: Resource) -> &AtomicU64 {
         match resource {
             Resource::Ops => &self.ops,
@@ -371,7 +373,7 @@ impl Task {
         self.channel_fuel.set(0);
     }
 
-    /// Takes up to `most` of a component; answers how much.
+    /// Takes up to `most` of a component, and returns how much.
     #[inline]
     pub(crate) fn draw(&self, resource: Resource, most: u64) -> u64 {
         let meter = self.meter(resource);
@@ -406,7 +408,7 @@ impl Task {
         }
     }
 
-    /// Puts some of a component back, or more in.
+    /// Adds `amount` to a component: what comes back, or a recharge.
     pub(crate) fn fill(&self, resource: Resource, amount: u64) {
         let meter = self.meter(resource);
         let mut here = meter.load(Ordering::Acquire);
@@ -419,7 +421,7 @@ impl Task {
         }
     }
 
-    /// What is left; exact when the task itself asks.
+    /// What is left; exact only if the task itself asks.
     pub(crate) fn budget(&self) -> Budget {
         let mut left = Budget::ZERO;
         for resource in Resource::ALL {
@@ -428,7 +430,7 @@ impl Task {
         left
     }
 
-    /// What the task itself holds of its quantum, beside [`Task::budget`].
+    /// What the task has drawn and not spent, in addition to [`Task::budget`].
     pub(crate) fn in_hand(&self) -> Budget {
         Budget {
             ops: self.fuel.get().max(0) as u64,
@@ -437,7 +439,7 @@ impl Task {
         }
     }
 
-    /// What becomes of it when its budget is spent. Before it is queued.
+    /// Sets what happens to the task when its budget is spent. Called before the task is queued.
     #[inline]
     pub(crate) fn set_rule(&self, rule: OnExhausted) {
         self.exhaustion.store((rule as u8) << 4, Ordering::Relaxed);
@@ -451,13 +453,13 @@ impl Task {
         }
     }
 
-    /// This component ran out. Only the task itself says so.
+    /// Notes that this component ran out. Called only by the task itself.
     pub(crate) fn note_spent(&self, resource: Resource) {
         let rule = self.exhaustion.load(Ordering::Relaxed) & 0xF0;
         self.exhaustion.store(rule | resource as u8, Ordering::Relaxed);
     }
 
-    /// The part of its budget for which it is told to end, if it is.
+    /// The part of its budget because of which the task is told to end, if it is.
     pub(crate) fn ended_by(&self) -> Option<Resource> {
         match self.flags.load(Ordering::Acquire) {
             flags if flags & flag::OVERDRAWN != 0 => Some(Resource::Memory),
@@ -468,8 +470,8 @@ impl Task {
         }
     }
 
-    /// A name that is longer than 32 KiB, or does not lie where programs do, is none. What was built for the last task that lay
-    /// here is given back.
+    /// Sets the name. A name that is longer than 32 KiB, or whose address has more than 48 bits, is ignored. A name
+    /// that was built for the last task in this memory is given back.
     #[inline]
     pub(crate) fn set_name(&self, name: Option<Naming>) {
         if self.name.load(Ordering::Relaxed) & BUILT != 0 {
@@ -506,16 +508,16 @@ impl Task {
         }
         let address = (packed & ADDRESS) as usize;
         let name = if packed & BUILT != 0 {
-            // SAFETY: slots stay as long as the runtime, and are read word by word.
+            // SAFETY: slots stay as long as the runtime, and are read atomically, word by word.
             unsafe { &*ptr::with_exposed_provenance::<Slot>(address) }.read()
         } else {
             let bytes = ptr::with_exposed_provenance::<u8>(address);
-            // SAFETY: only `&'static str`s are stored, whole.
+            // SAFETY: only `&'static str`s are stored, address and length in one word.
             Name::fixed(unsafe {
                 std::str::from_utf8_unchecked(std::slice::from_raw_parts(bytes, (packed >> 48) as usize))
             })
         };
-        // Read before this: if the task is still that one, so was the name.
+        // The name was read before this: if the task is still the one with this id, the name was its name.
         (self.id.load(Ordering::Acquire) == id).then_some(name)
     }
 
@@ -578,10 +580,11 @@ impl TaskList {
     }
 }
 
-/// Where tasks come from: slabs that live as long as the runtime, common batches of free tasks, and two batches a worker.
+/// Where tasks come from: slabs that live as long as the runtime, common batches of free tasks, and two batches per
+/// worker.
 ///
-/// Batches change hands whole, so that it costs the same however many tasks are in one, and nobody touches a task that
-/// another CPU has in its cache before it uses that task.
+/// Batches change hands as a whole, so that it costs the same however many tasks are in one, and a CPU does not touch a
+/// task that another CPU has in its cache before it uses that task.
 pub(crate) struct TaskPool {
     common: Mutex<Common>,
     made: AtomicUsize,
@@ -589,9 +592,9 @@ pub(crate) struct TaskPool {
 
 struct Common {
     shared: *const Shared,
-    /// Of `BATCH` tasks each; `grow` makes room for all that there can be.
+    /// Batches of `BATCH` tasks each; `grow` reserves room for all that there can be.
     batches: Vec<TaskList>,
-    /// Fewer than `BATCH`, of threads that have no cache.
+    /// At most `BATCH` tasks, for threads that have no cache of their own.
     singles: TaskList,
     slabs: Vec<NonNull<Task>>,
 }
@@ -599,8 +602,8 @@ struct Common {
 // SAFETY: the pointers are to tasks (invariant 1), under the lock.
 unsafe impl Send for Common {}
 
-/// A worker's own free tasks: the batch in use, and perhaps a full one, so that who takes and gives by turns at the edge of a
-/// batch does not go to the pool each time.
+/// A worker's own free tasks: the batch in use, and perhaps a full one, so that a worker that takes and gives by turns
+/// at the edge of a batch does not go to the pool each time.
 pub(crate) struct TaskCache {
     current: TaskList,
     full: TaskList,
@@ -633,7 +636,7 @@ impl TaskCache {
         if self.current.len() == BATCH {
             self.put_aside(pool);
         }
-        // The last freed is the next used: it is still in the cache.
+        // The task that was freed last is used next: it is still in the CPU's cache.
         self.current.push_front(task);
     }
 
@@ -673,17 +676,17 @@ impl TaskPool {
         self.common.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Tells the pool whose it is, before the first task is made.
+    /// Tells the pool which runtime owns it, before the first task is made.
     pub(crate) fn belongs_to(&self, shared: *const Shared) {
         self.lock().shared = shared;
     }
 
-    /// How many tasks there is memory for.
+    /// The number of tasks for which memory was allocated.
     pub(crate) fn made(&self) -> usize {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// For threads that have no cache.
+    /// Takes a free task, for threads that have no cache.
     pub(crate) fn take(&self) -> TaskRef {
         let mut common = self.lock();
         if common.singles.len() == 0 {
@@ -692,7 +695,7 @@ impl TaskPool {
         common.singles.pop_front().expect("a batch is not empty")
     }
 
-    /// For threads that have no cache.
+    /// Gives a task back, for threads that have no cache.
     pub(crate) fn give(&self, task: TaskRef) {
         let mut common = self.lock();
         if common.singles.len() == BATCH {
@@ -717,7 +720,7 @@ impl TaskPool {
         for first in (0..SLAB).step_by(BATCH) {
             let mut batch = TaskList::new();
             for index in first..first + BATCH {
-                // SAFETY: inside the slab, and written before anybody reads it.
+                // SAFETY: inside the slab, and written before it is read.
                 let task = unsafe {
                     let task = slab.add(index);
                     task.write(Task::new(common.shared));
@@ -730,7 +733,7 @@ impl TaskPool {
         self.made.fetch_add(SLAB, Ordering::Relaxed);
     }
 
-    /// Calls `look` for every task that there ever was memory for, dead or alive.
+    /// Calls `look` for every task for which memory was ever allocated, in use or free.
     pub(crate) fn for_each(&self, mut look: impl FnMut(TaskRef)) {
         let slabs = {
             let _quiet = Quiet::new();
@@ -760,8 +763,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Tasks that one worker takes and another gives back go round: nobody has one that somebody else has, none is lost, and
-    /// a thread without a cache takes its part.
+    /// Tasks that one worker takes and another gives back circulate: no two owners have the same task, none is lost,
+    /// and a thread without a cache takes part.
     #[test]
     fn free_tasks_go_round_and_none_is_lost() {
         let pool = TaskPool::new();
@@ -771,7 +774,7 @@ mod tests {
             taken.extend((0..BATCH + 5).map(|_| pool.take()));
             let distinct: HashSet<_> = taken.iter().map(|task| task.as_ptr()).collect();
             assert_eq!(distinct.len(), taken.len(), "round {round}: a task is one taker's alone");
-            // What is free is in the hands of two workers, two batches each, and of the pool.
+            // Free tasks are held by two workers, two batches each, and by the pool.
             assert!(pool.made() <= taken.len() + 4 * BATCH + SLAB, "round {round}: {} made", pool.made());
             for (index, task) in taken.into_iter().enumerate() {
                 if index % 3 == 0 { pool.give(task) } else { giver.give(task, &pool) }
@@ -784,7 +787,7 @@ mod tests {
         assert_eq!(free + common.batches.len() * BATCH, pool.made(), "all are free again");
     }
 
-    /// Who takes one and gives one, at the edge of a batch, does not go to the pool each time.
+    /// A worker that takes one task and gives one back, at the edge of a batch, does not go to the pool each time.
     #[test]
     fn the_edge_of_a_batch_is_not_a_way_to_the_pool() {
         let pool = TaskPool::new();

@@ -1,9 +1,9 @@
-//! Who is to be woken when. A worker that parks sleeps no longer than until the first of these; one that is busy looks
-//! now and then.
+//! Timers: which waiter is to be woken when. A worker that parks sleeps no longer than until the first of these; a busy
+//! worker looks from time to time.
 //!
-//! Each worker has a shelf of its own, so that tasks that set and take back time-outs on several workers do not wait for each
-//! other. A timer is taken back from the shelf that it was put on, wherever its task runs by then; and whoever looks at the
-//! clock fires what is due on all of them, since a worker that is stuck in a task looks at nothing.
+//! Each worker has a shelf of its own, so that tasks that set and cancel time-outs on several workers do not wait for
+//! each other. A timer is disarmed on the shelf that it was put on, wherever its task runs by then. A worker that looks
+//! at the clock fires what is due on all shelves, since a worker that is stuck in a task looks at nothing.
 
 use crate::alloc::Quiet;
 use crate::earliest::Earliest;
@@ -13,7 +13,7 @@ use crate::worker::Worker;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A timer's name: when it fires, its number there, and on which shelf it lies.
+/// A timer's key: when it fires, its number on its shelf, and the shelf.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Timer {
     at_ns: u64,
@@ -43,7 +43,7 @@ impl Armed {
 }
 
 impl Timers {
-    /// For so many workers; one, where their order must be the same each time.
+    /// Timers on `shelves` shelves, one per worker; a single one where their order must be the same in every run.
     pub(crate) fn new(shelves: usize) -> Timers {
         Timers {
             shelves: (0..shelves).map(|_| Shelf(Mutex::default())).collect(),
@@ -55,13 +55,13 @@ impl Timers {
         self.shelves[shelf].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first deadline, or an earlier instant at which there was one that was taken back.
+    /// The first deadline, or an earlier instant whose timer was disarmed.
     #[inline]
     pub(crate) fn first(&self) -> u64 {
         self.earliest.first()
     }
 
-    /// Puts a timer on the shelf of worker number `worker`. True beside the name: it is the first of all now.
+    /// Puts a timer on the shelf of worker number `worker`. True beside the timer: it is the first of all now.
     pub(crate) fn arm(&self, at_ns: u64, waiter: Waiter, worker: u16) -> (Timer, bool) {
         let _quiet = Quiet::new();
         let shelf = usize::from(worker) % self.shelves.len();
@@ -80,7 +80,7 @@ impl Timers {
         }
     }
 
-    /// Wakes everybody whose time has come. True: who watches the clock must look at it again.
+    /// Wakes every waiter whose time has come. True: the worker that watches the clock must look at it again.
     #[must_use]
     pub(crate) fn fire(&self, now_ns: u64, here: Option<&Worker>) -> bool {
         let mut is_earlier = false;
@@ -89,7 +89,7 @@ impl Timers {
             if due > now_ns {
                 return is_earlier;
             }
-            // Its own shelf first: what it wakes stays with it.
+            // Its own shelf first: the tasks that it wakes stay with it.
             let own = here.map_or(0, |worker| usize::from(worker.index));
             for shelf in 0..self.shelves.len() {
                 self.fire_shelf((own + shelf) % self.shelves.len(), now_ns, here);

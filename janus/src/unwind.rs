@@ -1,8 +1,8 @@
 //! Finds the callers of an interrupted frame by the call frame information (`.eh_frame`) that every
 //! x86-64 object carries, inside a signal handler.
 //!
-//! It may not allocate, lock, call the system, change a frame, or read any word outside the stack it was
-//! told about: everything else it reads is the read-only `.eh_frame` of objects listed beforehand.
+//! It must not allocate, lock, make a system call, change a frame, or read any word outside the stack that it was
+//! given: everything else it reads is the read-only `.eh_frame` of objects listed beforehand.
 //!
 //! ```text
 //!   pc -> object (table of dl_iterate_phdr) -> .eh_frame_hdr, sorted:  [start of function | its FDE] ...
@@ -14,7 +14,7 @@
 //! Numbered invariants:
 //!
 //! 1. Every step raises the stack pointer, so a walk ends.
-//! 2. What is not understood ends the walk (`Option::None`); nothing is guessed.
+//! 2. Anything that is not understood ends the walk (`Option::None`); nothing is guessed.
 
 /// DWARF numbers: 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8..15, 16 the return address.
 pub(crate) const REGS: usize = 17;
@@ -47,7 +47,7 @@ impl Readable {
         if at < self.low || at > self.high - 8 || !at.is_multiple_of(8) {
             return None;
         }
-        // SAFETY: inside the stack that whoever made `self` said is readable.
+        // SAFETY: inside the stack that the maker of `self` guarantees to be readable.
         Some(unsafe { (at as *const usize).read() })
     }
 }
@@ -321,7 +321,7 @@ impl Function {
             0x16 => r.block().map(|(at, end)| Rule::IsExpr(at, end))?,
             _ => return None,
         };
-        // Vector registers may have rules too; nobody asks for them.
+        // Vector registers may have rules too; they are not needed.
         if reg < REGS {
             rules.regs[reg] = rule;
         }

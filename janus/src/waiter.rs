@@ -1,4 +1,4 @@
-//! Who waits: a task of some runtime, or a thread that belongs to none. One word, so that it fits into an atomic.
+//! A waiter: a task of some runtime, or a thread that belongs to none. It is one word, so that it fits into an atomic.
 
 use crate::alloc::Quiet;
 use crate::atomics::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const THREAD: usize = 1;
 
-/// See the module. Waking one that is long gone is harmless: tasks and parkers stay what they are (type-stable).
+/// See the module. Waking a waiter that is long gone is harmless: the memory of tasks and parkers is type-stable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Waiter(usize);
 
@@ -31,7 +31,7 @@ impl Waiter {
             return None;
         }
         let pointer = std::ptr::with_exposed_provenance_mut::<Task>(self.0);
-        // SAFETY: made by `task`.
+        // SAFETY: the pointer was made by `task`.
         NonNull::new(pointer).map(|pointer| unsafe { TaskRef::from_ptr(pointer) })
     }
 
@@ -43,22 +43,22 @@ impl Waiter {
         Waiter(bits)
     }
 
-    /// Leaves a permit; whoever sleeps goes on. `here` is the worker that the caller runs on, if any.
+    /// Leaves a permit; if the waiter sleeps, it goes on. `here` is the worker that the caller runs on, if any.
     #[inline]
     pub(crate) fn wake(self, here: Option<&Worker>) {
         if let Some(task) = self.as_task() {
             wake_task(task, here);
         } else {
             let parker = std::ptr::with_exposed_provenance::<Parker>(self.0 & !THREAD);
-            // SAFETY: made by `thread` from a `&'static`.
+            // SAFETY: the pointer was made by `thread` from a `&'static`.
             unsafe { (*parker).unpark() };
         }
     }
 }
 
-/// A waiter to be woken, from a moment on at which it still waits: if it is a task of another runtime than the caller's, that
-/// runtime does not end before the wake is done. Under the lock that keeps the waiter there. `mine`: the caller's own
-/// runtime, null if it is no task's.
+/// A waiter that is to be woken. If it is a task of another runtime than the caller's, that runtime does not end before
+/// the wake is done. So a `Wakeup` is made while the waiter still waits, under the lock that keeps it there. `mine` is
+/// the caller's own runtime, null if the caller is not a task.
 #[must_use = "the waiter sleeps until it is woken"]
 pub struct Wakeup(Waiter, Option<&'static Shared>);
 
@@ -67,7 +67,7 @@ impl Wakeup {
     pub(crate) fn new(waiter: Waiter, mine: *const Shared) -> Wakeup {
         let guest_of = |task: TaskRef| {
             let own = std::ptr::eq(mine, task.shared);
-            // SAFETY: the task waits, so its runtime is there; until `wake` it is held.
+            // SAFETY: the task waits, so its runtime is there; the count of guests holds the runtime until `wake`.
             (!own).then(|| unsafe { &*task.shared })
         };
         let host = waiter.as_task().and_then(guest_of);
@@ -81,23 +81,23 @@ impl Wakeup {
     pub(crate) fn wake(self, here: Option<&Worker>) {
         self.0.wake(here);
         if let Some(host) = self.1 {
-            // The last touch of that runtime.
+            // This is the last touch of that runtime.
             host.guests.fetch_sub(1, Ordering::Release);
         }
     }
 }
 
-/// See [`Waiter::wake`].
+/// Wakes a task: see [`Waiter::wake`].
 #[inline]
 pub(crate) fn wake_task(task: TaskRef, here: Option<&Worker>) {
     if task.word.wake() {
-        // SAFETY: a task's runtime outlives it, and it exists: it slept, and we alone may queue it.
+        // SAFETY: a task's runtime outlives it, and the task exists: it slept, and only we may queue it.
         let shared: &Shared = unsafe { &*task.shared };
         shared.enqueue(task, here);
     }
 }
 
-/// How a thread that is no worker waits. Parkers are never freed, only reused: a late wake finds one.
+/// How a thread that is not a worker waits. Parkers are never freed, only reused, so a late wake still finds one.
 pub(crate) struct Parker {
     permit: AtomicBool,
     thread: Mutex<Option<Thread>>,
@@ -105,7 +105,7 @@ pub(crate) struct Parker {
 
 static FREE: Mutex<Vec<&'static Parker>> = Mutex::new(Vec::new());
 
-/// The calling thread's parker; it goes back to the common stock with the thread.
+/// The calling thread's parker, which goes back to `FREE` when the thread ends.
 struct Mine(Cell<Option<&'static Parker>>);
 
 impl Drop for Mine {
@@ -121,7 +121,7 @@ thread_local! {
 }
 
 impl Parker {
-    /// The calling thread's.
+    /// The calling thread's parker.
     pub(crate) fn mine() -> &'static Parker {
         MINE.with(|mine| match mine.0.get() {
             Some(parker) => parker,

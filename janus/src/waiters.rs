@@ -1,11 +1,11 @@
-//! Lists of those who wait for something that has a lock: a channel, a semaphore, a condition.
+//! Lists of tasks and threads that wait for something that has a lock: a channel, a semaphore, a condition variable.
 //!
 //! Invariants:
-//! 1. Whoever waits has a node in a list, under the lock of what it waits for; the node lies in the waiter's frame and is out
-//!    of the list before the frame ends.
-//! 2. Whoever serves a waiter takes the node out, writes what it gets, copies the waiter out of the node, and only then marks
-//!    the node: from that moment the frame may be gone. It wakes the waiter last.
-//! 3. Of a select's nodes one is served at most: serving one begins with winning `choice`.
+//! 1. A waiter has a node in a list, which is guarded by the lock of what it waits for; the node lies in the waiter's
+//!    frame and is out of the list before the frame ends.
+//! 2. A thread that serves a waiter takes the node out, writes what the waiter gets, copies the waiter out of the node,
+//!    and only then marks the node: from that moment the frame may be gone. It wakes the waiter last.
+//! 3. Of a select's nodes at most one is served: serving a node begins with winning `choice`.
 
 use crate::cx::Cx;
 use crate::runtime::Shared;
@@ -23,7 +23,7 @@ pub(crate) const CLOSED: u8 = 2;
 /// No arm of a select is chosen yet.
 pub(crate) const OPEN: usize = usize::MAX;
 
-/// One who waits (invariant 1).
+/// One waiter (invariant 1).
 pub(crate) struct Node<T> {
     waiter: Waiter,
     pub(crate) state: AtomicU8,
@@ -31,7 +31,7 @@ pub(crate) struct Node<T> {
     before: Cell<*const Node<T>>,
     after: Cell<*const Node<T>>,
     pub(crate) listed: Cell<bool>,
-    /// The select that it belongs to, and its arm there.
+    /// The select that the node belongs to (null if none), and its arm there.
     choice: *const AtomicUsize,
     arm: usize,
 }
@@ -50,7 +50,7 @@ impl<T> Node<T> {
         }
     }
 
-    /// Invariant 3: may the caller serve it?
+    /// Whether the caller may serve this node (invariant 3).
     fn win(&self) -> bool {
         // SAFETY: the select's frame is there as long as the node is listed, and the caller holds the lock.
         match unsafe { self.choice.as_ref() } {
@@ -61,7 +61,7 @@ impl<T> Node<T> {
         }
     }
 
-    /// Invariant 2.
+    /// Marks the node, after copying the waiter out of it (invariant 2).
     #[inline]
     pub(crate) fn mark(&self, state: u8, mine: *const Shared) -> Wakeup {
         let waiter = Wakeup::new(self.waiter, mine);
@@ -70,7 +70,7 @@ impl<T> Node<T> {
     }
 }
 
-/// Waiters, the first first.
+/// A queue of waiters, the longest-waiting first.
 pub(crate) struct List<T> {
     first: *const Node<T>,
     last: *const Node<T>,
@@ -132,7 +132,7 @@ impl<T> List<T> {
         }
     }
 
-    /// The first waiter.
+    /// The waiter at the head of the list.
     ///
     /// # Safety
     /// The caller holds the lock, and keeps it while it looks.
@@ -153,11 +153,11 @@ pub(crate) enum End {
     TimedOut,
 }
 
-/// Sleeps until the node is served, or the task is cancelled, or the time is over. The caller takes the node out of its list,
-/// under the lock, and looks whether it was served after all.
+/// Sleeps until the node is served, the task is cancelled, or the time is over. The caller takes the node out of its
+/// list, under the lock, and looks whether it was served after all.
 pub(crate) fn wait<T>(cx: &Cx, node: &Node<T>, until: Option<u64>, at: &'static Location<'static>) -> End {
     let timer = until.map(|until| cx.arm(until));
-    // Who waits for a time goes on by itself.
+    // A wait with a time limit ends by itself, so it counts as a sleep.
     let kind = if until.is_some() { Wait::Sleep } else { Wait::Lock };
     let end = loop {
         if node.state.load(Ordering::Acquire) != WAITING {

@@ -2,20 +2,21 @@
 //! "Thread-Local Yield Mechanism".
 //!
 //! A worker runs tasks on one OS thread. A task that leaves (it yields, sleeps, ends) picks the next one itself and
-//! switches straight to it; only a worker that has nothing to do goes back to the thread's own stack, where it searches,
-//! backs off and parks. What must be done for the task that was left, once its registers are saved, is written down in
-//! `pending` and done by whoever comes next on this worker.
+//! switches straight to it. Only a worker that has nothing to do goes back to the thread's own stack, where it
+//! searches, backs off and parks. Work that must be done for the task that was switched out, once its registers are
+//! saved, is noted in `pending` and done by the next code that runs on this worker.
 //!
 //! Invariants:
 //! 1. Fields of the type `Cell` are touched only by the worker's own thread.
-//! 2. After a switch a task may be on another worker: nobody keeps a `&Worker` across one, and everybody reads
-//!    `task.worker` anew.
-//! 3. A task that ends leaves its stack to the next task that never ran, without a switch; so short tasks share one hot
-//!    stack.
-//! 4. Only the worker's own thread pushes into its deque and rings; others use the common queue or the inbox.
-//! 5. Stacks are made on the thread's own stack only. That takes the kernel, the allocator and a lock, and a small stack may
-//!    have no room for all of it: a task abandoned there would keep the lock, and take the task that it had picked with
-//!    it. So who finds no stack for the next task leaves it `in_hand` and goes back to the thread's own stack.
+//! 2. After a switch a task may be on another worker: no code keeps a `&Worker` across a switch; it reads `task.worker`
+//!    anew.
+//! 3. A task that ends leaves its stack to the next task that never ran, without a switch, so that short tasks share
+//!    one stack that is hot in the cache.
+//! 4. Only the worker's own thread pushes into its deque and rings; other threads use the common queue or the inbox.
+//! 5. Stacks are made on the thread's own stack only. Making one takes the kernel, the allocator and a lock, and a
+//!    small stack may have no room for all of it: a task abandoned there would keep the lock, and take the task that it
+//!    had picked with it. So a task that finds no stack for the next one leaves that `in_hand` and goes back to the
+//!    thread's own stack.
 
 use crate::account;
 use crate::alloc::Quiet;
@@ -52,19 +53,19 @@ use fiber::{ending, fiber_main, fiber_returned, pass_on_error};
 use rest::Rest;
 pub(crate) use shelf::{Beacon, Inbox, Seen};
 
-/// How many picks may pass before the common queue, and before the rings, are looked at first: local work starves
-/// neither. Two primes, so that they rarely meet.
+/// How many picks may pass before the common queue, and before the rings, are looked at first, so that local work
+/// starves neither. Two primes, so that the two rarely coincide.
 const COMMON_EVERY: u32 = 61;
 const RINGS_EVERY: u32 = 13;
 
-/// What one worker holds of tasks that wait for their first run. More go to the common queue.
+/// How many tasks that wait for their first run one worker holds. More go to the common queue.
 const DEQUE: usize = 2048;
-/// The same of those that ran before, by priority: low, normal, high. Thousands of connections may be ready at once.
+/// The same for tasks that ran before, by priority: low, normal, high. Thousands of connections may be ready at once.
 const RINGS: [usize; 3] = [512, 4096, 512];
-/// Stacks that a worker keeps at hand, a class.
+/// How many stacks of each class a worker keeps at hand.
 const STACKS: usize = 64;
 
-/// What is to be done for the task that was left.
+/// What is to be done for the task that was switched out, once its registers are saved.
 enum Pending {
     Nothing,
     /// It yielded.
@@ -73,21 +74,21 @@ enum Pending {
     Sleep(TaskRef, Event),
     /// It ended; this is its stack.
     Release(Stack),
-    /// The same, of a stack that cannot be guarded again.
+    /// As `Release`, for a stack whose guard could not be restored.
     Retire(Stack),
-    /// It ended, with a result that nobody wants any more.
+    /// It ended, with a result that is not wanted any more.
     Discard(TaskRef, Stack),
-    /// It was abandoned where it was. The cause, if it is the culprit; else its family is given up.
+    /// It was abandoned where it stood. The cause, if it is the culprit; `None` if it is given up with its family.
     Abandoned(TaskRef, Option<Cause>),
 }
 
 /// What to do after a task's end.
 enum After {
-    /// Pick another.
+    /// Pick another task.
     Pick,
-    /// Run this one, which waited for it.
+    /// Run this task, which waited for the one that ended.
     Next(TaskRef),
-    /// Drop its result, on the thread's own stack.
+    /// Drop the task's result, on the thread's own stack.
     Discard(TaskRef),
 }
 
@@ -96,19 +97,19 @@ enum After {
 pub(crate) struct Worker {
     pub(crate) shared: *const Shared,
     pub(crate) index: u16,
-    /// Serves the queues of a stuck worker; no worker of the configuration.
+    /// Not a worker of the configuration: a spare serves the queues of a stuck worker.
     pub(crate) spare: bool,
     context: UnsafeCell<Context>,
-    /// Where the last registers of a task that has ended go.
+    /// Where the registers of a task that has ended are saved; they are never restored.
     grave: UnsafeCell<Context>,
     pub(crate) current: AtomicPtr<Task>,
     pending: UnsafeCell<Pending>,
     /// The next task, for which a stack must be made first (invariant 5).
     in_hand: Cell<Option<TaskRef>>,
     tick: Cell<u32>,
-    /// For the strategy `RoundRobin`.
+    /// The next victim, for the strategy `RoundRobin`.
     pub(crate) turn: Cell<usize>,
-    /// The victim that had one task at the last look, and its epoch then.
+    /// The victim that had one task at the last look, and its epoch at that time.
     pub(crate) last_look: Cell<(u16, u64)>,
     pub(crate) seen: Seen,
     ids: Cell<u64>,
@@ -121,7 +122,7 @@ pub(crate) struct Worker {
     pub(crate) beacon: Beacon,
     pub(crate) deque: Deque<Task>,
     pub(crate) rings: [Ring<Task>; 3],
-    /// A ring was full, and what came then is in the inbox: what comes later must not overtake it.
+    /// A ring was full, and the tasks that it refused are in the inbox: later tasks must not overtake them.
     spilled: Cell<bool>,
     pub(crate) inbox: Inbox,
     pub(crate) steal_enabled: AtomicBool,
@@ -131,14 +132,14 @@ pub(crate) struct Worker {
     pub(crate) io: Io,
     /// The epoch at which the watchdog last named a hog here: each is named once.
     pub(crate) hogged: AtomicU64,
-    /// For tests: the worker's loop is to panic.
+    /// For tests: the worker's loop shall panic.
     pub(crate) panic_wanted: AtomicBool,
-    /// A spare goes back to sleep.
+    /// For a spare: it is to go back to sleep.
     pub(crate) retired: AtomicBool,
-    /// A task was abandoned here between any two instructions: this thread's locals may be half changed, and `std` may count
-    /// it as panicking for ever.
+    /// A task was abandoned here between any two instructions: this thread's thread-locals may be half changed, and
+    /// `std` may count the thread as panicking for ever.
     pub(crate) stained: Cell<bool>,
-    /// Who it was, if it did not end in order: it may hold locks of this thread.
+    /// A description of that task, if it did not end in order: it may hold locks of this thread.
     pub(crate) stained_by: Cell<Option<Arc<str>>>,
 }
 
@@ -148,11 +149,12 @@ unsafe impl Sync for Worker {}
 unsafe impl Send for Worker {}
 
 thread_local! {
-    /// The yield pointer of [SCHED:6.4.1]: the worker of this thread. It is written once a thread.
+    /// The yield pointer of [SCHED:6.4.1]: the worker of this thread. Only `bind_thread` and `unbind_thread` write it.
     static WORKER: Cell<*const Worker> = const { Cell::new(ptr::null()) };
 }
 
-/// The worker whose thread this is. Never inlined: a caller must not keep the address of a thread-local over a switch.
+/// The worker whose thread this is. Never inlined: a caller must not keep the address of a thread-local across a
+/// switch.
 #[inline(never)]
 pub(crate) fn current_worker() -> Option<&'static Worker> {
     // SAFETY: a worker's thread ends before its runtime does.
@@ -160,7 +162,7 @@ pub(crate) fn current_worker() -> Option<&'static Worker> {
 }
 
 impl Worker {
-    /// Number `index` of `count`.
+    /// Makes worker `index` of `count`.
     pub(crate) fn new(index: u16, count: usize, spare: bool, seed: u64) -> Worker {
         Worker {
             shared: ptr::null(),
@@ -178,7 +180,7 @@ impl Worker {
             ids: Cell::new(0),
             rng: Cell::new(crate::det::scramble(seed ^ u64::from(index) << 32)),
             tasks: UnsafeCell::new(TaskCache::new()),
-            // Made here, as a task that ends has no room to make them.
+            // Reserved here, as a task that ends has no room on its stack to allocate.
             stacks: UnsafeCell::new(std::array::from_fn(|_| Vec::with_capacity(STACKS))),
             det: UnsafeCell::new(None),
             counters: Counters::default(),
@@ -210,7 +212,7 @@ impl Worker {
     #[inline]
     pub(crate) fn task(&self) -> Option<TaskRef> {
         let task = NonNull::new(self.current.load(Ordering::Relaxed))?;
-        // SAFETY: only tasks are stored there.
+        // SAFETY: only pointers to tasks are stored there.
         Some(unsafe { TaskRef::from_ptr(task) })
     }
 
@@ -253,7 +255,7 @@ impl Worker {
         unsafe { (*self.tasks.get()).give(task, &self.shared().tasks) }
     }
 
-    /// A stack, hot if there is one; None: one must be made (invariant 5).
+    /// Takes a stack, a hot one if there is one. `None`: one must be made (invariant 5).
     #[inline]
     fn take_stack(&self, class: StackClass) -> Option<Stack> {
         // SAFETY: invariant 1.
@@ -271,7 +273,7 @@ impl Worker {
         cache.push(stack);
     }
 
-    /// Puts a ready task into one of this worker's queues. Only on its own thread.
+    /// Puts a ready task into one of this worker's queues. Only on the worker's own thread.
     #[inline]
     pub(crate) fn push(&self, task: TaskRef) {
         // SAFETY: on the worker's own thread.
@@ -294,7 +296,7 @@ impl Worker {
         };
         match pushed {
             Ok(()) => self.beacon.keep(1),
-            // It stays with this thread, and anybody may take from the common queue.
+            // It must stay with this thread, but any worker may take from the common queue: so it goes to the inbox.
             Err(_) if task.started() && !self.shared().config.migrates() => {
                 self.inbox.push(task);
                 self.spilled.set(true);
@@ -303,8 +305,8 @@ impl Worker {
         }
     }
 
-    /// The rings were full: as long as the inbox is not empty, it is where tasks queue. Else those that a full ring refused
-    /// would wait until there is nothing in it, which under load is never.
+    /// The rings were full: as long as the inbox is not empty, new tasks queue there too. Otherwise the tasks that a
+    /// full ring refused would wait until the ring is empty, which under load is never.
     #[cold]
     fn follows_spilled(&self, task: TaskRef) -> bool {
         self.spilled.set(!self.inbox.is_empty());
@@ -369,7 +371,7 @@ impl Worker {
         low.pop().map(wrap)
     }
 
-    /// What is in this worker's own queues. For a spare that hands over.
+    /// A task of this worker's own queues. For a spare that hands over.
     pub(crate) fn pick_own(&self) -> Option<TaskRef> {
         // SAFETY: invariant 4.
         let task = unsafe { self.deque.pop() }.or_else(|| self.rings.iter().find_map(Ring::pop));
@@ -380,7 +382,7 @@ impl Worker {
         task.map(|task| unsafe { TaskRef::from_ptr(task) })
     }
 
-    /// What local work must not starve: timers, I/O, the common queue, low priority.
+    /// Looks at everything that local work must not starve: timers, I/O, the common queue, low priority.
     #[cold]
     fn pick_rarely(&self) -> Option<TaskRef> {
         self.shared().fire_timers(Some(self));
@@ -397,14 +399,14 @@ impl Worker {
         }
     }
 
-    /// One task of the common queue, and a few more for the ring.
+    /// Takes one task of the common queue, and moves a few more into this worker's own queue.
     fn pick_common(&self) -> Option<TaskRef> {
         let common = &self.shared().common;
         if common.is_empty() {
             return None;
         }
         common.pop(self.shared().active_workers(), |task| {
-            // Where tasks do not move, nobody steals from rings: one that never ran would be stuck behind a hog.
+            // In pinned mode no worker steals from rings: a task that never ran would be stuck there behind a hog.
             // SAFETY: invariant 4.
             let kept = unsafe {
                 if self.shared().config.migrates() {
@@ -420,8 +422,8 @@ impl Worker {
         })
     }
 
-    /// Makes `task` the one that runs here; None: a stack must be made for it first. It is in hand then, and the caller goes
-    /// to the thread's own stack (invariant 5).
+    /// Makes `task` the one that runs here. `None`: a stack must be made for it first. Then the task is in hand, and
+    /// the caller goes to the thread's own stack (invariant 5).
     #[inline(always)]
     fn enter(&self, task: TaskRef) -> Option<*const Context> {
         if !task.started() {
@@ -436,7 +438,7 @@ impl Worker {
         Some(task.context.get())
     }
 
-    /// Lets a task that never ran begin on this stack.
+    /// Prepares a task that never ran to begin on this stack.
     #[inline]
     fn equip(&self, task: TaskRef, stack: Stack) {
         // SAFETY: the stack is ours and empty; the task is ours.
@@ -449,7 +451,7 @@ impl Worker {
         task.home.set(self.index);
     }
 
-    /// The same as `enter` for the task in hand, on the thread's own stack; None: there is no stack for it, and it has
+    /// As `enter`, for the task in hand, on the thread's own stack. `None`: there is no stack for it, and it has
     /// failed.
     #[cold]
     fn enter_on_new(&self) -> Option<*const Context> {
@@ -485,7 +487,7 @@ impl Worker {
         }
         task.worker.set(self);
         task.word.run();
-        // SAFETY: it never ran, so the closure is there, and it is ours.
+        // SAFETY: the task never ran, so its closure is there, and the task is ours.
         unsafe {
             (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
             *task.outcome.get() =
@@ -499,13 +501,13 @@ impl Worker {
         }
     }
 
-    /// Leaves `me`, which goes on when somebody resumes it. On its own fiber.
+    /// Switches away from `me`, which continues when some worker resumes it. Called on the fiber of `me`.
     ///
     /// # Safety
     /// `me` runs on this worker, and the caller is `me`.
     #[inline]
     unsafe fn leave(&self, me: TaskRef, pending: Pending, next: Option<TaskRef>) {
-        // SAFETY: invariant 1; the last pending was done when `me` was entered.
+        // SAFETY: invariant 1; the last pending work was done when `me` was entered.
         unsafe { *self.pending.get() = pending };
         let to = match next.and_then(|task| self.enter(task)) {
             Some(context) => context,
@@ -516,12 +518,12 @@ impl Worker {
         };
         // SAFETY: `to` is suspended, and ours to resume: a task that we picked, or our own thread.
         unsafe { switch(me.context.get(), to) };
-        // Another worker, perhaps (invariant 2).
-        // SAFETY: whoever resumed us wrote it.
+        // We may be on another worker now (invariant 2).
+        // SAFETY: the worker that resumed us wrote the pointer.
         unsafe { &*me.worker.get() }.settle();
     }
 
-    /// Does what the task that was left needs, now that its registers are saved.
+    /// Does the pending work for the task that was switched out, now that its registers are saved.
     #[inline(always)]
     fn settle(&self) {
         // SAFETY: invariant 1.
@@ -560,7 +562,7 @@ impl Worker {
         }
     }
 
-    /// Lets others run, if there are any. On the fiber of `me`.
+    /// Lets other tasks run, if any are ready. On the fiber of `me`.
     #[inline]
     pub(crate) fn yield_now(&self, me: TaskRef) {
         if let Some(next) = self.pick() {
@@ -569,7 +571,7 @@ impl Worker {
             // SAFETY: the caller is `me`.
             unsafe { self.leave(me, Pending::Requeue(me), Some(next)) };
         } else {
-            // Alone, but no hog: the watchdog sees that it checks.
+            // The task is alone, but not a hog: the watchdog sees that it checks.
             self.beacon.move_on();
         }
     }
@@ -609,7 +611,7 @@ impl Worker {
         }
     }
 
-    /// The task has ended: its result goes to its handle, its unused budget to its nursery. The task is not touched
+    /// Ends a task: its result goes to its handle, its unused budget to its nursery. The task is not touched
     /// afterwards, and its stack was taken from it before.
     #[inline]
     #[must_use = "what comes after is the caller's"]
@@ -617,7 +619,7 @@ impl Worker {
         self.set_current(None);
         self.shared().log_leave(self, task, Event::Return);
         Counters::add(&self.counters.completed);
-        // What is freed later goes to the pool: before the rest is counted.
+        // Memory that is freed later is credited to the pool; this must precede the count of what is left.
         account::retire(&task.account);
         // SAFETY: the task is ours until `join.finish`.
         let (event, error) = unsafe { ending(task) };
@@ -631,7 +633,7 @@ impl Worker {
         let mut after = After::Pick;
         // SAFETY: the task is ours until `join.finish`.
         if matches!(unsafe { &*task.outcome.get() }, Outcome::Lost) {
-            // Its handle is never told, or whoever joins it would go on. The task's memory stays with it.
+            // Its handle is never told: otherwise a task that joins it would go on. The task's memory is never reused.
             if let Some(nursery) = nursery {
                 nursery.leave(Some(self));
             }
@@ -640,7 +642,7 @@ impl Worker {
         match task.join.finish() {
             Finished::Kept => {}
             Finished::Unwanted => {
-                // SAFETY: nobody else has it.
+                // SAFETY: we are the only owner left.
                 let late = match unsafe { &*task.outcome.get() } {
                     Outcome::Value => true,
                     Outcome::Error(error) => matches!(**error, TaskError::Failed(_)),
@@ -649,7 +651,7 @@ impl Worker {
                 if late {
                     return After::Discard(task);
                 }
-                // SAFETY: as above; nothing of the user's is in it.
+                // SAFETY: as above; the result contains nothing of the user's.
                 unsafe { drop_result(task) };
                 self.free_task(task);
             }
@@ -661,8 +663,8 @@ impl Worker {
         after
     }
 
-    /// Who waited for this very task goes on at once, if it may do so here: it need not queue, and what it waited for is still
-    /// in the cache. Others do not starve: to spawn costs operations, and a quantum ends.
+    /// A task that waited for this very task continues at once, if it may run here: it need not queue, and the result
+    /// is still in the cache. Other tasks do not starve: spawning costs operations, and a quantum ends.
     #[inline]
     fn wake_joiner(&self, waiter: Waiter) -> After {
         let shared = self.shared();
@@ -671,7 +673,7 @@ impl Worker {
             return After::Pick;
         };
         let stays = shared.is_deterministic() || !shared.config.migrates();
-        // Its home is its own to change, until the wake has made it ours: the joiner may have given up long ago.
+        // Only the joiner itself may change its home, until the wake has made it ours: it may have given up long ago.
         match joiner.word.wake_to(|| joiner.home.get()) {
             None => After::Pick,
             Some(home) if stays && (shared.is_deterministic() || home != self.index) => {
@@ -682,9 +684,9 @@ impl Worker {
         }
     }
 
-    /// The rest of `finish` for a result whose handle was dropped at the last moment. Its destructor is the user's code and
-    /// may need more than what is left of a lean stack, so this runs on the thread's own; and before the nursery is left,
-    /// as the result may borrow from there.
+    /// The rest of `finish`, for a result whose handle was dropped at the last moment. Its destructor is the user's
+    /// code and may need more than what is left of a lean stack, so this runs on the thread's own stack; and before the
+    /// nursery is left, as the result may borrow from there.
     #[cold]
     fn discard(&self, task: TaskRef) {
         let nursery = task.nursery.get();
@@ -698,14 +700,14 @@ impl Worker {
         }
     }
 
-    /// We are back here from a task that was abandoned. Its frames stay as they are for ever.
+    /// Called after switching away from a task that was abandoned. Its frames stay as they are for ever.
     #[cold]
     fn bury(&self, task: TaskRef, cause: Option<Cause>) {
         self.set_current(None);
         if cause == Some(Cause::Stack) {
             Counters::add(&self.counters.overflows);
         }
-        // We are on the thread's own stack, on which nothing panics.
+        // We are on the thread's own stack, on which nothing panics: a panic that `std` still counts was the task's.
         if cause.is_some() || std::thread::panicking() {
             self.stained.set(true);
         }
@@ -714,7 +716,7 @@ impl Worker {
             let mut last = self.shared().last_given_up.lock().unwrap_or_else(PoisonError::into_inner);
             *last = Some(who.clone());
         }
-        // Where tasks stay with their threads, any of them may hold an output over a wait.
+        // Where tasks stay on their threads, any of them may hold an output across a wait.
         if !self.shared().config.migrates() {
             crate::output::suspect(who);
         } else if cause.is_some() {
@@ -728,14 +730,14 @@ impl Worker {
         self.shared().bury(task, self);
     }
 
-    /// The running task `me` goes no further: it is abandoned where it stands, as `bury` says.
+    /// Abandons the running task `me` where it stands: it goes no further, see `bury`.
     ///
     /// # Safety
     /// The caller is `me`, on its own fiber, and holds no lock of the runtime.
     #[cold]
     pub(crate) unsafe fn abandon(&self, me: TaskRef, cause: Option<Cause>) -> ! {
-        // SAFETY: invariant 1; the last pending was done when `me` was entered. The worker's own context waits where it
-        // resumed a task, and nobody resumes `me` there any more.
+        // SAFETY: invariant 1; the last pending work was done when `me` was entered. The worker's own context waits
+        // where it resumed a task, and `me` is never resumed there again.
         unsafe {
             *self.pending.get() = Pending::Abandoned(me, cause);
             switch(me.context.get(), self.context.get());
@@ -743,17 +745,17 @@ impl Worker {
         std::process::abort();
     }
 
-    /// Called by the overflow handler, on the signal stack: leave a note for `settle`.
+    /// Called by the overflow handler, on the signal stack: leaves a note for `settle`.
     pub(crate) fn abandon_current(&self) {
         if let Some(task) = self.task() {
-            // SAFETY: on the worker's own thread; the task's last pending was done when it was entered, and the
+            // SAFETY: on the worker's own thread; the task's last pending work was done when it was entered, and the
             // overwritten value needs no drop.
             unsafe { ptr::write(self.pending.get(), Pending::Abandoned(task, Some(Cause::Stack))) };
         }
     }
 
-    /// The worker's loop panicked: a bug of the runtime. The task that it had in hand is not lost: one that has started
-    /// goes on, one that has not ends with that error.
+    /// Called after the worker's loop panicked, which is a bug of the runtime. The task that it had in hand is not
+    /// lost: a task that has started goes on, one that has not ends with that error.
     pub(crate) fn recover(&self) {
         Counters::add(&self.counters.worker_panics);
         let Some(task) = self.task() else { return };
@@ -763,7 +765,7 @@ impl Worker {
             return;
         }
         task.word.run();
-        // SAFETY: it never ran, so the closure is there, and it is ours.
+        // SAFETY: the task never ran, so its closure is there, and the task is ours.
         unsafe {
             (task.vtable.get().expect("a task has a vtable").drop_closure)(task);
             *task.outcome.get() = Outcome::WorkerPanic;
@@ -775,14 +777,14 @@ impl Worker {
         }
     }
 
-    /// Takes the thread: TLS, name of the thread to unpark.
+    /// Makes the calling thread this worker's: sets the thread-local, and the thread to unpark.
     pub(crate) fn bind_thread(&self) {
         WORKER.set(self);
         self.cpu.bind();
         *self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(std::thread::current());
     }
 
-    /// The calling thread is no worker's any more.
+    /// The calling thread does not belong to a worker any more.
     pub(crate) fn unbind_thread() {
         WORKER.set(ptr::null());
     }
@@ -790,11 +792,11 @@ impl Worker {
     /// # Safety
     /// Before the worker's thread starts.
     pub(crate) unsafe fn make_deterministic(&self, det: Det) {
-        // SAFETY: nobody else is there yet.
+        // SAFETY: no other thread has the worker yet.
         unsafe { *self.det.get() = Some(det) };
     }
 
-    /// Steals from `victim`: a task that never ran, or, if tasks may move, one that did.
+    /// Steals from `victim`: a task that never ran or, if tasks may migrate, one that did.
     pub(crate) fn steal_from(&self, victim: &Worker) -> Option<TaskRef> {
         let mut queues: [Option<&Ring<Task>>; 3] = [None; 3];
         if self.shared().config.migrates() {
@@ -820,8 +822,8 @@ impl Worker {
         taken.map(|task| unsafe { TaskRef::from_ptr(task) })
     }
 
-    /// About how much a thief would find here, at the price of one line. Where tasks do not move, what is in the rings is
-    /// nobody's to take, and to look for it would keep the others awake.
+    /// About how many tasks a thief would find here, at the cost of reading the beacon. In pinned mode no worker may
+    /// take what is in the rings, and looking for it would keep the others awake.
     #[inline]
     pub(crate) fn takeable(&self) -> usize {
         match self.beacon.load() {
@@ -831,7 +833,7 @@ impl Worker {
         }
     }
 
-    /// How much a thief would find here.
+    /// How many tasks a thief would find here, counted in the queues themselves.
     pub(crate) fn stealable(&self) -> usize {
         let rings = if self.shared().config.migrates() { self.rings.iter().map(Ring::len).sum() } else { 0 };
         self.deque.len() + rings

@@ -1,14 +1,16 @@
-//! Waiting for the first of several things: channel operations, ends of tasks, times, sockets, signals.
+//! Waiting for the first of several events: channel operations, ends of tasks, times, sockets, signals.
 //!
-//! Arms are of two kinds. A channel's is *served*: whoever has a message does the operation for the select. The others are
-//! *polled*: something wakes the select, and it looks whether they are ready; what is to be done then is the caller's.
+//! Arms are of two kinds. A channel's arm is *served*: the task at the other end of the channel does the operation for
+//! the select. The others are *polled*: something wakes the select, which looks whether they are ready, and the caller
+//! then does the operation.
 //!
 //! All channels are locked, in the order of their addresses, while the arms are tried and, if none is ready, while the
-//! select joins all their waiters; so no message can slip in between. Then it sleeps; whoever serves one of the arms wins
-//! `choice` first (invariant 3 of the channel), and the select leaves the other channels when it wakes.
+//! select joins all their lists of waiters; so no message can slip in between. Then the select sleeps. The task that
+//! serves one of the arms first wins `choice` (invariant 3 of `waiters.rs`), and the select leaves the other channels
+//! when it wakes.
 //!
-//! While an arm is in a list, other threads write into its node, which lies in the arm. So nobody has a `&mut` to an arm
-//! meanwhile: a select uses shared references from its beginning to its end, and what changes lies in `Slot`s.
+//! While an arm is in a list, other threads write into its node, which lies in the arm. So there must be no `&mut` to
+//! an arm meanwhile: a select uses shared references from its beginning to its end, and what changes lies in `Slot`s.
 
 use super::{Attempt, CLOSED, Node, OPEN, Receiver, RecvError, SendError, Sender, ensure_room};
 use crate::cx::Cx;
@@ -39,17 +41,19 @@ pub enum Selected {
 pub(crate) mod sealed {
     use super::*;
 
-    /// What a select does with an arm, which is its own until `leave`. All under the channel's lock, but `address`.
+    /// What a select does with a served arm, which belongs to the select until `leave`. Only `unlock`, `attempt` and
+    /// `join` are called under the channel's lock.
     pub trait Operation {
         fn address(&self) -> usize;
-        /// Drops what an earlier select left: the user's code, which may panic or use the channel, so before anything is
-        /// locked or joined.
+        /// Drops what an earlier select left in the arm. That runs the user's code, which may panic or use the channel,
+        /// so it happens before anything is locked or joined.
         fn forget(&self);
         fn lock(&self);
         /// # Safety
         /// The lock is held.
         unsafe fn unlock(&self);
-        /// Tries it: None, it would have to wait; else whom to wake.
+        /// Tries the operation. `None`: it would have to wait. Otherwise it is done, and the waiter, if any, is to be
+        /// woken.
         ///
         /// # Safety
         /// The lock is held.
@@ -57,19 +61,19 @@ pub(crate) mod sealed {
         /// # Safety
         /// The lock is held, and the arm stays where it is until `leave`.
         unsafe fn join(&self, waiter: Waiter, choice: *const AtomicUsize, arm: usize);
-        /// Out of the waiters, if it is still there; keeps what it got.
+        /// Takes the arm out of the list of waiters, if it is still there, and keeps what it got.
         fn leave(&self);
     }
 
-    /// What a select does with an arm that is polled.
+    /// What a select does with a polled arm.
     pub trait Poll {
-        /// Is it ready? Without any lock, on the fiber of the task.
+        /// Whether the arm is ready. Called without any lock, on the fiber of the task.
         fn is_ready(&self, cx: &Cx) -> bool;
-        /// Has the task woken when it may be ready, from now on. Then nothing of the user's runs until `end`.
+        /// From now on the task is woken when the arm may be ready. No code of the user's runs until `end`.
         fn begin(&self, cx: &Cx);
-        /// Not any more.
+        /// Ends what `begin` began.
         fn end(&self, cx: &Cx);
-        /// Does it come about without anybody of the task's nursery?
+        /// Whether the arm becomes ready without a task of the same nursery having to act.
         fn is_outside(&self) -> bool {
             true
         }
@@ -77,13 +81,13 @@ pub(crate) mod sealed {
         fn nursery(&self) -> *const () {
             std::ptr::null()
         }
-        /// Nobody can wake the task for it: it has to look now and then.
+        /// Whether nothing can wake the task for this arm, so that it has to poll from time to time.
         fn needs_looks(&self, _cx: &Cx) -> bool {
             false
         }
     }
 
-    /// Either kind.
+    /// An arm of either kind.
     pub trait Either {
         fn served(&self) -> Option<&dyn Operation> {
             None
@@ -94,13 +98,13 @@ pub(crate) mod sealed {
     }
 }
 
-/// One of the things that a [`Cx::select`] waits for: [`Sender::arm`], [`Receiver::arm`], [`Handle::arm`](crate::Handle::arm),
-/// [`Cx::after`], [`TcpListener::arm`](crate::net::TcpListener::arm), [`TcpStream::arm`](crate::net::TcpStream::arm),
-/// [`Signals::arm`](crate::signal::Signals::arm).
+/// One of the events that a [`Cx::select`] waits for: [`Sender::arm`], [`Receiver::arm`],
+/// [`Handle::arm`](crate::Handle::arm), [`Cx::after`], [`TcpListener::arm`](crate::net::TcpListener::arm),
+/// [`TcpStream::arm`](crate::net::TcpStream::arm), [`Signals::arm`](crate::signal::Signals::arm).
 pub trait Arm: sealed::Either {}
 
-/// What a select changes of an arm by a shared reference. An arm is neither `Sync` nor lent to anybody while it is in a
-/// select, which is the only one to touch this; others touch what is in a listed node.
+/// A part of an arm that a select changes through a shared reference. An arm is neither `Sync` nor lent to anybody
+/// while it is in a select, so only the select touches this; other threads touch only what is in a listed node.
 pub(super) struct Slot<T>(UnsafeCell<T>);
 
 impl<T> Slot<T> {
@@ -113,7 +117,7 @@ impl<T> Slot<T> {
     }
 
     fn replace(&self, value: T) -> T {
-        // SAFETY: see the type; no reference to the value is kept by anybody, and if it is a node, it is in no list.
+        // SAFETY: see the type; no reference to the value is kept, and if it is a node, it is in no list.
         unsafe { self.0.get().replace(value) }
     }
 }
@@ -124,7 +128,7 @@ impl<T> Slot<Option<T>> {
     }
 
     /// # Safety
-    /// Nobody replaces the value as long as the answer is used.
+    /// The value is not replaced as long as the returned reference is used.
     unsafe fn get(&self) -> Option<&T> {
         // SAFETY: the caller's.
         unsafe { (*self.0.get()).as_ref() }
@@ -154,7 +158,8 @@ impl<T> RecvArm<'_, T> {
 }
 
 impl<T> SendArm<'_, T> {
-    /// Ok if this arm was selected and sent; else the message comes back: `Full` means that it was not selected.
+    /// Ok if this arm was selected and sent; otherwise the message comes back: `Full` means that the arm was not
+    /// selected.
     pub fn into_result(self) -> Result<(), SendError<T>> {
         match self.message.take() {
             None => Ok(()),
@@ -247,7 +252,7 @@ impl<T: Send> sealed::Operation for SendArm<'_, T> {
     }
 
     unsafe fn attempt(&self, mine: *const Shared) -> Option<Option<Wakeup>> {
-        // One that has sent already has nothing to choose.
+        // An arm that has sent its message already cannot be chosen again.
         let mut message = Some(self.message.take()?);
         // SAFETY: the caller holds the lock.
         let attempt = unsafe { self.sender.channel.state.held() }.send(&mut message, mine);
@@ -305,13 +310,15 @@ impl<T: Send> sealed::Either for SendArm<'_, T> {
 }
 
 impl Cx {
-    /// Waits for the first of several things, or until `timeout` is over (`None`: for ever). It costs one channel operation. Of
-    /// several that are ready, any may be chosen.
+    /// Waits for the first of several events, or until `timeout` is over (`None`: for ever). It costs one channel
+    /// operation. If several are ready, any of them may be chosen.
     ///
-    /// - A channel's arm is done when it is chosen, and no other is: ask it for its result. An arm that has sent its message is
-    ///   never chosen again; one that has received drops what it got and receives anew.
-    /// - The others say that something can be had without a wait: [`join`](crate::Handle::join), `accept`, `read`,
-    ///   [`Signals::next`](crate::signal::Signals::next). (If several tasks wait for one socket, another may have been faster.)
+    /// - The operation of a channel's arm is done when the arm is chosen, and only then: ask the arm for its result. An
+    ///   arm that has sent its message is never chosen again; an arm that has received drops what it got and receives
+    ///   anew.
+    /// - The other arms say that an operation will not wait: [`join`](crate::Handle::join), `accept`, `read`,
+    ///   [`Signals::next`](crate::signal::Signals::next). (If several tasks wait for one socket, another may have been
+    ///   faster.)
     ///
     /// # Panics
     /// If there are more than 64 arms.
@@ -324,14 +331,14 @@ impl Cx {
         assert!(arms.len() <= MOST, "a select has at most {MOST} arms");
         let at = Location::caller();
         super::charge(self, at)?;
-        // Shared from here on: see the module.
+        // Shared references from here on: see the module.
         let arms: &[&mut dyn Arm] = arms;
         for arm in arms.iter().filter_map(|arm| arm.served()) {
             arm.forget();
         }
         let choice = AtomicUsize::new(OPEN);
         let poll = timeout == Some(Duration::ZERO);
-        // Neither kind goes first always: one that is ever ready would starve the other.
+        // Neither kind is always tried first: an arm of one kind that is always ready would starve the other kind.
         let polled_first = self.random().is_multiple_of(2);
         if polled_first && let Some(ready) = self.find_ready(arms) {
             return Ok(Selected::Arm(ready));
@@ -355,7 +362,7 @@ impl Cx {
                 _ => {}
             }
         }
-        // After `leave` nobody can choose any more.
+        // After `leave` no arm can be chosen any more.
         match choice.load(Ordering::Acquire) {
             OPEN => {
                 if result.is_err() {
@@ -367,14 +374,14 @@ impl Cx {
         }
     }
 
-    /// The first polled arm that is ready, from a random one on.
+    /// The first polled arm that is ready, beginning with a random one.
     fn find_ready(&self, arms: &[&mut dyn Arm]) -> Option<usize> {
         let start = if arms.is_empty() { 0 } else { self.random() as usize % arms.len() };
         let mut turns = (0..arms.len()).map(|turn| (start + turn) % arms.len());
         turns.find(|&index| arms[index].polled().is_some_and(|arm| arm.is_ready(self)))
     }
 
-    /// Sleeps until an arm is chosen, by whoever serves it or because it is ready; or until the time is over.
+    /// Sleeps until an arm is chosen, by the task that serves it or because it is ready, or until the time is over.
     fn wait_for_choice(
         &self,
         arms: &[&mut dyn Arm],
@@ -394,7 +401,7 @@ impl Cx {
                 break Ok(());
             }
             if let Some(ready) = self.find_ready(arms) {
-                // A sender or receiver may be faster.
+                // A sender or receiver may be faster, and then its choice counts.
                 let _ = choice.compare_exchange(OPEN, ready, Ordering::AcqRel, Ordering::Acquire);
                 break Ok(());
             }
@@ -416,13 +423,14 @@ impl Cx {
         result
     }
 
-    /// With every channel locked: does the first arm that is ready, from a random one on; else joins all of them.
+    /// With every channel locked: does the first served arm that is ready, beginning with a random one; if there is
+    /// none, joins all of them.
     fn attempt_or_join(&self, arms: &[&mut dyn Arm], choice: &AtomicUsize, poll: bool) -> Option<Selected> {
         let address = |index: u8| arms[usize::from(index)].served().map_or(0, sealed::Operation::address);
         let mut order: [u8; MOST] = std::array::from_fn(|index| index as u8);
         let order = &mut order[..arms.len()];
         order.sort_unstable_by_key(|&index| address(index));
-        // Two arms of one channel lock it once; those without a channel come first, and lock nothing.
+        // Two arms of one channel lock it once; arms without a channel come first in the order, and lock nothing.
         let once = |(held, &index): (&mut usize, &u8)| {
             let new = address(index) != *held;
             *held = address(index);
@@ -455,7 +463,7 @@ impl Cx {
         let mut held = 0;
         for index in order.iter() {
             if let Some(arm) = once((&mut held, index)) {
-                // SAFETY: it is held.
+                // SAFETY: its lock is held.
                 unsafe { arm.unlock() };
             }
         }
@@ -469,7 +477,7 @@ impl Cx {
         }
     }
 
-    /// An arm of a [`Cx::select`] that is ready so long from now, and stays so: one may be used for many selects.
+    /// An arm of a [`Cx::select`] that is ready from `time` from now on: one arm may be used for many selects.
     ///
     /// ```
     /// # use janus::{Config, Runtime, Selected, channel};
@@ -524,8 +532,9 @@ mod tests {
     use super::*;
     use crate::chan::channel;
 
-    /// A node that another thread serves lies in its arm: this does not compile if anything that a select does between
-    /// the first and the last needs a `&mut` to the arm, which would promise the compiler that nobody else writes there.
+    /// The node that another thread serves lies in its arm. This does not compile if anything that a select does
+    /// between its first and its last step needs a `&mut` to the arm, which would promise the compiler that no other
+    /// thread writes there.
     #[test]
     fn an_arm_in_a_list_is_shared() {
         fn only_shared(arm: &dyn sealed::Operation, choice: &AtomicUsize, waiter: Waiter) {

@@ -1,4 +1,4 @@
-//! The two ends of a mailbox, questions and answers, links and monitors.
+//! The two ends of a mailbox, calls and replies, links and monitors.
 
 use super::exit::Exit;
 use super::life::{Life, Refused};
@@ -10,7 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where an actor's messages are sent. It stays the same when the actor is restarted, and the messages that wait stay too.
+/// Where an actor's messages are sent. The address stays the same when the actor is restarted, and so do waiting
+/// messages.
 pub struct Address<M> {
     sender: Sender<M>,
     life: Arc<Life>,
@@ -22,20 +23,20 @@ pub struct Inbox<M> {
     address: Address<M>,
 }
 
-/// The way back to who asked: see [`Address::call`]. To drop it is an answer too: [`CallError::Unanswered`].
+/// The way back to the caller: see [`Address::call`]. Dropping it tells the caller [`CallError::Unanswered`].
 pub struct Reply<R>(Sender<R>);
 
-/// Tells of the end of an actor: see [`Address::monitor`].
+/// Reports the end of an actor: see [`Address::monitor`].
 pub struct Monitor(Receiver<Exit>);
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// The time was over, in the mailbox or with the actor.
+    /// The time was over, while the message was in the mailbox or with the actor.
     Timeout,
     /// The actor has ended for good, or has not been started.
     Gone,
-    /// The actor dropped the question: most often by ending over it.
+    /// The actor dropped the question, most often because it ended while handling it.
     Unanswered,
     /// The calling task was cancelled.
     Cancelled,
@@ -57,9 +58,9 @@ impl Error for CallError {}
 /// Why two actors were not linked, or one is not watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkError {
-    /// One of them does not run now: it has ended, or is about to be restarted.
+    /// One of the two does not run now: it has ended, or is about to be restarted.
     NotRunning,
-    /// 256 watch it, or are linked to it, already.
+    /// 256 tasks watch it, or are linked to it, already.
     TooMany,
 }
 
@@ -84,7 +85,8 @@ impl From<Refused> for LinkError {
 }
 
 impl<M: Send> Address<M> {
-    /// Sends, and waits for room: back-pressure. An actor that sends to itself this way may wait for itself.
+    /// Sends, and waits for room: that is the back-pressure. An actor that sends to itself this way may wait for
+    /// itself.
     #[track_caller]
     pub fn cast(&self, cx: &Cx, message: M) -> Result<(), SendError<M>> {
         self.sender.send(cx, message)
@@ -96,7 +98,7 @@ impl<M: Send> Address<M> {
         self.sender.try_send(cx, message)
     }
 
-    /// Sends, and waits for room so long at most: then the error is [`SendError::Full`].
+    /// Sends, and waits for room for `timeout` at most: then the error is [`SendError::Full`].
     #[track_caller]
     pub fn cast_timeout(&self, cx: &Cx, message: M, timeout: Duration) -> Result<(), SendError<M>> {
         let mut arm = self.sender.arm(message);
@@ -106,7 +108,7 @@ impl<M: Send> Address<M> {
         }
     }
 
-    /// Asks, and waits so long at most for the answer: `message` makes the question of the way back.
+    /// Asks, and waits for the answer, for `timeout` in all: `message` makes the question from the [`Reply`].
     #[track_caller]
     pub fn call<R: Send>(
         &self,
@@ -128,7 +130,7 @@ impl<M: Send> Address<M> {
         })
     }
 
-    /// Watches the actor's present incarnation.
+    /// Watches the actor's current incarnation.
     pub fn monitor(&self) -> Result<Monitor, LinkError> {
         let (sender, receiver) = channel(1);
         self.life.watch(sender)?;
@@ -141,7 +143,7 @@ impl<M: Send> Address<M> {
         self.life.name
     }
 
-    /// Does an incarnation of it run now?
+    /// Whether an incarnation of the actor runs now.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.life.is_running()
@@ -150,19 +152,19 @@ impl<M: Send> Address<M> {
 
 impl<M: Send> Inbox<M> {
     pub(super) fn new(capacity: usize, life: Arc<Life>) -> Inbox<M> {
-        // A rendezvous would make `try_cast` a matter of luck.
+        // With a rendezvous, the success of `try_cast` would be a matter of luck.
         let (sender, receiver) = channel(capacity.max(1));
         Inbox { receiver, address: Address { sender, life } }
     }
 
-    /// The next message. The error means that the actor is to end: pass it on with `?`.
+    /// Receives the next message. The error means that the actor is to end: pass it on with `?`.
     #[track_caller]
     pub fn recv(&self, cx: &Cx) -> Result<M, Cancelled> {
-        // Its own address keeps the mailbox open.
+        // The inbox's own address keeps the mailbox open.
         self.receiver.recv(cx).map_err(|_| Cancelled)
     }
 
-    /// The next message, if one comes in time.
+    /// Receives the next message, if one comes in time.
     #[track_caller]
     pub fn recv_timeout(&self, cx: &Cx, timeout: Duration) -> Result<Option<M>, Cancelled> {
         match self.receiver.recv_timeout(cx, timeout) {
@@ -172,7 +174,7 @@ impl<M: Send> Inbox<M> {
         }
     }
 
-    /// The next message, if there is one.
+    /// Receives the next message, if there is one.
     #[track_caller]
     pub fn try_recv(&self, cx: &Cx) -> Result<Option<M>, Cancelled> {
         match self.receiver.try_recv(cx) {
@@ -194,16 +196,16 @@ impl<M: Send> Inbox<M> {
         self.address.clone()
     }
 
-    /// Binds this incarnation and the other actor's to each other: if one of them ends abnormally, the other is ended with
-    /// [`Exit::Linked`]. A normal end undoes it.
+    /// Links this incarnation and the other actor's: if one of them ends abnormally, the other is ended with
+    /// [`Exit::Linked`]. A normal end undoes the link.
     pub fn link<N>(&self, other: &Address<N>) -> Result<(), LinkError> {
         Ok(self.address.life.link(&other.life)?)
     }
 }
 
-/// What a supervisor does with a mailbox, whatever is in it.
+/// What a supervisor does with a mailbox, whatever the type of its messages.
 pub(super) trait Mailbox {
-    /// The child has ended for good: who sends learns it.
+    /// The child has ended for good: senders learn of it.
     fn shut(&self);
     fn reopen(&self);
 }
@@ -219,22 +221,22 @@ impl<M: Send> Mailbox for Inbox<M> {
 }
 
 impl<R: Send> Reply<R> {
-    /// Answers. Whether anybody still waits for it is not the actor's business.
+    /// Answers. The actor need not care whether the caller still waits.
     #[track_caller]
     pub fn send(self, cx: &Cx, answer: R) {
-        // There is room for one answer; who has given up waiting has closed it.
+        // There is room for one answer; a caller that has given up waiting has closed the channel.
         let _ = self.0.try_send(cx, answer);
     }
 }
 
 impl Monitor {
-    /// Waits for the end.
+    /// Waits for the end of the actor.
     #[track_caller]
     pub fn wait(&self, cx: &Cx) -> Result<Exit, Cancelled> {
         self.0.recv(cx).map_err(|_| Cancelled)
     }
 
-    /// The same, so long at most.
+    /// As [`wait`](Monitor::wait), for `timeout` at most.
     #[track_caller]
     pub fn wait_timeout(&self, cx: &Cx, timeout: Duration) -> Result<Option<Exit>, Cancelled> {
         match self.0.recv_timeout(cx, timeout) {
@@ -244,7 +246,7 @@ impl Monitor {
         }
     }
 
-    /// An arm of a [`Cx::select`].
+    /// An arm of a [`Cx::select`] that receives the actor's exit.
     #[must_use]
     pub fn arm(&self) -> RecvArm<'_, Exit> {
         self.0.arm()

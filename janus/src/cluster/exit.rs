@@ -1,4 +1,4 @@
-//! Why an actor is no more, and why a supervisor gave up.
+//! Why an actor ended, and why a supervisor gave up.
 
 use crate::budget::Resource;
 use crate::error::{SpawnError, TaskError};
@@ -12,9 +12,9 @@ use std::time::Duration;
 pub enum Exit {
     /// It returned `Ok`.
     Normal,
-    /// It returned an error. That of a supervisor which gave up is a [`GaveUp`].
+    /// It returned an error. The error of a supervisor that gave up is a [`GaveUp`].
     Failed(Arc<dyn Error + Send + Sync>),
-    /// It panicked; this is the message.
+    /// It panicked with this message.
     Panicked(String),
     /// It used more stack than it was given.
     Overflow,
@@ -26,14 +26,15 @@ pub enum Exit {
     Stopped,
     /// This actor, to which it was linked, ended abnormally.
     Linked(&'static str),
-    /// There was no task for it.
+    /// No task could be spawned for it.
     NotStarted(SpawnError),
     /// The runtime itself failed under it.
     Runtime,
 }
 
 impl Exit {
-    /// Is it a fault? A [transient](super::Restart::Transient) child is restarted after one, and links pass it on.
+    /// Whether the end is a fault. A [transient](super::Restart::Transient) child is restarted after one, and links
+    /// pass it on.
     #[must_use]
     pub fn is_abnormal(&self) -> bool {
         !matches!(self, Exit::Normal | Exit::Cancelled | Exit::Stopped)
@@ -48,7 +49,7 @@ impl Exit {
             Err(TaskError::BudgetExceeded(resource)) => Exit::Budget(resource),
             Err(TaskError::Failed(error)) => Exit::Failed(error),
             Err(TaskError::Refused(error)) => Exit::NotStarted(error),
-            // An error like any other, that it passed on.
+            // An ordinary error that the child passed on.
             Err(error @ (TaskError::TimedOut | TaskError::Pool(_))) => Exit::Failed(Arc::new(error)),
             Err(TaskError::Code(_) | TaskError::WorkerPanic) => Exit::Runtime,
         }
@@ -72,16 +73,17 @@ impl fmt::Display for Exit {
     }
 }
 
-/// A supervisor that restarts no more: its children are stopped, and its own supervisor, or whoever ran it, learns why.
+/// The error of a supervisor that restarts no more: its children are stopped, and its own supervisor, or the task that
+/// ran it, learns why.
 #[derive(Clone, Debug)]
 pub struct GaveUp {
     /// The child that ended once too often.
     pub child: &'static str,
     /// How it ended the last time.
     pub exit: Exit,
-    /// Restarts that were allowed.
+    /// The number of restarts that were allowed.
     pub restarts: usize,
-    /// In how long a time.
+    /// The time within which they were allowed.
     pub window: Duration,
 }
 

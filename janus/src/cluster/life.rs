@@ -1,9 +1,10 @@
-//! What others may know of a child, and do to it: whether it lives, who watches it, who is linked to it.
+//! What other tasks may know about a child, and do to it: whether it lives, which tasks watch it, which actors are
+//! linked to it.
 //!
 //! Invariants:
-//! 1. Only the supervisor begins and ends an incarnation. Nobody else holds the task; a link that strikes sends the
-//!    supervisor an order, one at most for an incarnation.
-//! 2. Whoever is in the lists is told once, when the incarnation ends, and taken out.
+//! 1. Only the supervisor begins and ends an incarnation. No other task holds the child's handle; a link that strikes
+//!    sends the supervisor an order, at most one for an incarnation.
+//! 2. Each entry of the lists is told once, when the incarnation ends, and taken out.
 
 use super::exit::Exit;
 use crate::alloc::Quiet;
@@ -12,10 +13,10 @@ use crate::cx::make_room_here;
 use crate::lock::SpinLock;
 use std::sync::{Arc, Weak};
 
-/// The most that watch one actor, and the most that are linked to it.
+/// The most monitors of one actor, and the most links.
 const WATCHERS: usize = 256;
 
-/// To a supervisor: end this incarnation of your child, as the other one failed.
+/// An order to a supervisor: end this incarnation of your child, because a linked actor failed.
 pub(super) struct Strike {
     pub(super) child: usize,
     pub(super) incarnation: u64,
@@ -30,7 +31,7 @@ pub(super) struct Life {
 
 #[derive(Default)]
 struct Inner {
-    /// The supervisor, while the child lives.
+    /// The channel to the supervisor and the child's index there, while the child lives.
     supervisor: Option<(Sender<Strike>, usize)>,
     incarnation: u64,
     struck: bool,
@@ -38,7 +39,7 @@ struct Inner {
     links: Vec<(Weak<Life>, u64)>,
 }
 
-/// It has too many watchers, or does not live now.
+/// Why a monitor or a link was refused.
 pub(super) enum Refused {
     NotRunning,
     TooMany,
@@ -49,14 +50,14 @@ impl Life {
         Arc::new(Life { name, inner: SpinLock::new(Inner::default()) })
     }
 
-    /// Under the lock no task may be stopped: by its stack's end, or by the allocator.
+    /// Under the lock a task must not be stopped, neither by the end of its stack nor by the allocator.
     fn with<R>(&self, act: impl FnOnce(&mut Inner) -> R) -> R {
         make_room_here();
         let _quiet = Quiet::new();
         act(&mut self.inner.lock())
     }
 
-    /// The supervisor starts another incarnation; its number.
+    /// The supervisor starts another incarnation; returns its number.
     pub(super) fn begin(&self, orders: Sender<Strike>, child: usize) -> u64 {
         self.with(|inner| {
             inner.supervisor = Some((orders, child));
@@ -66,7 +67,7 @@ impl Life {
         })
     }
 
-    /// It has ended: who watches learns it, who is linked is struck if it was a fault.
+    /// The incarnation has ended: monitors are told, and linked actors are struck if it was a fault.
     pub(super) fn end(&self, exit: &Exit) {
         let (supervisor, monitors, links) = self.with(|inner| {
             (inner.supervisor.take(), std::mem::take(&mut inner.monitors), std::mem::take(&mut inner.links))
@@ -84,7 +85,7 @@ impl Life {
         }
     }
 
-    /// Invariant 1.
+    /// Orders the supervisor to end this incarnation (invariant 1).
     fn strike(&self, incarnation: u64, because: &'static str) {
         let orders = self.with(|inner| {
             if inner.incarnation != incarnation || inner.struck {
@@ -113,7 +114,8 @@ impl Life {
         })
     }
 
-    /// Links the present incarnations of the two. The other one first: if it ends in between, it finds us in its list.
+    /// Links the current incarnations of the two. The other one's list comes first: if it ends in between, it finds us
+    /// there.
     pub(super) fn link(self: &Arc<Life>, other: &Arc<Life>) -> Result<(), Refused> {
         let mine = self.with(|inner| inner.incarnation);
         let theirs = other.add_link((Arc::downgrade(self), mine))?;
@@ -126,7 +128,7 @@ impl Life {
                 return Err(Refused::NotRunning);
             }
             let same = |known: &(Weak<Life>, u64)| Weak::ptr_eq(&known.0, &link.0);
-            // A later incarnation takes the place of an earlier one, so a long life does not fill the list.
+            // A later incarnation replaces an earlier one, so that a long life does not fill the list.
             inner.links.retain(|known| !same(known) && known.0.strong_count() > 0);
             if inner.links.len() >= WATCHERS {
                 return Err(Refused::TooMany);

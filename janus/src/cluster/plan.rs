@@ -1,4 +1,4 @@
-//! Who is to be there, in which order, with what, and what becomes of those that end.
+//! Plans: which children there are, in which order, with what resources, and what happens when one ends.
 
 use super::actor::{Address, Inbox, Mailbox};
 use super::life::Life;
@@ -14,21 +14,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Restarts that a plan allows unless it says otherwise, and in how long a time.
+/// How many restarts a plan allows by default, and within what time.
 const RESTARTS: usize = 3;
 /// See [`RESTARTS`].
 const WINDOW: Duration = Duration::from_secs(5);
-/// Messages that wait for an actor unless it says otherwise.
+/// How many messages may wait for an actor by default.
 const MAILBOX: usize = 64;
 
-/// Who is restarted with a child that ended.
+/// Which children are restarted with a child that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Nobody else.
+    /// No other child.
     OneForOne,
-    /// Everybody: the others are stopped, the last first, and all are started again, the first first.
+    /// All: the others are stopped, the last one first, and all are started again, in the order of the plan.
     OneForAll,
-    /// Those that were started after it.
+    /// The children that were started after it.
     RestForOne,
 }
 
@@ -72,13 +72,13 @@ impl Child {
         }
     }
 
-    /// When it is started again.
+    /// When the child is started again.
     pub fn restart(mut self, restart: Restart) -> Child {
         self.restart = restart;
         self
     }
 
-    /// How many messages wait for it at most; then who sends waits. At least 1.
+    /// How many messages wait for the child at most; when the mailbox is full, senders wait. At least 1.
     pub fn mailbox(mut self, messages: usize) -> Child {
         self.mailbox = messages;
         self
@@ -90,21 +90,22 @@ impl Child {
         self
     }
 
-    /// When a part of its budget is spent, the supervisor gives it this out of its own, so many times for an
-    /// incarnation. After that, and without this at once, it ends with [`Exit::Budget`](super::Exit::Budget).
+    /// When a part of the child's budget is spent, the supervisor gives it `amount` out of its own, up to `times` times
+    /// per incarnation. After that, or at once without this setting, the child ends with
+    /// [`Exit::Budget`](super::Exit::Budget).
     pub fn recharge(mut self, amount: Budget, times: u64) -> Child {
         self.recharge = amount;
         self.recharges = times;
         self
     }
 
-    /// The right to have so many children of its own.
+    /// The right to have `count` children of its own.
     pub fn children(mut self, count: u64) -> Child {
         self.children = count;
         self
     }
 
-    /// Another stack than the runtime's default.
+    /// Another stack size than the runtime's default.
     pub fn stack(mut self, class: StackClass) -> Child {
         self.stack = Some(class);
         self
@@ -115,10 +116,10 @@ pub(super) type Failure = Box<dyn Error + Send + Sync>;
 
 type Run<'env> = dyn Fn(&Cx) -> Result<(), Failure> + Send + Sync + 'env;
 
-/// What a child runs, each time anew.
+/// What every incarnation of a child runs.
 pub(super) enum Body<'env> {
     Lent(Box<Run<'env>>),
-    /// It borrows nothing, so that it can be given up without its supervisor.
+    /// It borrows nothing, so that the child can be given up without its supervisor.
     Owned(Arc<Run<'static>>),
 }
 
@@ -129,11 +130,11 @@ pub(super) struct Member<'env> {
     pub(super) child: Child,
     pub(super) body: Body<'env>,
     pub(super) life: Arc<Life>,
-    /// Of a supervisor: those of its children.
+    /// For a supervisor: the mailboxes of its children.
     pub(super) mailbox: Box<dyn Mailbox + Send + Sync + 'env>,
 }
 
-/// Children, in the order in which they are started, and what becomes of them: see the [module](super).
+/// The children, in the order in which they are started, and the rules for restarting them: see the [module](super).
 pub struct Plan<'env> {
     pub(super) strategy: Strategy,
     pub(super) restarts: usize,
@@ -144,7 +145,7 @@ pub struct Plan<'env> {
 }
 
 impl<'env> Plan<'env> {
-    /// No children yet; three restarts in five seconds.
+    /// A plan without children that allows three restarts in five seconds.
     #[must_use]
     pub fn new(strategy: Strategy) -> Plan<'env> {
         Plan {
@@ -157,8 +158,8 @@ impl<'env> Plan<'env> {
         }
     }
 
-    /// So many restarts in so long a time at most: with the next one it gives up. Each end that leads to a restart counts
-    /// once, however many siblings are restarted with it.
+    /// Allows at most `restarts` restarts within `window`: with the next one the supervisor gives up. Each end that
+    /// leads to a restart counts once, however many siblings are restarted with it.
     #[must_use]
     pub fn intensity(mut self, restarts: usize, window: Duration) -> Plan<'env> {
         self.restarts = restarts;
@@ -166,15 +167,15 @@ impl<'env> Plan<'env> {
         self
     }
 
-    /// Calls this, in the supervisor's task, whenever something happens to a child.
+    /// Calls this function, in the supervisor's task, whenever something happens to a child.
     #[must_use]
     pub fn watch(mut self, watcher: impl Fn(&Notice<'_>) + Send + Sync + 'env) -> Plan<'env> {
         self.watcher = Some(Box::new(watcher));
         self
     }
 
-    /// Adds an actor: `body` is called for every incarnation. It ends by returning. If it borrows from others, its
-    /// supervisor among them, they are given up with it should it run over its stack: see
+    /// Adds an actor: `body` is called for every incarnation, which ends when it returns. If `body` borrows from other
+    /// tasks, its supervisor among them, they are given up with it should it run over its stack: see
     /// [`Spawn::owned`](crate::Spawn::owned), and [`Plan::owned_actor`].
     pub fn actor<M, E, F>(&mut self, child: Child, body: F) -> Address<M>
     where
@@ -189,7 +190,8 @@ impl<'env> Plan<'env> {
         address
     }
 
-    /// The same for one that borrows nothing: whatever becomes of it, a stack overflow too, its supervisor restarts it.
+    /// As [`actor`](Plan::actor), for an actor that borrows nothing: whatever happens to it, even a stack overflow, its
+    /// supervisor restarts it.
     pub fn owned_actor<M, E, F>(&mut self, child: Child, body: F) -> Address<M>
     where
         M: Send + 'static,
@@ -203,7 +205,7 @@ impl<'env> Plan<'env> {
         address
     }
 
-    /// A mailbox that takes nothing yet: nobody is there.
+    /// A mailbox that takes nothing yet, because the actor does not run.
     fn inbox<M: Send>(child: &Child) -> (Inbox<M>, Arc<Life>) {
         let life = Life::new(child.name);
         let inbox = Inbox::new(child.mailbox, life.clone());
@@ -211,7 +213,7 @@ impl<'env> Plan<'env> {
         (inbox, life)
     }
 
-    /// Adds a supervisor, with children of its own. When it gives up, that is a child's failure like any other.
+    /// Adds a supervisor with children of its own. If it gives up, that is a child's failure like any other.
     pub fn supervisor(&mut self, child: Child, plan: Plan<'env>) {
         let children = if child.children == 0 { UNLIMITED } else { child.children };
         let plan = Arc::new(plan);
@@ -221,7 +223,8 @@ impl<'env> Plan<'env> {
         self.members.push(Member { child: child.children(children), body, life, mailbox });
     }
 
-    /// Runs the plan in a task of its own; messages may be sent at once. To cancel the handle stops the tree, the last child first.
+    /// Runs the plan in a task of its own; messages may be sent at once. Cancelling the handle stops the tree, the last
+    /// child first.
     #[track_caller]
     pub fn start<'scope>(&'env self, cx: &Cx, nursery: &'scope Scope<'scope, '_>) -> Handle<'scope, End>
     where

@@ -1,8 +1,8 @@
-//! The supervisor: it starts the children of a plan, waits for what happens to them, and restarts, recharges or stops.
+//! The supervisor: it starts the children of a plan, waits for events, and restarts, recharges or stops children.
 //!
 //! Invariants:
 //! 1. Children are started in the order of the plan and stopped in the opposite order, one after the other.
-//! 2. A child's next incarnation begins after the last one has ended, with all that it had.
+//! 2. A child's next incarnation begins after the last one has ended and dropped everything that it had.
 //! 3. When a run ends no child is left, and every mailbox is shut.
 
 use super::exit::{Exit, GaveUp};
@@ -24,18 +24,18 @@ use std::time::Duration;
 pub enum End {
     /// Every child has ended for good.
     Finished,
-    /// Its task was cancelled.
+    /// The task that ran the plan was cancelled.
     Stopped,
 }
 
 /// Something happened to a child: see [`Plan::watch`].
 #[derive(Clone, Copy, Debug)]
 pub struct Notice<'a> {
-    /// Its name.
+    /// The child's name.
     pub child: &'static str,
     /// Which incarnation it was, counted from 1 over the life of the plan.
     pub incarnation: u64,
-    /// When: time since the runtime began, virtual in deterministic mode.
+    /// When it happened: time since the runtime began, virtual in deterministic mode.
     pub at: Duration,
     /// What happened.
     pub what: What<'a>,
@@ -44,17 +44,17 @@ pub struct Notice<'a> {
 /// See [`Notice`].
 #[derive(Clone, Copy, Debug)]
 pub enum What<'a> {
-    /// It was started.
+    /// The child was started.
     Started,
-    /// It was given more budget, for so many times now.
+    /// The child was given more budget; the number is how many times so far.
     Recharged(u64),
-    /// It has ended.
+    /// The child has ended.
     Ended(&'a Exit),
-    /// Because of it the supervisor gave up: the others are stopped already.
+    /// Because of this child the supervisor gave up: the others are stopped already.
     GaveUp(&'a GaveUp),
 }
 
-/// What the supervisor woke up for.
+/// What the supervisor was woken for.
 enum Happened {
     Ended(usize),
     Spent(usize),
@@ -63,7 +63,7 @@ enum Happened {
     Stop,
 }
 
-/// Why no more is to be done.
+/// Why the supervision ends.
 enum Done {
     End(End),
     GaveUp(usize, GaveUp),
@@ -75,9 +75,9 @@ struct Slot<'scope> {
     handle: Option<Handle<'scope, ()>>,
     incarnation: u64,
     recharged: u64,
-    /// The link that ended it.
+    /// The name of the linked actor whose failure ended this child.
     struck: Option<&'static str>,
-    /// Not to be restarted.
+    /// The child is not to be restarted.
     over: bool,
 }
 
@@ -92,8 +92,8 @@ struct Run<'run, 'scope, 'env: 'scope, 'plan> {
     at: &'static Location<'static>,
 }
 
-/// Who runs a plan holds this: from then on its mailboxes take messages. Its end is invariant 3, also when a watcher
-/// panics, or the task never ran.
+/// Held by the task that runs a plan: from then on the plan's mailboxes take messages. Dropping it establishes
+/// invariant 3, also when a watcher panics, or the task never ran.
 pub(super) struct Claim<'a, 'plan>(&'a Plan<'plan>);
 
 impl Drop for Claim<'_, '_> {
@@ -107,11 +107,11 @@ impl Drop for Claim<'_, '_> {
 }
 
 impl<'env> Plan<'env> {
-    /// Supervises, in the calling task, until every child has ended for good, the task is cancelled, or it gives up. One
-    /// run at a time: a second one, meanwhile, would share the mailboxes, and panics.
+    /// Supervises, in the calling task, until every child has ended for good, the task is cancelled, or the supervisor
+    /// gives up. Only one run at a time is allowed: a second one would share the mailboxes, and panics.
     ///
-    /// The children live on the calling task's budget, and each start costs its right to spawn one:
-    /// [`Spawn::children`](crate::Spawn::children). [`Plan::start`] asks for that.
+    /// The children live on the calling task's budget, and each start uses up one of the children that the task may
+    /// have: [`Spawn::children`](crate::Spawn::children). [`Plan::start`] asks for that right.
     #[track_caller]
     pub fn run(&self, cx: &Cx) -> Result<End, GaveUp> {
         self.run_claimed(cx, self.claim(), Location::caller())
@@ -133,7 +133,7 @@ impl<'env> Plan<'env> {
     ) -> Result<End, GaveUp> {
         let mut done = None;
         let nursery = cx.nursery_with(NurseryOptions::new().keep_going(), |scope| {
-            // While it is there, nobody ends an exhausted child but us, and we are woken for each.
+            // While this exists, only we end an exhausted child, and we are woken for each.
             let _recharger = scope.supervisor();
             let (to_us, orders) = channel(self.members.len().max(1));
             let slots = self.members.iter().map(|_| Slot::default()).collect();
@@ -145,7 +145,7 @@ impl<'env> Plan<'env> {
         match done {
             Some(Done::End(end)) => Ok(end),
             Some(Done::GaveUp(_, gave_up)) => Err(gave_up),
-            // The body ran, or the nursery says why not: the task was unwinding.
+            // The body did not run, and the nursery says why: the task was unwinding.
             None => {
                 debug_assert!(nursery.is_err());
                 Ok(End::Stopped)
@@ -194,7 +194,8 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
         }
     }
 
-    /// Waits until there is something to do. The first child in the plan goes first: the same run, the same order.
+    /// Waits until there is something to do. Children are looked at in the order of the plan, so that a run can be
+    /// repeated.
     fn next(&mut self) -> Happened {
         ensure_stack(self.cx.task);
         loop {
@@ -214,7 +215,7 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
                 return Happened::AllOver;
             }
             let handles = || self.slots.iter().filter_map(|slot| slot.handle.as_ref());
-            // One that has ended meanwhile does not wake us any more.
+            // A child that has ended meanwhile does not wake us any more.
             let sleep = || {
                 if handles().any(|handle| !handle.watch(self.cx) || is_spent(handle)) {
                     return Err(Cancelled);
@@ -223,7 +224,7 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
             };
             let mut slept = false;
             let order = self.orders.recv_free(self.cx, || {
-                // Once: then look at everything again.
+                // Sleep once, then look at everything again.
                 if std::mem::replace(&mut slept, true) { Err(Cancelled) } else { sleep() }
             });
             match order {
@@ -234,7 +235,7 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
         }
     }
 
-    /// Starts, in order, those from `first` on that `which` names and that are not over.
+    /// Starts, in order, the children from `first` on that `which` selects and that are not over.
     fn start_from(&mut self, first: usize, which: impl Fn(usize) -> bool) -> Result<(), Done> {
         for child in first..self.slots.len() {
             if !self.slots[child].over && self.slots[child].handle.is_none() && which(child) {
@@ -276,14 +277,14 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
             Err(error) => {
                 let exit = Exit::NotStarted(error);
                 member.life.end(&exit);
-                // Who is cancelled itself starts nobody, and has not failed.
+                // A supervisor that is itself cancelled starts no child, and has not failed.
                 let stopped = error == SpawnError::Cancelled;
                 Err(if stopped { Done::End(End::Stopped) } else { self.gave_up(child, exit) })
             }
         }
     }
 
-    /// A child has ended by itself.
+    /// Handles a child that has ended by itself.
     fn ended(&mut self, child: usize) -> Result<(), Done> {
         let exit = self.bury(child, false);
         let again = match self.member(child).child.restart {
@@ -321,13 +322,13 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
         Done::GaveUp(child, GaveUp { child: self.member(child).child.name, exit, restarts, window })
     }
 
-    /// It is not started again in this run: who sends to it learns that.
+    /// Marks a child that is not started again in this run: tasks that send to it learn that.
     fn over(&mut self, child: usize) {
         self.slots[child].over = true;
         self.member(child).mailbox.shut();
     }
 
-    /// A child has no budget left.
+    /// Handles a child that has no budget left.
     fn spent(&mut self, child: usize) {
         let terms = &self.member(child).child;
         let slot = &mut self.slots[child];
@@ -341,7 +342,7 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
         }
     }
 
-    /// A link ends a child, if it is still the one that was meant.
+    /// Ends a child because of a link, if it is still the incarnation that was meant.
     fn struck(&mut self, strike: &Strike) {
         let slot = &mut self.slots[strike.child];
         if let Some(handle) = &slot.handle
@@ -352,13 +353,13 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
         }
     }
 
-    /// Takes the result of a child that has ended, and tells who is to know.
+    /// Takes the result of a child that has ended, and tells its watchers and links.
     fn bury(&mut self, child: usize, stopped: bool) -> Exit {
         let member = self.member(child);
         let slot = &mut self.slots[child];
         let handle = slot.handle.take().expect("it ran");
         let exit = match (Exit::of(handle.join(self.cx)), slot.struck) {
-            // What it returns when it is asked to end is its own affair.
+            // What the child returned after it was asked to end does not matter.
             (Exit::Normal | Exit::Cancelled | Exit::Failed(_), Some(because)) => Exit::Linked(because),
             (Exit::Normal | Exit::Cancelled | Exit::Failed(_), None) if stopped => Exit::Stopped,
             (exit, _) => exit,
@@ -368,7 +369,8 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
         exit
     }
 
-    /// Stops all children after this one, or all, the last first, and waits for each, whatever happens to us meanwhile.
+    /// Stops all children after `first`, or all, the last one first, and waits for each, even if we are cancelled
+    /// meanwhile.
     fn stop_after(&mut self, first: Option<usize>) {
         ensure_stack(self.cx.task);
         for child in (first.map_or(0, |first| first + 1)..self.slots.len()).rev() {
@@ -386,7 +388,7 @@ impl<'env, 'plan> Run<'_, '_, 'env, 'plan> {
     }
 }
 
-/// Is it stopped for want of budget?
+/// Whether the child is stopped for want of budget.
 fn is_spent(handle: &Handle<'_, ()>) -> bool {
     handle.state() == TaskState::BudgetExhausted
 }

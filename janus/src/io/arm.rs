@@ -1,7 +1,7 @@
 //! Descriptors in a select: an arm is ready when reading, or accepting, would not wait.
 //!
-//! The invariants are those of `op.rs`: an operation that was handed to a driver is seen through, here by `end`, before the
-//! arm can go away.
+//! The invariants are those of `op.rs`: an operation that was submitted to a driver is waited for, here by `end`,
+//! before the arm can go away.
 
 use super::op::{Call, Op, Request, Side, is_readable};
 use crate::chan::Arm;
@@ -20,9 +20,9 @@ pub struct ReadArm<'a> {
     fd: RawFd,
     /// Where the answer goes. Only `begin` and `end` write it; in between the driver refers to it.
     op: UnsafeCell<Option<Op>>,
-    /// The worker whose driver has it.
+    /// The worker whose driver has the operation.
     home: Cell<u16>,
-    /// There is nobody to wait for it: whoever reads learns why.
+    /// The wait could not be started, so the arm counts as ready: the task that reads learns why.
     refused: Cell<bool>,
     open: PhantomData<BorrowedFd<'a>>,
 }
@@ -38,14 +38,14 @@ impl<'a> ReadArm<'a> {
         }
     }
 
-    /// Has the driver said that there is something? Then it says so no more until `end` and `begin`.
+    /// Whether the driver has reported readiness. It does not report again until `end` and `begin`.
     pub(crate) fn is_answered(&self) -> bool {
         self.op().is_some_and(|op| op.answer().is_some())
     }
 
     fn op(&self) -> Option<&Op> {
-        // SAFETY: only the select that has the arm calls this, `begin` and `end`, one after the other; what others write in
-        // the operation is atomic, or the driver's.
+        // SAFETY: only the select that has the arm calls this, `begin` and `end`, one after the other; what other
+        // threads write in the operation is atomic, or belongs to the driver.
         unsafe { (*self.op.get()).as_ref() }
     }
 }
@@ -64,7 +64,7 @@ impl Poll for ReadArm<'_> {
             return;
         }
         let request = Request::new(Call::Ready(Side::In), self.fd);
-        // SAFETY: as in `op`: nobody refers to it.
+        // SAFETY: as in `op`: nothing else refers to it.
         unsafe { *self.op.get() = Some(Op::new(cx.task, &request)) };
         self.home.set(cx.worker().index);
         let started = match self.op() {
@@ -74,7 +74,7 @@ impl Poll for ReadArm<'_> {
         };
         if started.is_err() {
             self.refused.set(true);
-            // SAFETY: nobody took it.
+            // SAFETY: the driver did not take it.
             unsafe { *self.op.get() = None };
         }
     }
@@ -85,11 +85,11 @@ impl Poll for ReadArm<'_> {
             let home = self.home.get();
             cx.shared().workers[usize::from(home)].io.cancel(cx.worker(), home, op);
         }
-        // Nothing ends this wait but the answer.
+        // Only the answer ends this wait.
         while op.answer().is_none() {
             cx.worker().sleep(cx.task, Event::Block, Wait::Io, Location::caller());
         }
-        // SAFETY: answered: nobody refers to it any more.
+        // SAFETY: it is answered, so nothing refers to it any more.
         unsafe { *self.op.get() = None };
     }
 }

@@ -1,9 +1,10 @@
-//! A worker's I/O: what its tasks have under way in the kernel. One driver a worker, made by the first operation there; only
-//! the worker's own thread touches it, so it needs no lock. Others leave word in `cancels` and wake the worker.
+//! A worker's I/O: what its tasks have under way in the kernel. There is one driver per worker, made by the first
+//! operation there; only the worker's own thread touches it, so it needs no lock. Other threads leave requests in
+//! `cancels` and wake the worker.
 //!
-//! Where tasks may move (unless `Config::pinned`) there is one exception, and so a lock: while a worker is stuck in a task that
-//! never checks, the spare that the watchdog has called takes the answers of its driver (`stand_in`), and with them the
-//! tasks, whose next operations are the spare's own.
+//! Where tasks may migrate (unless `Config::pinned`) there is one exception, and so a lock: while a worker is stuck in
+//! a task that never checks, the spare that the watchdog has called takes the answers of its driver (`stand_in`), and
+//! with them the tasks, whose next operations are the spare's own.
 
 use super::Backend;
 use super::epoll::Epoll;
@@ -19,35 +20,35 @@ use std::time::Duration;
 
 /// See the module.
 pub(crate) struct Io {
-    /// With `taken`, where tasks may move; else on the worker's own thread.
+    /// Accessed by the holder of `taken`, where tasks may migrate; otherwise only on the worker's own thread.
     driver: UnsafeCell<Option<Driver>>,
     taken: AtomicBool,
     kind: AtomicU8,
-    /// As the driver says, for who does not have it.
+    /// A copy of the driver's count, for threads that do not hold the driver.
     under_way: AtomicUsize,
     /// The stuck worker whose answers this one takes too.
     covers: AtomicU16,
-    /// Operations whose tasks have moved to other workers and want them ended.
+    /// Operations whose tasks have migrated to other workers and want them cancelled.
     cancels: Mutex<Vec<Name>>,
     cancels_left: AtomicUsize,
 }
 
-/// What `kind` says: there was no I/O yet, or which driver there is.
+/// Values of `kind`: there was no I/O yet, or which driver there is.
 const CLOSED: u8 = 0;
 const URING: u8 = 1;
 const EPOLL: u8 = 2;
 
-/// Covers nobody.
+/// In `covers`: stands in for no worker.
 const NOBODY: u16 = u16::MAX;
 
-// The ring is large and lives as long as its worker: in the worker it would only be in the way.
+// The ring is boxed because it is large and would only bloat the worker.
 enum Driver {
     Uring(Box<Uring>),
     Epoll(Epoll),
 }
 
 impl Driver {
-    /// `alone`: only the calling thread will use it.
+    /// `alone`: only the calling thread will use the driver.
     fn new(backend: Backend, alone: bool) -> io::Result<Driver> {
         let ring = || Uring::new(alone).map(|ring| Driver::Uring(Box::new(ring)));
         match backend {
@@ -71,7 +72,7 @@ impl Driver {
         }
     }
 
-    /// Takes what the kernel has answered; waits for the first answer so long, if that is asked for.
+    /// Takes what the kernel has answered; with `wait`, waits for the first answer, for at most the inner duration.
     fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) {
         match self {
             Driver::Uring(ring) => ring.turn(here, wait),
@@ -87,7 +88,7 @@ impl Driver {
     }
 }
 
-/// The driver of one `Io`, for a moment.
+/// Exclusive access to the driver of one `Io`, for a moment.
 struct Held<'a> {
     io: &'a Io,
     driver: &'a mut Option<Driver>,
@@ -117,30 +118,30 @@ impl Io {
         }
     }
 
-    /// The worker's own driver. By the worker itself, which has not got it already.
+    /// The worker's own driver. Called by the worker itself, which must not hold it already.
     #[inline]
     fn hold(&self, here: &Worker) -> Held<'_> {
         let locked = here.shared().config.migrates();
-        // The one who stands in only takes answers, which is over soon.
+        // A spare that stands in only takes answers, so it releases the driver soon.
         while locked && self.taken.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: on the worker's own thread, or under the lock; the caller has no other.
+        // SAFETY: on the worker's own thread, or under the lock; the caller has no other reference.
         Held { io: self, driver: unsafe { &mut *self.driver.get() }, locked }
     }
 
-    /// Was there ever I/O here? By the worker itself.
+    /// Whether there was ever I/O here. Called by the worker itself.
     pub(crate) fn is_open(&self) -> bool {
         self.kind.load(Ordering::Relaxed) != CLOSED
     }
 
-    /// Are there operations under way? By the worker itself.
+    /// Whether operations are under way. Exact only for the worker itself.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Does this worker's driver carry out operations on files itself? By the worker itself.
+    /// Whether this worker's driver carries out operations on files itself. Called by the worker itself.
     pub(crate) fn takes_files(&self, here: &Worker) -> io::Result<bool> {
         if !self.is_open() {
             self.hold(here).open(here)?;
@@ -148,12 +149,13 @@ impl Io {
         Ok(self.kind.load(Ordering::Relaxed) == URING)
     }
 
-    /// Is it cheaper to hand an operation over, with those of other tasks, than to try it? By the worker itself.
+    /// Whether it is cheaper to submit an operation together with those of other tasks than to try it. Called by the
+    /// worker itself.
     pub(crate) fn batches(&self, here: &Worker) -> bool {
         self.kind.load(Ordering::Relaxed) == URING && here.beacon.load() > 0
     }
 
-    /// Hands an operation over. On the worker's own thread.
+    /// Submits an operation. On the worker's own thread.
     ///
     /// # Safety
     /// The operation, and what the request refers to, stay until there is an answer.
@@ -168,8 +170,8 @@ impl Io {
         }
     }
 
-    /// Asks for the end of an operation, which this worker (of index `home`) carries out; the answer comes as for any other.
-    /// `here`: the worker that the caller runs on.
+    /// Asks for the end of an operation that this worker (of index `home`) carries out; the answer comes as for any
+    /// other. `here` is the worker that the caller runs on.
     pub(super) fn cancel(&self, here: &Worker, home: u16, op: &Op) {
         if here.index == home {
             if let Some(driver) = self.hold(here).driver {
@@ -185,15 +187,15 @@ impl Io {
         here.shared().workers[usize::from(home)].unpark();
     }
 
-    /// Takes what the kernel has answered, and wakes whom it concerns; true: there was something. On the worker's own
-    /// thread.
+    /// Takes what the kernel has answered, and wakes the tasks concerned; true if there was something. On the worker's
+    /// own thread.
     #[inline]
     pub(crate) fn turn(&self, here: &Worker) -> bool {
         let own = self.is_busy() && self.hold(here).turn(here, None);
         own | (self.covers() && self.stand_in(here))
     }
 
-    /// Sleeps until there is an answer, or the bell rings, or so long. False: it has nothing to sleep in.
+    /// Sleeps until there is an answer, the bell rings, or the timeout is over. False: there is no driver to sleep in.
     pub(crate) fn wait(&self, here: &Worker, timeout: Option<Duration>) -> bool {
         if !self.is_open() {
             return false;
@@ -202,26 +204,26 @@ impl Io {
         true
     }
 
-    /// From now on the worker of this `Io`, a spare, takes the answers of that worker too; None: no longer.
+    /// From now on the worker of this `Io`, a spare, takes the answers of the worker `stuck` too; `None`: no longer.
     pub(crate) fn cover(&self, stuck: Option<u16>) {
         self.covers.store(stuck.unwrap_or(NOBODY), Ordering::Release);
     }
 
-    /// Does it stand in for another?
+    /// Whether it stands in for another worker.
     #[inline]
     pub(crate) fn covers(&self) -> bool {
         self.covers.load(Ordering::Relaxed) != NOBODY
     }
 
-    /// Does it stand in for another that has operations under way? One that is stuck starts none, and the watchdog sees when it
-    /// goes on: so if it has none, there is nothing to look at now and then, and a thread that wakes for nothing would hold the
-    /// CPU on which the system might have put a worker that was woken for something.
+    /// Whether it stands in for another worker that has operations under way. A stuck worker starts none, and the
+    /// watchdog sees when it goes on. So if it has none under way there is nothing to poll for, and a thread that wakes
+    /// for nothing would hold the CPU on which the system might have put a worker that was woken for something.
     pub(crate) fn covers_io(&self, here: &Worker) -> bool {
         let covered = usize::from(self.covers.load(Ordering::Acquire));
         here.shared().workers.get(covered).is_some_and(|worker| worker.io.is_busy())
     }
 
-    /// Takes the answers of the worker that is stuck, if there is one and it has not gone on. By the spare.
+    /// Takes the answers of the stuck worker, if there is one and it has not gone on. Called by the spare.
     #[cold]
     pub(crate) fn stand_in(&self, here: &Worker) -> bool {
         let covered = usize::from(self.covers.load(Ordering::Acquire));
@@ -244,7 +246,7 @@ impl Io {
 }
 
 impl Held<'_> {
-    /// Makes the driver, at the first use. By the worker itself.
+    /// Makes the driver, at the first use. Called by the worker itself.
     fn open(&mut self, here: &Worker) -> io::Result<&mut Driver> {
         if self.driver.is_none() {
             let _quiet = Quiet::new();
@@ -258,7 +260,7 @@ impl Held<'_> {
         Ok(self.driver.as_mut().expect("it was just made"))
     }
 
-    /// Takes the answers; `here` wakes those concerned. True: there was something.
+    /// Takes the answers; `here` wakes the tasks concerned. True if there was something.
     fn turn(&mut self, here: &Worker, wait: Option<Option<Duration>>) -> bool {
         let Some(driver) = self.driver else { return false };
         if self.io.cancels_left.load(Ordering::Acquire) > 0 {

@@ -1,8 +1,9 @@
-//! The driver on epoll, for systems that refuse io_uring: it waits until a descriptor is ready, and the task does the call
-//! itself. The answer is always `EAGAIN`: try it.
+//! The driver on epoll, for systems that refuse io_uring: it waits until a descriptor is ready, and the task does the
+//! call itself. Unless the operation is cancelled, the answer is always `EAGAIN`: try it.
 //!
-//! A descriptor is registered for one event at a time, and again while somebody waits for it; a descriptor that was closed
-//! or whose waiters are gone makes no noise. Waiters are a list through their operations: nothing is allocated for a wait.
+//! A descriptor is registered for one event at a time, and again as long as an operation waits for it; so a descriptor
+//! that was closed, or for which nothing waits any more, causes no events. Waiters form a list through their
+//! operations: nothing is allocated for a wait.
 
 use super::op::{Name, Op, Side};
 use super::sys;
@@ -20,23 +21,23 @@ const BELL: u64 = u64::MAX;
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
 const WRITABLE: u32 = libc::EPOLLOUT as u32;
-/// These concern everybody who waits for the descriptor.
+/// These events concern every operation that waits for the descriptor.
 const BOTH: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 pub(super) struct Epoll {
     poll: OwnedFd,
     bell: OwnedFd,
-    /// The first that waits for each descriptor.
+    /// The first operation that waits for each descriptor.
     waiting: Vec<*const Op>,
-    /// On the heap: the stacks of tasks are small.
+    /// On the heap, because the stacks of tasks are small.
     events: Box<[libc::epoll_event; BATCH]>,
-    /// Looks since the last system call, when nobody waits for its answer.
+    /// Turns without a wait since the last system call.
     looks: u32,
     /// Operations without an answer.
     pub(super) under_way: usize,
 }
 
-/// One look in so many without a wait asks the kernel.
+/// Of turns without a wait, one in `LOOKS` asks the kernel.
 const LOOKS: u32 = 4;
 
 impl Epoll {
@@ -63,11 +64,11 @@ impl Epoll {
         sys::checked(answer as isize).map(drop).map_err(io::Error::from_raw_os_error)
     }
 
-    /// Waits for one event of all that somebody waits for.
+    /// Registers for one event of the kinds that operations wait for.
     fn register(&self, fd: RawFd) -> io::Result<()> {
         let mut events = libc::EPOLLONESHOT as u32;
         let mut op = self.waiting[fd as usize];
-        // SAFETY: an operation in the list has no answer yet, so it is there.
+        // SAFETY: an operation in the list has no answer yet, so its frame exists.
         while let Some(waits) = unsafe { op.as_ref() } {
             events |= if waits.side == Side::In { READABLE } else { WRITABLE };
             op = waits.next.get();
@@ -95,7 +96,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Ends it, if it is still there.
+    /// Cancels the operation, if it is still there.
     pub(super) fn cancel(&mut self, name: Name, here: &Worker) {
         let this = |waits: &Op| ptr::from_ref(waits).addr() == name.op;
         if (name.fd as usize) < self.waiting.len() {
@@ -103,14 +104,14 @@ impl Epoll {
         }
     }
 
-    /// Takes those out of the list of a descriptor that `chosen` says, and gives them this answer.
+    /// Takes the operations that `chosen` selects out of the list of a descriptor, and gives them this answer.
     fn unlist(&mut self, fd: usize, chosen: impl Fn(&Op) -> bool, answer: i32, here: &Worker) {
         let mut op = std::mem::replace(&mut self.waiting[fd], ptr::null());
-        // SAFETY: an operation in the list has no answer yet, so it is there.
+        // SAFETY: an operation in the list has no answer yet, so its frame exists.
         while let Some(waits) = unsafe { op.as_ref() } {
             let next = waits.next.get();
             if chosen(waits) {
-                // SAFETY: it is out of the list, and this is its one answer.
+                // SAFETY: the operation is out of the list, and this is its only answer.
                 unsafe { Op::finish(op, answer, here) };
                 self.under_way -= 1;
             } else {
@@ -121,7 +122,8 @@ impl Epoll {
         }
     }
 
-    /// Waits so long for events; answers how many came. Interrupted is none: the caller looks again.
+    /// Waits for events, for `timeout` at most; returns how many came. An interruption counts as none: the caller looks
+    /// again.
     fn ask(&mut self, timeout: Option<Duration>) -> usize {
         let (poll, room) = (self.poll.as_raw_fd(), self.events.len() as libc::c_int);
         let events = self.events.as_mut_ptr();
@@ -131,11 +133,11 @@ impl Epoll {
         });
         let span = span.as_ref().map_or(ptr::null(), ptr::from_ref);
         let no_mask = ptr::null::<libc::sigset_t>();
-        // SAFETY: there is room for so many events, and the time is there or null.
+        // SAFETY: there is room for that many events, and the time is valid or null.
         let found = unsafe { libc::syscall(libc::SYS_epoll_pwait2, poll, events, room, span, no_mask, 0) };
         match sys::checked(found as isize) {
             Ok(found) => found,
-            // Before Linux 5.11. Not too early, which would only make it look again.
+            // Before Linux 5.11. The time is rounded up: waking too early would only make the caller look again.
             Err(libc::ENOSYS) => {
                 let milliseconds = timeout.map_or(-1, |timeout| {
                     timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as libc::c_int
@@ -165,7 +167,7 @@ impl Epoll {
                 |op: &Op| events & (BOTH | if op.side == Side::In { READABLE } else { WRITABLE }) != 0;
             self.unlist(fd, concerns, -libc::EAGAIN, here);
             if !self.waiting[fd].is_null() && self.register(fd as RawFd).is_err() {
-                // They find out why themselves.
+                // The tasks find out the reason when they try the call.
                 self.unlist(fd, |_| true, -libc::EAGAIN, here);
             }
         }

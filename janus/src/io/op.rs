@@ -1,13 +1,13 @@
 //! One operation of the kernel on behalf of a task: what is asked ([`Request`]), and where the answer goes ([`Op`]).
 //!
 //! Invariants:
-//! 1. An operation that was handed to a driver is seen through: the task that asked does not return from [`perform`], and
-//!    so does not end the frames and buffers that the kernel or the driver refer to, before its answer is there. A
+//! 1. An operation that was submitted to a driver is waited for: the task that asked does not return from [`perform`],
+//!    and so does not end the frames and buffers that the kernel or the driver refer to, before its answer is there. A
 //!    cancelled task asks the kernel to stop, and waits for that answer too.
-//! 2. Nothing of the user's runs between the hand-over and the answer, and there is room on the stack for what does
-//!    (`ensure_stack` at the start): the task cannot overflow, panic or be abandoned in between.
-//! 3. Whoever has the answer copies the waiter out of the operation, writes the answer, and only then wakes it: from the
-//!    moment of the answer on the frame may be gone.
+//! 2. No code of the user's runs between the submission and the answer, and there is room on the stack for the code
+//!    that does (`ensure_stack` at the start): the task cannot overflow, panic or be abandoned in between.
+//! 3. The thread that has the answer copies the waiter out of the operation, writes the answer, and only then wakes the
+//!    waiter: from the moment of the answer on the frame may be gone.
 
 use super::sys::{self, Address};
 use super::{IoError, charge, refused};
@@ -25,37 +25,37 @@ use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The kernel takes no more at a time.
+/// The kernel transfers no more in one call.
 const MOST: usize = 0x7FFF_F000;
 
-/// There is no answer yet. The kernel's are 32 bits wide.
+/// There is no answer yet. The kernel's answers are 32 bits wide, so none has this value.
 const NONE: i64 = i64::MIN;
 
 /// What the kernel is asked to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// With these flags.
+    /// With these receive flags.
     Recv(libc::c_int),
     Send,
     /// `pointer` is to a `msghdr`.
     RecvMsg,
-    /// The same.
+    /// As for `RecvMsg`.
     SendMsg,
     /// `pointer` is to an [`Address`].
     Accept,
-    /// A pipe, or a file at its own position.
+    /// Of a pipe, or of a file at its current position.
     Read,
     Write,
-    /// A file, at this position.
+    /// Of a file, at this position.
     ReadAt(u64),
     WriteAt(u64),
-    /// A file; only its data.
+    /// Of a file; true: only its data.
     Flush(bool),
-    /// Nothing but to wait until it is readable or writable; the answer is the kernel's `POLL` bits.
+    /// Only waits until the descriptor is readable or writable; the answer is the kernel's `POLL` bits.
     Ready(Side),
 }
 
-/// Which way the bytes go.
+/// The direction in which the bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     In,
@@ -69,7 +69,7 @@ pub(crate) struct Request {
     pub(super) fd: RawFd,
     pub(super) pointer: *mut u8,
     pub(super) length: usize,
-    /// It most likely has to wait: the kernel need not try it first.
+    /// The operation most likely has to wait: the kernel need not try it first.
     pub(super) patient: bool,
 }
 
@@ -78,12 +78,12 @@ impl Request {
         Request { call, fd, pointer: ptr::null_mut(), length: 0, patient: false }
     }
 
-    /// Into this buffer, which is borrowed until [`perform`] returns.
+    /// Reads into this buffer, which is borrowed until [`perform`] returns.
     pub(crate) fn into(call: Call, fd: RawFd, buffer: &mut [u8]) -> Request {
         Request { call, fd, pointer: buffer.as_mut_ptr(), length: buffer.len().min(MOST), patient: false }
     }
 
-    /// Out of this buffer.
+    /// Writes out of this buffer.
     pub(crate) fn out_of(call: Call, fd: RawFd, buffer: &[u8]) -> Request {
         Request {
             call,
@@ -94,20 +94,20 @@ impl Request {
         }
     }
 
-    /// With this message header, whose parts stay where they are until [`perform`] returns.
+    /// Uses this message header, whose parts stay where they are until [`perform`] returns.
     pub(crate) fn message(call: Call, fd: RawFd, header: &mut libc::msghdr) -> Request {
         Request { call, fd, pointer: ptr::from_mut(header).cast(), length: 0, patient: false }
     }
 
-    /// Accepts, and writes down who it was.
+    /// Accepts a connection, and writes down the peer's address.
     pub(crate) fn accept(fd: RawFd, peer: &mut Address) -> Request {
         Request { call: Call::Accept, fd, pointer: ptr::from_mut(peer).cast(), length: 0, patient: false }
     }
 
-    /// The parts of an `accept`'s address.
+    /// The address and its length, of an `accept`.
     pub(super) fn address(&self) -> (*mut libc::sockaddr, *mut libc::socklen_t) {
         let peer = self.pointer.cast::<Address>();
-        // SAFETY: `accept` made it of one, which is borrowed.
+        // SAFETY: `accept` made the pointer from an `Address`, which is borrowed.
         unsafe { ((&raw mut (*peer).storage).cast(), &raw mut (*peer).length) }
     }
 
@@ -119,11 +119,11 @@ impl Request {
         }
     }
 
-    /// Does it, if that needs no wait; else the error is `EAGAIN`.
+    /// Does the call if that needs no wait; otherwise the error is `EAGAIN`.
     pub(super) fn attempt(&self) -> Result<usize, i32> {
         let (fd, pointer, length) = (self.fd, self.pointer.cast::<libc::c_void>(), self.length);
-        // SAFETY: whoever made the request lends the buffer, of that length, or the header; the descriptor is open, as its
-        // owner is borrowed.
+        // SAFETY: the maker of the request lends the buffer, of that length, or the header; the descriptor is open, as
+        // its owner is borrowed.
         let answer = unsafe {
             match self.call {
                 Call::Recv(flags) => libc::recv(fd, pointer, length, flags | libc::MSG_DONTWAIT),
@@ -149,20 +149,20 @@ impl Request {
     }
 }
 
-/// What an accepted socket is.
+/// The flags of an accepted socket.
 pub(super) const ACCEPTED: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 fn ready(fd: RawFd, side: Side) -> Result<usize, i32> {
     let events = if side == Side::In { libc::POLLIN } else { libc::POLLOUT };
     let mut poll = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: there is one.
+    // SAFETY: the pointer is to one `pollfd`.
     match sys::checked(unsafe { libc::poll(&raw mut poll, 1, 0) } as isize)? {
         0 => Err(libc::EAGAIN),
         _ => Ok(poll.revents as u16 as usize),
     }
 }
 
-/// Would a read of it not wait?
+/// Whether a read would not wait.
 pub(crate) fn is_readable(fd: RawFd) -> bool {
     ready(fd, Side::In).is_ok()
 }
@@ -171,13 +171,13 @@ pub(crate) fn is_readable(fd: RawFd) -> bool {
 pub(super) struct Op {
     task: TaskRef,
     answer: AtomicI64,
-    /// The driver's: what it waits for, and its list.
+    /// For the driver: what it waits for, and the link of its list.
     pub(super) side: Side,
     pub(super) fd: RawFd,
     pub(super) next: Cell<*const Op>,
 }
 
-/// An operation, for who may not look at it any more.
+/// The name of an operation, for code that may not dereference it any more.
 #[derive(Clone, Copy)]
 pub(super) struct Name {
     pub(super) op: usize,
@@ -194,7 +194,7 @@ impl Op {
         Op { task, answer, side: request.side(), fd: request.fd, next: Cell::new(ptr::null()) }
     }
 
-    /// The kernel's answer, as it writes them: an error is negative.
+    /// Delivers the kernel's answer, in which an error is negative, and wakes the task.
     ///
     /// # Safety
     /// The operation was handed to a driver and has no answer yet (invariant 1); it is not touched afterwards.
@@ -222,18 +222,18 @@ pub(crate) struct Manner {
     pub(crate) cost: Operation,
     /// When the wait ends with [`io::ErrorKind::TimedOut`], on the runtime's clock.
     pub(crate) until: Option<u64>,
-    /// Try it at once. If not, it most likely has to wait.
+    /// Try the call at once. If false, the operation most likely has to wait.
     pub(crate) eager: bool,
     pub(crate) at: &'static Location<'static>,
 }
 
-/// Charges the request, does it, and blocks the task meanwhile.
+/// Charges the request, carries it out, and blocks the task meanwhile.
 pub(crate) fn perform(cx: &Cx, request: Request, manner: &Manner) -> io::Result<usize> {
     charge(cx, manner.cost, manner.at)?;
     carry_out(cx, request, manner)
 }
 
-/// The same for what the caller has charged already.
+/// As `perform`, for a request that the caller has charged already.
 pub(crate) fn carry_out(cx: &Cx, request: Request, manner: &Manner) -> io::Result<usize> {
     let mut eager = manner.eager;
     let mut asked = Request { patient: !eager, ..request };
@@ -248,12 +248,12 @@ pub(crate) fn carry_out(cx: &Cx, request: Request, manner: &Manner) -> io::Resul
         }
         let [answer] = see_through(cx, &[asked], manner)?;
         match answer.unwrap_or(-libc::EIO) {
-            // Only a driver that cannot wait for the request itself says so: it waits for the descriptor.
+            // Only a driver that cannot carry out the request itself says so: then wait for the descriptor to be ready.
             answer if answer == -libc::EAGAIN => {
                 asked = Request::new(Call::Ready(request.side()), request.fd);
                 eager = true;
             }
-            // Nobody asked for that: the thread that carried it out is gone, or was interrupted.
+            // The task did not ask for that: the thread that carried the operation out is gone, or was interrupted.
             answer if answer == -libc::ECANCELED || answer == -libc::EINTR => {}
             answer if answer < 0 => return Err(io::Error::from_raw_os_error(-answer)),
             _ if asked.call != request.call => eager = true,
@@ -262,15 +262,15 @@ pub(crate) fn carry_out(cx: &Cx, request: Request, manner: &Manner) -> io::Resul
     }
 }
 
-/// Waits until one of these descriptors is readable; which ones are is for the caller to find out. It is not charged: what
-/// the caller does then is.
+/// Waits until one of these descriptors is readable; the caller finds out which. It is not charged, because what the
+/// caller does then is.
 pub(crate) fn any_readable(cx: &Cx, fds: [RawFd; 2], manner: &Manner) -> io::Result<()> {
     let requests = fds.map(|fd| Request::new(Call::Ready(Side::In), fd));
     see_through(cx, &requests, manner).map(drop)
 }
 
-/// Hands them over and waits for the first answer, then ends the others (invariants 1 and 2). An answer that is none: that
-/// one was ended. At least one is there.
+/// Submits the requests, waits for the first answer, and then cancels the others (invariants 1 and 2). An answer of
+/// `None`: that operation was cancelled. At least one answer is there.
 fn see_through<const N: usize>(
     cx: &Cx,
     requests: &[Request; N],
@@ -300,7 +300,7 @@ fn see_through<const N: usize>(
     for op in started.iter().filter(|op| op.answer().is_none()) {
         cx.shared().workers[usize::from(home)].io.cancel(cx.worker(), home, op);
     }
-    // Nothing ends this wait but the answers.
+    // Only the answers end this wait.
     while started.iter().any(|op| op.answer().is_none()) {
         cx.worker().sleep(cx.task, Event::Block, Wait::Io, manner.at);
     }
@@ -309,7 +309,7 @@ fn see_through<const N: usize>(
     }
     let answers = ops.each_ref().map(|op| op.answer().filter(|&answer| why.is_none() || answer >= 0));
     match why {
-        // What was done all the same is not lost.
+        // An operation that completed all the same is not lost.
         Some(why) if answers.iter().all(Option::is_none) => Err(why),
         _ => Ok(answers),
     }

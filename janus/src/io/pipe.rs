@@ -1,4 +1,4 @@
-//! Pipes: of this process, and to its children.
+//! Pipes within this process, and to its children.
 
 use super::op::{Call, Manner, Request, perform};
 use super::{Read, Write, begin, sys};
@@ -8,15 +8,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::Location;
 
-/// The end of a pipe that is read; its last one gone, writers get [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+/// The reading end of a pipe; when the last one is gone, writers get [`BrokenPipe`](io::ErrorKind::BrokenPipe).
 #[derive(Debug)]
 pub struct PipeReader(OwnedFd);
 
-/// The end of a pipe that is written; its last one gone, readers get to the end.
+/// The writing end of a pipe; when the last one is gone, readers get to the end.
 #[derive(Debug)]
 pub struct PipeWriter(OwnedFd);
 
-/// A pipe.
+/// Makes a pipe.
 #[track_caller]
 pub fn pipe(cx: &Cx) -> io::Result<(PipeReader, PipeWriter)> {
     begin(cx, Operation::FileIo, Location::caller())?;
@@ -29,38 +29,38 @@ fn manner(at: &'static Location<'static>) -> Manner {
 }
 
 impl PipeReader {
-    /// The end of somebody else's pipe.
+    /// Wraps an existing descriptor, which becomes non-blocking.
     pub fn new(end: OwnedFd) -> io::Result<PipeReader> {
         sys::set_nonblocking(&end)?;
         Ok(PipeReader(end))
     }
 
-    /// Reads what is there, at least a byte, and waits for that; 0 is the end.
+    /// Reads what is there, and waits until there is at least a byte; 0 is the end.
     #[track_caller]
     pub fn read(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize> {
         perform(cx, Request::into(Call::Read, self.0.as_raw_fd(), buffer), &manner(Location::caller()))
     }
 
-    /// Appends everything up to the end; answers how much.
+    /// Appends everything up to the end, and returns how many bytes that were.
     pub fn read_to_end(&self, cx: &Cx, buffer: &mut Vec<u8>) -> io::Result<usize> {
         Read::read_to_end(&mut &*self, cx, buffer)
     }
 }
 
 impl PipeWriter {
-    /// The end of somebody else's pipe.
+    /// Wraps an existing descriptor, which becomes non-blocking.
     pub fn new(end: OwnedFd) -> io::Result<PipeWriter> {
         sys::set_nonblocking(&end)?;
         Ok(PipeWriter(end))
     }
 
-    /// Writes some of it, at least a byte, and waits for room.
+    /// Writes at least a byte of `buffer`, and waits for room.
     #[track_caller]
     pub fn write(&self, cx: &Cx, buffer: &[u8]) -> io::Result<usize> {
         perform(cx, Request::out_of(Call::Write, self.0.as_raw_fd(), buffer), &manner(Location::caller()))
     }
 
-    /// Writes all of it.
+    /// Writes all of `buffer`.
     pub fn write_all(&self, cx: &Cx, buffer: &[u8]) -> io::Result<()> {
         Write::write_all(&mut &*self, cx, buffer)
     }

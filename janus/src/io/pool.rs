@@ -1,9 +1,9 @@
-//! Threads for calls that can only block: resolving a name, opening a file, starting a process. There are so many at most;
-//! more calls wait their turn, and their tasks with them.
+//! Threads for calls that can only block: resolving a name, opening a file, starting a process. Their number is
+//! limited; more calls wait their turn, and their tasks with them.
 //!
-//! A call owns what it works with. A task that is cancelled does not wait for it, unless that is asked for: the call goes on,
-//! if it has begun, and its result is dropped by the thread that ran it. One that has not begun leaves the queue with its
-//! task, so the queue is no longer than there are tasks that wait, also while all threads are stuck.
+//! A call owns what it works with. A task that is cancelled does not wait for its call, unless that is asked for: a
+//! call that has begun goes on, and the thread that ran it drops its result. A call that has not begun leaves the queue
+//! with its task, so the queue is never longer than the number of waiting tasks, even while all threads are stuck.
 
 use super::{IoError, charge, refused};
 use crate::alloc::Quiet;
@@ -24,13 +24,14 @@ use std::time::Duration;
 /// How long a thread waits for another call before it ends.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A call, and the address of its slot: its name.
+/// A call, and the address of its slot, which identifies it.
 struct Call {
     slot: usize,
     run: Box<dyn FnOnce() + Send>,
 }
 
-/// See the module. Its threads own it, so that a call which never ends does not hold up the end of the runtime.
+/// See the module. The threads share its ownership, so that a call which never ends does not delay the end of the
+/// runtime.
 pub(crate) struct Pool {
     most: usize,
     state: Mutex<State>,
@@ -66,7 +67,7 @@ impl Pool {
                 std::thread::Builder::new().name("janus-blocking".into()).spawn(move || pool.serve());
             match started {
                 Ok(_) => state.threads += 1,
-                // Those that are there will do it.
+                // The existing threads will do it.
                 Err(_) if state.threads > 0 => {}
                 Err(error) => {
                     state.calls.pop_back();
@@ -82,7 +83,7 @@ impl Pool {
         loop {
             if let Some(call) = state.calls.pop_front() {
                 drop(state);
-                // What of it can panic is the destructor of a call that nobody wants any more.
+                // It can panic only in the destructor of a call that is not wanted any more.
                 crate::panics::contain(call.run);
                 state = self.lock();
                 continue;
@@ -102,7 +103,7 @@ impl Pool {
         state.threads -= 1;
     }
 
-    /// Takes back a call that has not begun; None: a thread has it already.
+    /// Takes back a call that has not begun; `None`: a thread has it already.
     fn withdraw(&self, slot: usize) -> Option<Call> {
         let mut state = self.lock();
         let at = state.calls.iter().position(|call| call.slot == slot)?;
@@ -115,7 +116,7 @@ impl Pool {
     }
 }
 
-/// Where a call leaves its result, and the task that waits for it finds it.
+/// Where a call leaves its result for the task that waits for it.
 enum Slot<T> {
     Waiting(Waiter),
     Running(Waiter),
@@ -124,11 +125,12 @@ enum Slot<T> {
     Gone,
 }
 
-/// Runs a call that can only block on a thread of its own, and blocks the task meanwhile, and not the worker. It costs one
+/// Runs a call that can only block on another thread, and meanwhile blocks the task, but not the worker. It costs one
 /// of `syscalls`.
 ///
-/// When the task is cancelled, the answer is [`IoError::Cancelled`] at once; the call goes on, if it has begun, and what it
-/// returns is dropped. That is why it owns everything that it works with. A panic of the call becomes the task's.
+/// When the task is cancelled, the result is [`IoError::Cancelled`] at once; a call that has begun goes on, and what it
+/// returns is dropped. That is why the call owns everything that it works with. A panic of the call becomes a panic of
+/// the task.
 ///
 /// ```
 /// # let runtime = unsafe { janus::Runtime::new(janus::Config::new()) }.unwrap();
@@ -144,16 +146,16 @@ where
     unblock_as(cx, Operation::FileIo, Location::caller(), Ending::Abandon, call)
 }
 
-/// What becomes of a call that has begun when its task is cancelled.
+/// What happens to a call that has begun when its task is cancelled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It goes on by itself.
+    /// The call goes on by itself.
     Abandon,
-    /// The task waits for it: it is short, and its effect must not come later.
+    /// The task waits for the call: it is short, and its effect must not come later.
     Await,
 }
 
-/// The same for another row of the cost table.
+/// As [`unblock`], for any row of the cost table.
 pub(crate) fn unblock_as<T, F>(
     cx: &Cx,
     cost: Operation,
@@ -186,7 +188,7 @@ where
             Ok(None) => {}
             Err(Gone) => {
                 let unwanted = cx.shared().pool.withdraw(Arc::as_ptr(&slot).addr());
-                // What it owned is the user's: not under the pool's lock.
+                // What the call owned belongs to the user: it is not dropped under the pool's lock.
                 drop(unwanted);
                 cx.stop_if_doomed();
                 return Err(IoError::why(cx).into());
@@ -203,7 +205,7 @@ where
 /// The task gave its call up.
 struct Gone;
 
-/// The result, if it is there; the error: the task gives it up.
+/// The result, if it is there; the error means that the task gives the call up.
 fn look<T>(slot: &SpinLock<Slot<T>>, cancelled: bool, ending: Ending) -> Result<Option<Caught<T>>, Gone> {
     let mut slot = slot.lock();
     match &*slot {
@@ -218,7 +220,7 @@ fn look<T>(slot: &SpinLock<Slot<T>>, cancelled: bool, ending: Ending) -> Result<
     }
 }
 
-/// On a thread of the pool.
+/// Runs a call and delivers its result. On a thread of the pool.
 fn deliver<T>(slot: &SpinLock<Slot<T>>, call: impl FnOnce() -> T) {
     let begins = {
         let mut slot = slot.lock();
@@ -239,7 +241,7 @@ fn deliver<T>(slot: &SpinLock<Slot<T>>, call: impl FnOnce() -> T) {
     match std::mem::replace(&mut *there, Slot::Gone) {
         Slot::Running(waiter) => {
             *there = Slot::Done(result);
-            // The task waits still, so its runtime is there until it is woken.
+            // The task still waits, so its runtime exists until the task is woken.
             let waiter = Wakeup::new(waiter, std::ptr::null::<Shared>());
             drop(there);
             waiter.wake(None);

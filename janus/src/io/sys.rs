@@ -1,4 +1,4 @@
-//! System calls that do not wait, as functions: each answers what the kernel answered. Nothing here knows of tasks.
+//! System calls that do not wait, as functions: each returns what the kernel answered. Nothing here knows about tasks.
 
 use std::io;
 use std::marker::PhantomData;
@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// What a system call answered: a number that is not negative, or the error that it left.
+/// What a system call returned: a number that is not negative, or the error in `errno`.
 pub(super) fn checked(answer: isize) -> Result<usize, i32> {
     if answer >= 0 {
         Ok(answer as usize)
@@ -24,33 +24,33 @@ fn owned(answer: libc::c_int) -> io::Result<OwnedFd> {
     outcome(answer).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What an operation of the driver answered: a descriptor that the kernel has made for us.
+/// The descriptor that the kernel has made for us, from the answer of a driver's operation.
 pub(crate) fn owned_answer(fd: usize) -> OwnedFd {
-    // SAFETY: only answers of `accept` come here, once each.
+    // SAFETY: only answers of `accept` are passed here, once each.
     unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
 }
 
-/// An event descriptor, to wake a worker in the kernel.
+/// An event descriptor, to wake a worker that sleeps in the kernel.
 pub(super) fn event() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// Rings it. It cannot fail for long: the counter of an event descriptor that nobody reads takes 2^64 rings.
+/// Rings the bell. It cannot fail in practice: the counter of an event descriptor that is never read takes 2^64 rings.
 pub(crate) fn ring(bell: RawFd) {
     let one = 1_u64.to_ne_bytes();
-    // SAFETY: the buffer is there; a descriptor that is none is an error, which nobody can use.
+    // SAFETY: the buffer is valid; an invalid descriptor is an error, which nobody could handle.
     unsafe { libc::write(bell, one.as_ptr().cast(), one.len()) };
 }
 
-/// Takes the rings back.
+/// Resets the bell's counter.
 pub(super) fn hush(bell: &OwnedFd) {
     let mut count = [0_u8; 8];
     // SAFETY: the buffer is there.
     unsafe { libc::read(bell.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
 }
 
-/// A socket that never blocks its thread.
+/// A non-blocking socket.
 pub(crate) fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     owned(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })
@@ -71,7 +71,7 @@ pub(crate) fn process(id: u32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, id as libc::pid_t, 0) } as libc::c_int)
 }
 
-/// From now on it answers "would block" instead of blocking.
+/// Makes the descriptor non-blocking: it answers "would block" instead of blocking.
 pub(crate) fn set_nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let flags = outcome(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
@@ -79,14 +79,14 @@ pub(crate) fn set_nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
     outcome(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
 }
 
-/// The same descriptor as one of `std`'s types, for a moment.
+/// Lends the descriptor as one of `std`'s types, for the duration of `look`.
 pub(crate) fn borrowed_as<S: FromRawFd, R>(fd: &OwnedFd, look: impl FnOnce(&S) -> R) -> R {
-    // SAFETY: the descriptor is open meanwhile, and not closed by this one.
+    // SAFETY: the descriptor is open meanwhile, and is not closed by this value.
     let borrowed = ManuallyDrop::new(unsafe { S::from_raw_fd(fd.as_raw_fd()) });
     look(&borrowed)
 }
 
-/// A listener may take an address that its dead connections still have.
+/// Lets a listener bind to an address that its closed connections still occupy.
 pub(crate) fn set_reuse(fd: &OwnedFd) -> io::Result<()> {
     let one: libc::c_int = 1;
     let size = size_of::<libc::c_int>() as libc::socklen_t;
@@ -96,7 +96,7 @@ pub(crate) fn set_reuse(fd: &OwnedFd) -> io::Result<()> {
         .map(drop)
 }
 
-/// Begins to connect; false: it is under way.
+/// Begins to connect; false: the connection is under way.
 pub(crate) fn connect(fd: &OwnedFd, address: &Address) -> io::Result<bool> {
     // SAFETY: the address is there and of that length.
     let answer =
@@ -115,7 +115,7 @@ pub(crate) fn bind(fd: &OwnedFd, address: &Address) -> io::Result<()> {
         .map(drop)
 }
 
-/// Lets it take connections.
+/// Lets a socket take connections.
 pub(crate) fn listen(fd: &OwnedFd, backlog: libc::c_int) -> io::Result<()> {
     // SAFETY: takes no pointers.
     outcome(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map(drop)
@@ -129,7 +129,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Room for one.
+    /// Room for an address.
     pub(crate) fn empty() -> Address {
         // SAFETY: all zeroes is an address of no family.
         let storage = unsafe { std::mem::zeroed() };
@@ -171,7 +171,7 @@ impl Address {
         libc::c_int::from(self.storage.ss_family)
     }
 
-    /// As `std` writes it; None: it is no internet address.
+    /// The address as a `std` type; `None`: it is not an internet address.
     pub(crate) fn get(&self) -> Option<SocketAddr> {
         match self.family() {
             libc::AF_INET => {
@@ -219,7 +219,7 @@ impl<'a> Message<'a> {
         Message::new(Address::empty(), buffer.as_mut_ptr(), buffer.len())
     }
 
-    /// The header, whole as long as it is borrowed: its parts do not move meanwhile.
+    /// The header, which is valid as long as it is borrowed: its parts do not move meanwhile.
     pub(crate) fn header(&mut self) -> &mut libc::msghdr {
         self.header.msg_name = (&raw mut self.peer.storage).cast();
         self.header.msg_namelen = self.peer.length;
@@ -228,7 +228,7 @@ impl<'a> Message<'a> {
         &mut self.header
     }
 
-    /// Who it came from.
+    /// The address that the datagram came from.
     pub(crate) fn peer(&self) -> &Address {
         &self.peer
     }

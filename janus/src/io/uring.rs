@@ -1,4 +1,4 @@
-//! The driver on io_uring: operations are handed to the kernel a batch at a time, and done there.
+//! The driver on io_uring: operations are submitted to the kernel a batch at a time, and carried out there.
 //!
 //! `user_data` is the address of the [`Op`], which stays until its answer is taken here (invariant 1 of `op.rs`).
 
@@ -12,18 +12,18 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Operations that wait to be handed over at a time, and answers that wait to be taken; the kernel keeps more for us.
+/// How many operations wait to be submitted, and how many answers wait to be taken; the kernel keeps more if necessary.
 const ENTRIES: u32 = 256;
 const ANSWERS: u32 = 4096;
 
-/// Of the ring's own operations; no address is that low.
+/// `user_data` of the ring's own operations; no address is that low.
 const BELL: u64 = 1;
 const CANCEL: u64 = 2;
 
-/// A receive is not tried before there is something.
+/// Receive only after the socket is readable, without trying first.
 const POLL_FIRST: u16 = 1;
 
-/// The kernel is to take what it has for us.
+/// The kernel is to complete what it has for us.
 const GETEVENTS: u32 = 1;
 
 pub(super) struct Uring {
@@ -36,8 +36,9 @@ pub(super) struct Uring {
 }
 
 impl Uring {
-    /// By the thread that will use it. `alone`: no other will, and the kernel completes our operations when we ask for it, in
-    /// batches. Else it does so whenever that thread is in the kernel: at the next tick, if it is stuck.
+    /// Called by the thread that will use the ring. `alone`: no other thread will, and the kernel completes our
+    /// operations when we ask for it, in batches. Otherwise it does so whenever that thread is in the kernel: at the
+    /// next tick, if it is stuck.
     pub(super) fn new(alone: bool) -> io::Result<Uring> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(ANSWERS).setup_taskrun_flag();
@@ -69,12 +70,12 @@ impl Uring {
         Ok(())
     }
 
-    /// Asks the kernel to end it: if it is too late for that, there is an answer anyway.
+    /// Asks the kernel to cancel the operation: if it is too late for that, there is an answer anyway.
     pub(super) fn cancel(&mut self, name: Name, here: &Worker) {
         let entry = opcode::AsyncCancel::new(name.op as u64).build().user_data(CANCEL);
-        // SAFETY: it refers to nothing.
+        // SAFETY: the entry refers to no memory.
         while unsafe { self.push(&entry, here) }.is_err() {
-            // The kernel is out of memory for the moment. The task cannot go on without this.
+            // The kernel is out of memory for the moment. The task cannot go on without the cancellation.
             self.turn(here, Some(Some(Duration::from_millis(1))));
         }
     }
@@ -82,7 +83,7 @@ impl Uring {
     /// # Safety
     /// What the entry refers to stays until its answer is taken.
     unsafe fn push(&mut self, entry: &Entry, here: &Worker) -> io::Result<()> {
-        // A full queue is handed over; twice, if the kernel wants its answers taken first.
+        // A full queue is submitted; twice, if the kernel wants its answers taken first.
         for _ in 0..3 {
             // SAFETY: the caller's.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
@@ -101,14 +102,14 @@ impl Uring {
         self.take_answers(here);
     }
 
-    /// Gives the kernel what is new, and lets it finish what it has for us. Costs nothing if there is neither.
+    /// Submits new entries, and lets the kernel complete what it has for us. Costs nothing if there is neither.
     fn hand_over(&mut self) {
         let queue = self.ring.submission();
         let (new, due) = (queue.len() as u32, queue.taskrun() || queue.cq_overflow());
         drop(queue);
         if new > 0 || due {
             // An error leaves the entries where they are: they go with the next call.
-            // SAFETY: the entries are whole, and there is no argument.
+            // SAFETY: the entries are complete, and there is no argument.
             let _ = unsafe { self.ring.submitter().enter::<()>(new, 0, GETEVENTS, None) };
         }
     }
@@ -116,7 +117,7 @@ impl Uring {
     fn wait(&mut self, timeout: Option<Duration>) {
         if !self.watched {
             let entry = opcode::PollAdd::new(Fd(self.bell()), libc::POLLIN as u32).build().user_data(BELL);
-            // SAFETY: it refers to nothing but the bell, which goes after the ring.
+            // SAFETY: the entry refers to nothing but the bell, which is closed after the ring.
             self.watched = unsafe { self.ring.submission().push(&entry) }.is_ok();
         }
         let span = timeout.map(Timespec::from);
@@ -124,7 +125,7 @@ impl Uring {
         if let Some(span) = &span {
             args = args.timespec(span);
         }
-        // Interrupted, or the time is over: the caller looks.
+        // If it is interrupted, or the time is over, the caller finds out.
         let want = usize::from(self.watched);
         let _ = self.ring.submitter().submit_with_args(want, &args);
     }
@@ -139,7 +140,7 @@ impl Uring {
                 }
                 op => {
                     let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
-                    // SAFETY: it was handed over by `start`, and this is its one answer.
+                    // SAFETY: the operation was submitted by `start`, and this is its only answer.
                     unsafe { Op::finish(op, answer.result(), here) };
                     self.under_way -= 1;
                 }
@@ -151,7 +152,7 @@ impl Uring {
 fn entry(request: &Request) -> Entry {
     let (fd, pointer) = (Fd(request.fd), request.pointer);
     let length = request.length as u32;
-    // The file's own position.
+    // Means the file's current position.
     let here = u64::MAX;
     match request.call {
         Call::Recv(flags) => {

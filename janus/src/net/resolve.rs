@@ -1,4 +1,4 @@
-//! From what a user writes to addresses. A name is resolved by a thread that may block.
+//! From what a user writes to addresses. Names are resolved on a thread that may block.
 
 use crate::budget::Operation;
 use crate::cx::Cx;
@@ -8,8 +8,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::panic::Location;
 
-/// What can be an address: [`std::net::ToSocketAddrs`] with a [`Cx`]. A name blocks the task, not its worker; an address
-/// costs nothing.
+/// What can be an address: [`std::net::ToSocketAddrs`] with a [`Cx`]. Resolving a name blocks the task, not its worker;
+/// a numeric address costs nothing.
 pub trait Resolve {
     /// The addresses, at least one.
     fn resolve(&self, cx: &Cx) -> io::Result<Vec<SocketAddr>>;

@@ -1,4 +1,4 @@
-//! What all sockets share: a descriptor that never blocks its thread, its timeouts, and a guess.
+//! What all sockets share: a non-blocking descriptor, its timeouts, and a guess whether the next read will wait.
 
 use crate::budget::Operation;
 use crate::cx::Cx;
@@ -11,14 +11,14 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long an accept that found no descriptor waits before it says so.
+/// How long an accept that found no free descriptor waits before it returns the error.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(1);
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// The last read left nothing: the next one most likely waits, and need not try.
+    /// The last read left nothing in the socket: the next one most likely has to wait, and need not be tried first.
     drained: AtomicBool,
     /// In nanoseconds; 0: none.
     read_timeout: AtomicU64,
@@ -26,7 +26,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// The descriptor must not block.
+    /// The descriptor must be non-blocking.
     pub(super) fn new(fd: OwnedFd) -> Socket {
         Socket {
             fd,
@@ -36,7 +36,7 @@ impl Socket {
         }
     }
 
-    /// One of `std`'s, which may block.
+    /// For a descriptor of `std`, which may be blocking.
     pub(super) fn from_std(fd: OwnedFd) -> io::Result<Socket> {
         sys::set_nonblocking(&fd)?;
         Ok(Socket::new(fd))
@@ -90,13 +90,13 @@ impl Socket {
     }
 
     pub(super) fn send(&self, cx: &Cx, buffer: &[u8], at: &'static Location<'static>) -> io::Result<usize> {
-        // Where others are ready to run, and to write, one system call does it for all.
+        // Where other tasks are ready to run, and to write, one system call submits all their writes.
         let eager = !cx.worker().io.batches(cx.worker());
         let manner = Self::manner(cx, &self.write_timeout, eager, at);
         perform(cx, Request::out_of(Call::Send, self.raw(), buffer), &manner)
     }
 
-    /// With a message header, whose parts the caller lends: by [`Call::RecvMsg`] or [`Call::SendMsg`].
+    /// Uses a message header, whose parts the caller lends, for [`Call::RecvMsg`] or [`Call::SendMsg`].
     pub(super) fn message(
         &self,
         cx: &Cx,
@@ -115,8 +115,9 @@ impl Socket {
         match perform(cx, Request::accept(self.raw(), &mut peer), &manner) {
             Ok(fd) => Ok((Socket::new(sys::owned_answer(fd)), peer)),
             Err(error) if IoError::is_out_of_descriptors(&error) => {
-                // The connection stays in the queue, so the next call would fail at once: a loop that only tries again
-                // must neither spin nor keep away those who could close something. Cancelled: the next call says so.
+                // The connection stays in the queue, so the next call would fail at once. A loop that only tries again
+                // must neither spin nor keep tasks from running that could close a descriptor. If the sleep is
+                // cancelled, the next call says so.
                 let _ = cx.sleep(OUT_OF_DESCRIPTORS);
                 Err(error)
             }
@@ -124,7 +125,7 @@ impl Socket {
         }
     }
 
-    /// Waits until the connection that was begun, and charged, is there.
+    /// Waits until the connection is established. The caller has begun it, and charged it.
     pub(super) fn connected(
         &self,
         cx: &Cx,
@@ -164,29 +165,29 @@ fn set(timeout: &AtomicU64, value: Option<Duration>) -> io::Result<()> {
     Ok(())
 }
 
-/// What a stream of bytes over a [`Socket`] has, whatever its addresses are.
+/// The methods of a byte stream over a [`Socket`], whatever its addresses are.
 macro_rules! stream {
     ($stream:ident, $std:ty) => {
         impl $stream {
-            /// Reads what is there, at least a byte, and waits for that; 0 is the end.
+            /// Reads what is there, and waits until there is at least a byte; 0 is the end of the stream.
             #[track_caller]
             pub fn read(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize> {
                 self.0.recv(cx, buffer, 0, Location::caller())
             }
 
-            /// The same without taking it.
+            /// As `read`, but the bytes stay in the stream.
             #[track_caller]
             pub fn peek(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize> {
                 self.0.recv(cx, buffer, libc::MSG_PEEK, Location::caller())
             }
 
-            /// Writes some of it, at least a byte, and waits for room.
+            /// Writes at least a byte of `buffer`, and waits for room.
             #[track_caller]
             pub fn write(&self, cx: &Cx, buffer: &[u8]) -> io::Result<usize> {
                 self.0.send(cx, buffer, Location::caller())
             }
 
-            /// Writes all of it.
+            /// Writes all of `buffer`.
             pub fn write_all(&self, cx: &Cx, buffer: &[u8]) -> io::Result<()> {
                 Write::write_all(&mut &*self, cx, buffer)
             }
@@ -196,7 +197,7 @@ macro_rules! stream {
                 Read::read_exact(&mut &*self, cx, buffer)
             }
 
-            /// Appends everything up to the end; answers how much.
+            /// Appends everything up to the end of the stream, and returns how many bytes that were.
             pub fn read_to_end(&self, cx: &Cx, buffer: &mut Vec<u8>) -> io::Result<usize> {
                 Read::read_to_end(&mut &*self, cx, buffer)
             }
@@ -207,8 +208,8 @@ macro_rules! stream {
                 crate::io::ReadArm::new(self.0.as_fd())
             }
 
-            /// Ends one direction, or both: the other side reads up to the end, or writes in vain. Whoever waits here for that
-            /// direction goes on.
+            /// Shuts down one direction, or both: the other side reads up to the end, or its writes fail. A task that
+            /// waits here for that direction goes on.
             pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
                 self.0.as_std(|stream: &$std| stream.shutdown(how))
             }
@@ -218,7 +219,7 @@ macro_rules! stream {
                 self.0.set_read_timeout(timeout)
             }
 
-            /// The same for writes.
+            /// A write that waits longer than this ends with [`TimedOut`](io::ErrorKind::TimedOut).
             pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
                 self.0.set_write_timeout(timeout)
             }
@@ -228,12 +229,12 @@ macro_rules! stream {
                 self.0.try_clone().map($stream)
             }
 
-            /// The error that the socket has kept, if any.
+            /// Takes the pending error of the socket, if any.
             pub fn take_error(&self) -> io::Result<Option<io::Error>> {
                 self.0.as_std(|stream: &$std| stream.take_error())
             }
 
-            /// One of `std`'s becomes one of ours.
+            /// Converts a stream of `std`.
             pub fn from_std(stream: $std) -> io::Result<$stream> {
                 Socket::from_std(stream.into()).map($stream)
             }
@@ -270,8 +271,8 @@ macro_rules! stream {
 }
 pub(super) use stream;
 
-/// The descriptor of a socket, to lend and to give away. It never blocks its thread: who reads it by other means gets
-/// "would block".
+/// Conversions that lend or give away the descriptor of a socket. It is non-blocking: code that reads it by other means
+/// gets "would block".
 macro_rules! descriptor {
     ($($socket:ident),*) => {$(
         impl std::os::fd::AsFd for $socket {

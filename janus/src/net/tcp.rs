@@ -38,7 +38,7 @@ pub struct TcpListener(Socket);
 pub struct TcpStream(Socket);
 
 impl TcpListener {
-    /// Listens at the first address that can be had; port 0 is any free one.
+    /// Listens at the first address that can be bound; port 0 is any free port.
     #[track_caller]
     pub fn bind(cx: &Cx, address: impl Resolve) -> io::Result<TcpListener> {
         begin(cx, Operation::NetworkIo, Location::caller())?;
@@ -52,9 +52,10 @@ impl TcpListener {
         })
     }
 
-    /// The next connection, and whose it is. When there are no descriptors left
-    /// ([`IoError::is_out_of_descriptors`](crate::io::IoError::is_out_of_descriptors)) the connection stays where it is and
-    /// can be accepted later; the call returns a moment later, so that a loop which only tries again does not spin.
+    /// Accepts the next connection, and returns it with the peer's address. When there are no descriptors left
+    /// ([`IoError::is_out_of_descriptors`](crate::io::IoError::is_out_of_descriptors)), the connection stays in the
+    /// queue and can be accepted later; the call waits a moment before it returns, so that a loop which only tries
+    /// again does not spin.
     #[track_caller]
     pub fn accept(&self, cx: &Cx) -> io::Result<(TcpStream, SocketAddr)> {
         let (socket, peer) = self.0.accept(cx, Location::caller())?;
@@ -62,7 +63,7 @@ impl TcpListener {
         Ok((TcpStream(socket), peer))
     }
 
-    /// An arm of a [`Cx::select`] that is ready when a connection waits.
+    /// An arm of a [`Cx::select`] that is ready when a connection waits to be accepted.
     #[must_use]
     pub fn arm(&self) -> ReadArm<'_> {
         ReadArm::new(self.0.as_fd())
@@ -73,7 +74,7 @@ impl TcpListener {
         self.0.set_read_timeout(timeout)
     }
 
-    /// Where it listens.
+    /// The address that the listener is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.as_std(|listener: &std::net::TcpListener| listener.local_addr())
     }
@@ -83,7 +84,7 @@ impl TcpListener {
         self.0.try_clone().map(TcpListener)
     }
 
-    /// One of `std`'s becomes one of ours.
+    /// Converts a listener of `std`.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         Socket::from_std(listener.into()).map(TcpListener)
     }
@@ -97,7 +98,7 @@ impl TcpStream {
         first(&address.resolve(cx)?, |address| TcpStream::connect_by(cx, &address, None, at))
     }
 
-    /// The same with one address, for so long at most.
+    /// Connects to one address, and waits for `timeout` at most.
     #[track_caller]
     pub fn connect_timeout(cx: &Cx, address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
         TcpStream::connect_by(cx, address, Some(timeout), Location::caller())
@@ -112,24 +113,24 @@ impl TcpStream {
         begin(cx, Operation::NetworkIo, at)?;
         let address = Address::new(address);
         let socket = Socket::new(sys::socket(address.family(), libc::SOCK_STREAM)?);
-        // The wait is over at once for a connection that is there.
+        // If the connection is established at once, the wait below ends at once.
         sys::connect(socket.fd(), &address)?;
         socket.connected(cx, timeout, at)?;
         Ok(TcpStream(socket))
     }
 
-    /// The other side.
+    /// The address of the other side.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.0.as_std(|stream: &std::net::TcpStream| stream.peer_addr())
     }
 
-    /// This side.
+    /// The address of this side.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.as_std(|stream: &std::net::TcpStream| stream.local_addr())
     }
 
-    /// Small writes go out at once (true), or wait for the answer to those before them (false: Nagle's way, as it is at
-    /// first).
+    /// Whether small writes go out at once (true), or wait for the acknowledgement of those before them (false: Nagle's
+    /// algorithm, the default).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.0.as_std(|stream: &std::net::TcpStream| stream.set_nodelay(nodelay))
     }
@@ -143,12 +144,12 @@ impl TcpStream {
 stream!(TcpStream, std::net::TcpStream);
 descriptor!(TcpListener, TcpStream);
 
-/// The first that works, or the last error.
+/// The result for the first address that works, or the last error.
 fn first<T>(addresses: &[SocketAddr], mut attempt: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "there is no address");
     for &address in addresses {
         match attempt(address) {
-            // Not the address's fault: the next one would end the same way.
+            // The address is not the cause: the next one would fail in the same way.
             Err(error) if crate::io::IoError::of(&error).is_some() => return Err(error),
             Err(error) => last = error,
             done => return done,

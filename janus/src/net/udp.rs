@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct UdpSocket(Socket);
 
 impl UdpSocket {
-    /// Receives at the first address that can be had; port 0 is any free one.
+    /// Receives at the first address that can be bound; port 0 is any free port.
     #[track_caller]
     pub fn bind(cx: &Cx, address: impl Resolve) -> io::Result<UdpSocket> {
         begin(cx, Operation::NetworkIo, Location::caller())?;
@@ -25,7 +25,7 @@ impl UdpSocket {
         UdpSocket::from_std(bound)
     }
 
-    /// From now on it sends to, and receives from, this address only.
+    /// Restricts the socket: from now on it sends to, and receives from, this address only.
     #[track_caller]
     pub fn connect(&self, cx: &Cx, address: impl Resolve) -> io::Result<()> {
         begin(cx, Operation::NetworkIo, Location::caller())?;
@@ -40,7 +40,7 @@ impl UdpSocket {
         self.0.message(cx, Call::SendMsg, message.header(), Location::caller())
     }
 
-    /// The next datagram, as much of it as there is room for, and whose it is.
+    /// Receives the next datagram, as much of it as fits the buffer, and its sender's address.
     #[track_caller]
     pub fn recv_from(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut message = Message::from_anybody(buffer);
@@ -49,13 +49,13 @@ impl UdpSocket {
         Ok((got, from))
     }
 
-    /// Sends one datagram to the address that it is connected to.
+    /// Sends one datagram to the address that the socket is connected to.
     #[track_caller]
     pub fn send(&self, cx: &Cx, datagram: &[u8]) -> io::Result<usize> {
         self.0.send(cx, datagram, Location::caller())
     }
 
-    /// The next datagram of the address that it is connected to.
+    /// Receives the next datagram from the address that the socket is connected to.
     #[track_caller]
     pub fn recv(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.recv(cx, buffer, 0, Location::caller())
@@ -66,12 +66,12 @@ impl UdpSocket {
         self.0.set_read_timeout(timeout)
     }
 
-    /// Its own address.
+    /// The socket's own address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.as_std(|socket: &std::net::UdpSocket| socket.local_addr())
     }
 
-    /// One of `std`'s becomes one of ours.
+    /// Converts a socket of `std`.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         Socket::from_std(socket.into()).map(UdpSocket)
     }

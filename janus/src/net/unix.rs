@@ -1,4 +1,4 @@
-//! Unix sockets: connections and datagrams by the name of a file, and pairs without one.
+//! Unix sockets: connections and datagrams by the path of a file, and pairs without one.
 
 use super::socket::{Socket, descriptor, stream};
 use crate::budget::Operation;
@@ -25,7 +25,7 @@ pub struct UnixStream(Socket);
 pub struct UnixDatagram(Socket);
 
 impl UnixListener {
-    /// Makes the file and listens there. As with `std`, the file stays when the listener is gone.
+    /// Creates the socket file and listens there. As with `std`, the file stays when the listener is dropped.
     #[track_caller]
     pub fn bind(cx: &Cx, path: impl AsRef<Path>) -> io::Result<UnixListener> {
         begin(cx, Operation::NetworkIo, Location::caller())?;
@@ -39,14 +39,14 @@ impl UnixListener {
         Ok(UnixStream(socket))
     }
 
-    /// One of `std`'s becomes one of ours.
+    /// Converts a listener of `std`.
     pub fn from_std(listener: std_unix::UnixListener) -> io::Result<UnixListener> {
         Socket::from_std(listener.into()).map(UnixListener)
     }
 }
 
 impl UnixStream {
-    /// Connects. A listener whose queue is full makes this wait, so a thread that may block does it.
+    /// Connects. If the listener's queue is full, connecting blocks, so a thread that may block does it.
     #[track_caller]
     pub fn connect(cx: &Cx, path: impl AsRef<Path>) -> io::Result<UnixStream> {
         let path = path.as_ref().to_owned();
@@ -60,7 +60,7 @@ impl UnixStream {
         )??)
     }
 
-    /// Two ends that are connected.
+    /// Makes two connected ends.
     #[track_caller]
     pub fn pair(cx: &Cx) -> io::Result<(UnixStream, UnixStream)> {
         begin(cx, Operation::NetworkIo, Location::caller())?;
@@ -72,14 +72,14 @@ impl UnixStream {
 stream!(UnixStream, std_unix::UnixStream);
 
 impl UnixDatagram {
-    /// Makes the file and receives there.
+    /// Creates the socket file and receives there.
     #[track_caller]
     pub fn bind(cx: &Cx, path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         begin(cx, Operation::NetworkIo, Location::caller())?;
         UnixDatagram::from_std(std_unix::UnixDatagram::bind(path)?)
     }
 
-    /// Two that are connected.
+    /// Makes two connected sockets.
     #[track_caller]
     pub fn pair(cx: &Cx) -> io::Result<(UnixDatagram, UnixDatagram)> {
         begin(cx, Operation::NetworkIo, Location::caller())?;
@@ -87,7 +87,7 @@ impl UnixDatagram {
         Ok((UnixDatagram::from_std(one)?, UnixDatagram::from_std(other)?))
     }
 
-    /// From now on it sends there.
+    /// From now on `send` sends to the socket at `path`.
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.0.as_std(|socket: &std_unix::UnixDatagram| socket.connect(path))
     }
@@ -98,7 +98,7 @@ impl UnixDatagram {
         self.0.send(cx, datagram, Location::caller())
     }
 
-    /// The next datagram, as much of it as there is room for.
+    /// Receives the next datagram, as much of it as fits the buffer.
     #[track_caller]
     pub fn recv(&self, cx: &Cx, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.recv(cx, buffer, 0, Location::caller())
@@ -109,7 +109,7 @@ impl UnixDatagram {
         self.0.set_read_timeout(timeout)
     }
 
-    /// One of `std`'s becomes one of ours.
+    /// Converts a socket of `std`.
     pub fn from_std(socket: std_unix::UnixDatagram) -> io::Result<UnixDatagram> {
         Socket::from_std(socket.into()).map(UnixDatagram)
     }

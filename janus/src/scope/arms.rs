@@ -33,7 +33,7 @@ impl Poll for DrainArm<'_> {
     }
 
     fn needs_looks(&self, cx: &Cx) -> bool {
-        // The last child wakes who opened the nursery.
+        // The last child wakes only the task that opened the nursery.
         self.0.opener() != Some(cx.task)
     }
 }
@@ -57,7 +57,7 @@ impl<T> Poll for JoinArm<'_, T> {
     fn begin(&self, cx: &Cx) {
         if let (Ok(task), false) = (self.0.task, self.needs_looks(cx)) {
             task.join.wait(cx.waiter().bits());
-            // Who waits for a child that cannot go on learns it, as by a join.
+            // If the child cannot go on, the waiting task learns of it, as in a join.
             if !self.0.nursery.never_starves() {
                 self.0.nursery.expect_one(cx.waiter(), Some(cx.worker()));
             }
@@ -79,7 +79,7 @@ impl<T> Poll for JoinArm<'_, T> {
     }
 
     fn needs_looks(&self, cx: &Cx) -> bool {
-        // See `Handle::wait`.
+        // A task of another runtime has to poll: see `Handle::wait`.
         !std::ptr::eq(cx.task.shared, self.0.nursery.shared)
     }
 }

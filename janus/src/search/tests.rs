@@ -1,5 +1,5 @@
-//! J-07, J-08, J-09: what no test from outside can see of a worker with nothing to do. These look inside: at how many
-//! victims a round looks, how a worker backs off, and what happens between a task's last look and its first sleep.
+//! J-07, J-08, J-09: behaviour of an idle worker that no test from outside can see. These tests look inside: at how
+//! many victims a round looks, how a worker backs off, and what happens between a task's last look and its first sleep.
 
 use super::*;
 use crate::config::Config;
@@ -10,10 +10,10 @@ use std::panic::Location;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
-/// Far longer than any of these takes: what is not over then hangs.
+/// Far longer than any of these tests takes: a test that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Runs `test`, and fails if that hangs.
+/// Runs `test`, and fails if it hangs.
 fn within(test: impl FnOnce() + Send + 'static) {
     let (done, end) = channel();
     let thread = std::thread::spawn(move || {
@@ -27,11 +27,11 @@ fn within(test: impl FnOnce() + Send + 'static) {
 }
 
 fn runtime(config: Config) -> Runtime {
-    // SAFETY: no task here keeps anything of its thread over a suspension.
+    // SAFETY: no task here keeps anything of its thread across a suspension.
     unsafe { Runtime::new(config.watchdog(None)) }.expect("a runtime")
 }
 
-/// [SCHED:7.2.1]: 4, however many workers there are. The number is written out: it is the specification's.
+/// [SCHED:7.2.1]: 4, however many workers there are. The number is written out because it is the specification's.
 #[test]
 fn j_08_a_round_of_stealing_looks_at_four_victims_at_most() {
     within(|| {
@@ -43,13 +43,13 @@ fn j_08_a_round_of_stealing_looks_at_four_victims_at_most() {
                     let failed = || worker.counters.steals_failed.load(Ordering::Relaxed);
                     let looks = (0..200).map(|_| {
                         let before = failed();
-                        // This is the only task there is: nobody has anything to take.
+                        // This is the only task, so there is nothing to steal.
                         assert!(!matches!(worker.try_steal(), Look::Found(_)));
                         failed() - before
                     });
                     looks.max().expect("200 rounds")
                 });
-                // A random victim may be the thief itself; in 200 rounds that is not always so.
+                // A random victim may be the thief itself, but not in all of 200 rounds.
                 let expected = (workers as u64 - 1).min(4);
                 assert_eq!(most.expect("the task ends"), expected, "{strategy:?}, {workers} workers");
             }
@@ -57,15 +57,15 @@ fn j_08_a_round_of_stealing_looks_at_four_victims_at_most() {
     });
 }
 
-/// [SCHED:6.3.1], J-07: 1 µs, doubled each time, to 1 ms, then no more.
+/// [SCHED:6.3.1], J-07: 1 µs, doubled each time, up to 1 ms, then no more.
 #[test]
 fn j_07_the_back_off_goes_from_a_microsecond_to_a_millisecond() {
     let naps: Vec<u128> = (0..).map_while(nap).map(|nap| nap.as_micros()).collect();
     assert_eq!(naps, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]);
 }
 
-/// A worker with nothing to do takes all its naps, once, and then sleeps: it takes no more of them, and no CPU time at all.
-/// Work that comes begins that anew.
+/// A worker with nothing to do takes all its naps once and then sleeps: it takes no more naps, and no CPU time at all.
+/// New work starts this over.
 #[test]
 fn j_07_an_idle_worker_backs_off_and_then_sleeps() {
     within(|| {
@@ -73,7 +73,7 @@ fn j_07_an_idle_worker_backs_off_and_then_sleeps() {
             let rt = runtime(config.workers(1).spares(0));
             let worker = &rt.shared.workers[0];
             let naps = || worker.counters.naps.load(Ordering::Relaxed);
-            // Not in a nap, which would take a little CPU time meanwhile, and not waiting for a CPU.
+            // Neither in a nap, which would take a little CPU time meanwhile, nor waiting for a CPU.
             let asleep = || {
                 let before = worker.cpu.time_ns();
                 std::thread::sleep(Duration::from_millis(10));
@@ -90,8 +90,8 @@ fn j_07_an_idle_worker_backs_off_and_then_sleeps() {
     });
 }
 
-/// A cancellation that comes when the child has looked for one, and has not slept yet: nobody knows of it then, so it must
-/// find out by itself, or it sleeps for ever. The child plays the other thread, at exactly that moment.
+/// A cancellation that comes after the child has looked for one, and before it has slept: the child is not listed then,
+/// so it must find out by itself, or it sleeps for ever. The child plays the other thread, at exactly that moment.
 #[test]
 fn j_09_a_cancellation_is_not_lost_at_a_first_sleep() {
     within(|| {
@@ -122,8 +122,8 @@ fn j_09_a_cancellation_is_not_lost_at_a_first_sleep() {
     });
 }
 
-/// A worker that runs one task after the other is looked at less often, also when none of them waits at the very moment: each
-/// look costs it a cache miss. One that stands still is looked at again at once.
+/// A worker that runs one task after the other is looked at less often, also when none of them waits at the very
+/// moment: each look costs it a cache miss. A worker that stands still is looked at again at once.
 #[test]
 fn j_08_a_worker_that_moves_on_is_left_in_peace() {
     within(|| {
@@ -131,7 +131,7 @@ fn j_08_a_worker_that_moves_on_is_left_in_peace() {
         rt.run(|cx| {
             let worker = cx.worker();
             let other = &cx.shared().workers[usize::from(1 - worker.index)];
-            // The other one has nothing to run, so that its beacon stands still unless we move it.
+            // The other worker has nothing to run, so its beacon stands still unless we move it.
             let _ = worker.try_steal();
             assert!(matches!(worker.try_steal(), Look::Nothing));
             for _ in 0..3 {
@@ -144,14 +144,14 @@ fn j_08_a_worker_that_moves_on_is_left_in_peace() {
     });
 }
 
-/// A spare that stands in for a worker without I/O sleeps: a thread that wakes for nothing takes a CPU from those that were
-/// woken for something. With I/O under way there it looks now and then.
+/// A spare that stands in for a worker without I/O sleeps: a thread that wakes for nothing takes a CPU from threads
+/// that were woken for something. If that worker has I/O under way, the spare looks from time to time.
 #[test]
 fn j_13_a_spare_wakes_for_the_io_of_a_stuck_worker_only_if_there_is_any() {
     within(|| {
         for with_io in [false, true] {
             let config = Config::new().workers(1).spares(1).on_hog(|_| ());
-            // SAFETY: no task here keeps anything of its thread over a suspension.
+            // SAFETY: no task here keeps anything of its thread across a suspension.
             let rt =
                 unsafe { Runtime::new(config.watchdog(Some(Duration::from_millis(5)))) }.expect("a runtime");
             let (stop, spare) = (&AtomicBool::new(false), &rt.shared.workers[1]);
@@ -162,7 +162,7 @@ fn j_13_a_spare_wakes_for_the_io_of_a_stuck_worker_only_if_there_is_any() {
                         std::thread::yield_now();
                     }
                     assert_eq!(spare.io.covers_io(spare), with_io);
-                    // As in the test of idle workers: no CPU time at all, and none wanted.
+                    // As in the test of idle workers: it uses no CPU time at all, and wants none.
                     let asleep = || {
                         let before = spare.cpu.time_ns();
                         std::thread::sleep(Duration::from_millis(10));
@@ -176,7 +176,7 @@ fn j_13_a_spare_wakes_for_the_io_of_a_stuck_worker_only_if_there_is_any() {
                         if with_io {
                             let reader = crate::net::UnixStream::from_std(reader)?;
                             nursery.spawn_try(move |cx| reader.read(cx, &mut [0; 1]).map(drop));
-                            // It runs, and waits.
+                            // The child has run, and waits.
                             while !cx.worker().io.is_busy() {
                                 cx.yield_now()?;
                             }

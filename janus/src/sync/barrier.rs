@@ -1,4 +1,4 @@
-//! Waiting for each other.
+//! A barrier, at which tasks wait for each other.
 
 use crate::chan::charge;
 use crate::cx::Cx;
@@ -10,8 +10,8 @@ use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// Lets so many tasks wait for each other, again and again: [`std::sync::Barrier`] with a [`Cx`]. A task that is cancelled
-/// while it waits does not count any more.
+/// Lets a number of tasks wait for each other, again and again: [`std::sync::Barrier`] with a [`Cx`]. A task that is
+/// cancelled while it waits does not count any more.
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::Barrier};
@@ -37,22 +37,22 @@ struct State {
 unsafe impl Send for State {}
 
 impl Barrier {
-    /// For so many tasks; 0 and 1 never wait.
+    /// A barrier for `size` tasks; with 0 or 1 nobody ever waits.
     #[must_use]
     pub fn new(size: usize) -> Barrier {
         Barrier { size, state: SpinLock::new(State { there: 0, waiting: List::new() }) }
     }
 
-    /// Waits until all are there; true for one of them.
+    /// Waits until `size` tasks are there; true for exactly one of them.
     #[track_caller]
     pub fn wait(&self, cx: &Cx) -> Result<bool, Cancelled> {
         let at = Location::caller();
         charge(cx, at)?;
         let mut state = self.state.lock();
         if state.there + 1 >= self.size {
-            // Those who come from now on wait for the next meeting: these are taken over first.
+            // Tasks that come from now on wait for the next meeting, so the list of this one is taken over first.
             let mut met = std::mem::replace(&mut *state, State { there: 0, waiting: List::new() });
-            // Under the lock: one that is cancelled meanwhile finds itself served.
+            // Under the lock, so that a task that is cancelled meanwhile finds itself served.
             // SAFETY: the lock is held.
             while let Some(node) = unsafe { met.waiting.pop() } {
                 let waiter = node.mark(SERVED, cx.shared());

@@ -1,4 +1,4 @@
-//! Waiting for a change of what a mutex keeps.
+//! A condition variable: waiting for a change of a mutex's value.
 
 use super::mutex::MutexGuard;
 use super::{WaitError, cancelled};
@@ -40,14 +40,14 @@ struct Waiting(List<()>);
 unsafe impl Send for Waiting {}
 
 impl Condvar {
-    /// Nobody waits.
+    /// A condition variable for which no task waits yet.
     #[must_use]
     pub fn new() -> Condvar {
         Condvar { waiting: SpinLock::new(Waiting(List::new())) }
     }
 
-    /// Gives the lock back, waits to be notified, and takes the lock again. When the task is cancelled, the lock is not taken.
-    /// There may be other reasons to return than a notification: look, in a loop, or use [`Condvar::wait_while`].
+    /// Releases the lock, waits to be notified, and takes the lock again. When the task is cancelled, the lock is not
+    /// taken. The call may return without a notification: check in a loop, or use [`Condvar::wait_while`].
     #[track_caller]
     pub fn wait<'a, T: ?Sized>(
         &self,
@@ -57,7 +57,7 @@ impl Condvar {
         self.wait_by(cx, guard, None, Location::caller()).map(|(guard, _)| guard).map_err(cancelled)
     }
 
-    /// The same, for so long at most; true beside the guard: the time is over.
+    /// As [`wait`](Condvar::wait), for `timeout` at most; true beside the guard: the time is over.
     #[track_caller]
     pub fn wait_timeout<'a, T: ?Sized>(
         &self,
@@ -93,7 +93,7 @@ impl Condvar {
         charge(cx, at)?;
         let mutex = guard.mutex;
         let node = Node::new(cx.waiter(), Some(()), ptr::null(), 0);
-        // Before the lock is given back: a notification after that finds it.
+        // The node is listed before the lock is released, so a notification after that finds it.
         // SAFETY: the node stays here until it is served or taken out below.
         unsafe { self.waiting.lock().0.push(&node) };
         drop(guard);
@@ -107,7 +107,7 @@ impl Condvar {
         }
         let notified = node.state.load(Ordering::Acquire) != WAITING;
         let locked = if cx.is_asked() { Err(WaitError::Cancelled) } else { mutex.lock_by(cx, None, at) };
-        // Somebody was to learn of the change: another one does.
+        // This task was to learn of the change and cannot: another one does instead.
         if locked.is_err() && notified {
             self.notify_one();
         }
@@ -117,7 +117,7 @@ impl Condvar {
         locked.map(|guard| (guard, !notified))
     }
 
-    /// Wakes the one that has waited longest. It costs nothing.
+    /// Wakes the task that has waited longest. It costs nothing.
     pub fn notify_one(&self) {
         self.notify(1);
     }
@@ -127,7 +127,7 @@ impl Condvar {
         self.notify(usize::MAX);
     }
 
-    /// Under the lock, so that who is woken and waits again is not woken again.
+    /// Under the lock, so that a task that is woken and waits again is not woken again.
     fn notify(&self, most: usize) {
         make_room_here();
         let here = current_worker();

@@ -1,4 +1,4 @@
-//! One at a time.
+//! Mutual exclusion: one task at a time.
 
 use super::semaphore::{Permit, Semaphore};
 use super::{WaitError, cancelled};
@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::time::Duration;
 
-/// A value that one task at a time can get at: [`std::sync::Mutex`] with a [`Cx`], and without poison.
+/// A value that one task at a time can access: [`std::sync::Mutex`] with a [`Cx`], and without poisoning.
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::Mutex};
@@ -30,46 +30,46 @@ pub struct Mutex<T: ?Sized> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one at a time gets at the value.
+// SAFETY: only one task at a time accesses the value.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
-/// The value of a [`Mutex`], until this is dropped.
+/// Access to the value of a [`Mutex`], until this is dropped.
 #[must_use = "the lock is given back when this is dropped"]
 pub struct MutexGuard<'a, T: ?Sized> {
     pub(super) mutex: &'a Mutex<T>,
     _permit: Permit<'a>,
 }
 
-// SAFETY: it is as good as a reference to the value.
+// SAFETY: a shared guard gives no more than a shared reference to the value.
 unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
 
 impl<T> Mutex<T> {
-    /// Around this value.
+    /// A mutex around this value.
     #[must_use]
     pub fn new(value: T) -> Mutex<T> {
         Mutex { turn: Semaphore::new(1), value: UnsafeCell::new(value) }
     }
 
-    /// The value.
+    /// Takes the value out of the mutex.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits for its turn.
+    /// Waits until the mutex is free, and takes it.
     #[track_caller]
     pub fn lock(&self, cx: &Cx) -> Result<MutexGuard<'_, T>, Cancelled> {
         self.lock_by(cx, None, Location::caller()).map_err(cancelled)
     }
 
-    /// The same, for so long at most.
+    /// As [`lock`](Mutex::lock), for `timeout` at most.
     #[track_caller]
     pub fn lock_timeout(&self, cx: &Cx, timeout: Duration) -> Result<MutexGuard<'_, T>, WaitError> {
         self.lock_by(cx, Some(cx.until(timeout)), Location::caller())
     }
 
-    /// The same, if nobody has it. It is charged all the same.
+    /// Takes the mutex if it is free. The attempt is charged even if it fails.
     #[track_caller]
     pub fn try_lock(&self, cx: &Cx) -> Result<Option<MutexGuard<'_, T>>, Cancelled> {
         let permit = self.turn.try_acquire(cx, 1)?;
@@ -86,7 +86,7 @@ impl<T: ?Sized> Mutex<T> {
         Ok(MutexGuard { mutex: self, _permit: permit })
     }
 
-    /// The value: who has the mutex to himself needs no turn.
+    /// The value, without locking: a caller with exclusive access to the mutex needs no lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

@@ -6,8 +6,8 @@ use crate::error::Cancelled;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// A value that is made by whoever needs it first; the others wait for it. Whoever cannot make it (it panics, is cancelled,
-/// returns an error) leaves it to the next one.
+/// A value that is made by the task that needs it first; the others wait for it. If that task cannot make it (it
+/// panics, is cancelled, returns an error), the next one does.
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::OnceCell};
@@ -22,7 +22,7 @@ pub struct OnceCell<T> {
 }
 
 impl<T> OnceCell<T> {
-    /// Not made yet.
+    /// A cell without a value.
     #[must_use]
     pub fn new() -> OnceCell<T> {
         OnceCell { value: OnceLock::new(), turn: Semaphore::new(1) }
@@ -34,13 +34,13 @@ impl<T> OnceCell<T> {
         self.value.get()
     }
 
-    /// The value, made by `make` if it is not there. To find it there costs nothing.
+    /// The value, made by `make` if it is not there. If it is there, the call costs nothing.
     #[track_caller]
     pub fn get_or_init(&self, cx: &Cx, make: impl FnOnce(&Cx) -> T) -> Result<&T, Cancelled> {
         self.get_or_try_init(cx, |cx| Ok(make(cx)))
     }
 
-    /// The same with a `make` that can fail.
+    /// As [`get_or_init`](OnceCell::get_or_init), with a `make` that can fail.
     #[track_caller]
     pub fn get_or_try_init<E: From<Cancelled>>(
         &self,
@@ -71,7 +71,7 @@ impl<T: fmt::Debug> fmt::Debug for OnceCell<T> {
     }
 }
 
-/// Something that is done once: [`std::sync::Once`] with a [`Cx`].
+/// A call that is made once: [`std::sync::Once`] with a [`Cx`].
 #[derive(Debug, Default)]
 pub struct Once(OnceCell<()>);
 
@@ -82,13 +82,13 @@ impl Once {
         Once::default()
     }
 
-    /// Does it, or waits until it is done.
+    /// Makes the call, or waits until another task has made it.
     #[track_caller]
     pub fn call_once(&self, cx: &Cx, call: impl FnOnce(&Cx)) -> Result<(), Cancelled> {
         self.0.get_or_init(cx, call).copied()
     }
 
-    /// Is it done?
+    /// Whether the call was made.
     #[must_use]
     pub fn is_completed(&self) -> bool {
         self.0.get().is_some()

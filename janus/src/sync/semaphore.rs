@@ -1,4 +1,4 @@
-//! Permits, so many of them.
+//! A semaphore: a counted number of permits.
 
 use super::{WaitError, cancelled};
 use crate::chan::charge;
@@ -14,7 +14,8 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Lets so many at a time at something. Who asks for many is not overtaken by those who ask for few.
+/// Lets a limited number of tasks at a time use something. A task that asks for many permits is not overtaken by tasks
+/// that ask for few.
 ///
 /// ```
 /// # use janus::{Config, Runtime, sync::Semaphore};
@@ -33,7 +34,7 @@ pub struct Semaphore {
 
 struct State {
     permits: usize,
-    /// Each with how many it wants.
+    /// The waiters, each with the number of permits that it wants.
     waiting: List<usize>,
 }
 
@@ -48,13 +49,13 @@ pub struct Permit<'a> {
 }
 
 impl Semaphore {
-    /// With so many permits.
+    /// A semaphore with `permits` permits.
     #[must_use]
     pub fn new(permits: usize) -> Semaphore {
         Semaphore { state: SpinLock::new(State { permits, waiting: List::new() }) }
     }
 
-    /// How many are left.
+    /// How many permits are left.
     #[must_use]
     pub fn available(&self) -> usize {
         self.state.lock().permits
@@ -66,13 +67,13 @@ impl Semaphore {
         self.acquire_by(cx, count, None, Location::caller()).map_err(cancelled)
     }
 
-    /// The same, for so long at most.
+    /// As [`acquire`](Semaphore::acquire), for `timeout` at most.
     #[track_caller]
     pub fn acquire_timeout(&self, cx: &Cx, count: usize, timeout: Duration) -> Result<Permit<'_>, WaitError> {
         self.acquire_by(cx, count, Some(cx.until(timeout)), Location::caller())
     }
 
-    /// The same, if that needs no wait. It is charged all the same.
+    /// As [`acquire`](Semaphore::acquire), if that needs no wait. The attempt is charged even if it fails.
     #[track_caller]
     pub fn try_acquire(&self, cx: &Cx, count: usize) -> Result<Option<Permit<'_>>, Cancelled> {
         charge(cx, Location::caller())?;
@@ -107,7 +108,7 @@ impl Semaphore {
             drop(state);
             if node.state.load(Ordering::Acquire) == WAITING {
                 std::mem::forget(permit);
-                // It may have been the one that those behind it waited for.
+                // The waiters behind this one may only have waited because it was in front of them.
                 self.give(0);
                 cx.stop_if_doomed();
                 return Err(if end == End::TimedOut { WaitError::TimedOut } else { WaitError::Cancelled });
@@ -116,7 +117,7 @@ impl Semaphore {
         Ok(permit)
     }
 
-    /// Puts `count` permits in: back, or more of them.
+    /// Adds `count` permits: permits that come back, or new ones.
     pub fn give(&self, count: usize) {
         make_room_here();
         let here = current_worker();
@@ -137,9 +138,9 @@ impl Semaphore {
 }
 
 impl State {
-    /// First come first served: nothing is taken while somebody waits.
+    /// First come first served: nothing is taken while another task waits.
     fn take(&mut self, count: usize) -> bool {
-        // SAFETY: we have the state, so the lock is held.
+        // SAFETY: we have `&mut State`, so the lock is held.
         let free = unsafe { self.waiting.first() }.is_none() && self.permits >= count;
         if free {
             self.permits -= count;
@@ -147,9 +148,9 @@ impl State {
         free
     }
 
-    /// Gives the first that waits what it wants, if it is there.
+    /// Gives the first waiter what it wants, if that many permits are there.
     fn serve(&mut self, mine: *const crate::runtime::Shared) -> Option<Wakeup> {
-        // SAFETY: we have the state, so the lock is held; nobody writes what a waiter wants.
+        // SAFETY: we have `&mut State`, so the lock is held; the number that a waiter wants is never written again.
         let wanted = unsafe { (*self.waiting.first()?.message.get()).unwrap_or(0) };
         if wanted > self.permits {
             return None;
@@ -161,7 +162,7 @@ impl State {
 }
 
 impl Permit<'_> {
-    /// Does not give it back.
+    /// Keeps the permits for good: they are not given back.
     pub fn forget(self) {
         std::mem::forget(self);
     }

@@ -1,4 +1,4 @@
-//! The bottom of every fiber: it runs its task, ends it, and goes on with the next one.
+//! The bottom of every fiber: it runs its task, ends it, and continues with the next one.
 
 use super::{After, Pending};
 use crate::budget::Resource;
@@ -14,7 +14,7 @@ use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-/// What an ended task's outcome means: the transition, and the error for its nursery.
+/// What an ended task's outcome means: the state transition, and the error for its nursery.
 ///
 /// # Safety
 /// The caller owns the task.
@@ -31,17 +31,17 @@ pub(super) unsafe fn ending(task: TaskRef) -> (Event, Option<TaskError>) {
         Outcome::Budget(resource) => (Event::Fail, Some(TaskError::BudgetExceeded(*resource))),
         Outcome::Error(error) => match &**error {
             TaskError::Code(code) => (Event::Return, Some(TaskError::Code(*code))),
-            // The nursery has it already: this only says that there was one.
+            // The nursery has the error already: this only says that there was one.
             TaskError::Failed(_) => (Event::Fail, Some(TaskError::Code(-1))),
             other => (Event::Fail, Some(other.clone())),
         },
-        // Nobody learns of it.
+        // The parent is not told.
         Outcome::Lost => (Event::Fail, None),
         Outcome::Pending => unreachable!("a task ends with an outcome"),
     }
 }
 
-/// Drops what an ended task left.
+/// Drops the result of an ended task.
 ///
 /// # Safety
 /// The caller owns the task, which has ended.
@@ -50,27 +50,28 @@ pub(crate) unsafe fn drop_result(task: TaskRef) {
     unsafe {
         match std::mem::replace(&mut *task.outcome.get(), Outcome::Pending) {
             Outcome::Value => (task.vtable.get().expect("a task has a vtable").drop_value)(task),
-            // Its drop is the user's code.
+            // Dropping it runs the user's code.
             Outcome::Error(error) => contain(|| drop(error)),
             _ => {}
         }
     }
 }
 
-/// The bottom of every fiber: runs its task, and then any other that never ran and is at hand (invariant 3).
+/// Runs the fiber's task, and then any other task that never ran and can use the same stack (invariant 3 of the
+/// worker).
 pub(super) unsafe extern "C" fn fiber_main(argument: *mut u8) {
     let task = NonNull::new(argument.cast::<Task>()).expect("a fiber has a task");
     // SAFETY: `enter` passed a task.
     let mut task = unsafe { TaskRef::from_ptr(task) };
-    // SAFETY: `enter` wrote it.
+    // SAFETY: `enter` wrote the pointer.
     unsafe { &*task.worker.get() }.settle();
     loop {
         run(task);
-        // SAFETY: whoever resumed the task last wrote it.
+        // SAFETY: the worker that resumed the task last wrote the pointer.
         let worker = unsafe { &*task.worker.get() };
         // SAFETY: the task is ours.
         let mut stack = unsafe { (*task.stack.get()).take() }.expect("a running task has a stack");
-        // Ran over its stack and came back: the reserve is open, and below us.
+        // If the task ran into its reserve and came back, the reserve is open, and below us.
         let sound = !task.overflowed.load(Ordering::Acquire) || stack.close_reserve().is_ok();
         let next = match worker.finish(task) {
             After::Pick => worker.pick(),
@@ -118,7 +119,7 @@ pub(super) unsafe extern "C" fn fiber_returned() -> ! {
     std::process::abort();
 }
 
-/// Runs the task's closure, unless it was cancelled before.
+/// Runs the task's closure, unless the task was cancelled before.
 #[inline]
 fn run(task: TaskRef) {
     // SAFETY: the task runs, so its nursery is there.
@@ -135,7 +136,7 @@ fn run(task: TaskRef) {
         if task.overflowed.load(Ordering::Acquire) || task.has(flag::SPENT | flag::OVERDRAWN | flag::SHORT) {
             overrule(task);
         }
-        // Nobody wants the result: it is dropped while the task still is one, with a stack and a guard.
+        // The result is not wanted: it is dropped while the task still is one, with a stack and a guard.
         if task.join.is_detached() && matches!(*task.outcome.get(), Outcome::Value) {
             *task.outcome.get() = Outcome::Gone;
             (vtable.drop_value)(task);
@@ -146,7 +147,7 @@ fn run(task: TaskRef) {
     }
 }
 
-/// A task that was cancelled before it ran, or given up: before it ran, or where it was.
+/// Ends a task that was cancelled before it ran, or that was given up, before it ran or later.
 #[cold]
 fn run_no_more(task: TaskRef) {
     let outcome = if task.has(flag::BURIED) {
@@ -164,7 +165,7 @@ fn run_no_more(task: TaskRef) {
     unsafe { *task.outcome.get() = outcome };
 }
 
-/// What a buried task does: it waits for its children, who may refer to its frames (invariant 3 of `family.rs`).
+/// What a buried task does: it waits for its children, which may refer to its frames (invariant 3 of `family.rs`).
 fn stand_still(task: TaskRef) -> Outcome {
     let cx = Cx::of(task);
     let mut nursery = task.open.get();
@@ -192,8 +193,9 @@ fn stand_still(task: TaskRef) -> Outcome {
     }
 }
 
-/// The user's own error goes to the nursery, which keeps the first, and stays for the handle, if there is one. What nobody
-/// wants is dropped here, while the task still is one, with a stack and a guard: its destructor is the user's code.
+/// Passes the user's own error to the nursery, which keeps the first; the error also stays for the handle, if there is
+/// one. An error that is not wanted is dropped here, while the task still is one, with a stack and a guard: its
+/// destructor is the user's code.
 #[inline]
 pub(super) fn pass_on_error(task: TaskRef) {
     // SAFETY: the task is ours, and has not ended, so its nursery is there.
@@ -212,7 +214,7 @@ pub(super) fn pass_on_error(task: TaskRef) {
     }
 }
 
-/// The task returned, but it had run over its stack or its budget on the way: that is its outcome.
+/// Replaces the result of a task that returned, but had exceeded its stack or its budget on the way.
 #[cold]
 fn overrule(task: TaskRef) {
     let outcome = if task.overflowed.load(Ordering::Acquire) || task.has(flag::SHORT) {
@@ -223,7 +225,7 @@ fn overrule(task: TaskRef) {
         // SAFETY: the task is ours.
         let outcome = unsafe { &*task.outcome.get() };
         match (outcome, task.ended_by()) {
-            // It was told to end for its budget: that is the reason, whatever it made of it on its way.
+            // The task was told to end because of its budget: that is the reason, whatever it returned.
             (Outcome::Value | Outcome::Cancelled | Outcome::Error(_), Some(resource)) => {
                 Outcome::Budget(resource)
             }

@@ -1,7 +1,8 @@
-//! How a worker's thread sleeps and is woken: on its own, or, when it has I/O under way, in the kernel's queue of that.
+//! How a worker's thread sleeps and is woken: by parking or, when it has I/O under way, in the kernel's queue of
+//! completions.
 //!
-//! One word says whether it sleeps, and keeps a wake-up that came before. Who wakes it rings the bell that the I/O driver
-//! watches, if there is one; else it unparks the thread.
+//! One word says whether it sleeps, and keeps a wake-up that came before the sleep. A thread that wakes the worker
+//! rings the bell that the I/O driver watches, if there is one; otherwise it unparks the worker's thread.
 
 use crate::worker::Worker;
 use std::os::fd::RawFd;
@@ -11,14 +12,14 @@ use std::time::Duration;
 
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
-/// Woken, and has not noticed yet.
+/// The worker was woken, and has not noticed yet.
 const RUNG: u32 = 2;
 
 /// There is no bell.
 const NONE: RawFd = -1;
 
-/// How long a spare that stands in for a stuck worker sleeps before it looks at that worker's I/O again, if there is any. Each
-/// task that it finds there is its own from then on, so this is paid once a task.
+/// How long a spare that stands in for a stuck worker sleeps before it looks at that worker's I/O again, if there is
+/// any. Each task that it finds there is the spare's from then on, so this delay is paid once per task.
 const COVER: Duration = Duration::from_micros(200);
 
 pub(crate) struct Rest {
@@ -32,14 +33,14 @@ impl Rest {
         Rest { state: AtomicU32::new(AWAKE), bell: AtomicI32::new(NONE) }
     }
 
-    /// From the next sleep on, this is how the worker is woken. By the worker itself.
+    /// From the next sleep on, the worker is woken by this bell. Called by the worker itself.
     pub(crate) fn hang_bell(&self, bell: RawFd) {
         self.bell.store(bell, Ordering::Release);
     }
 }
 
 impl Worker {
-    /// Sleeps until woken, or so long; perhaps shorter. On the thread's own stack.
+    /// Sleeps until woken, for `timeout` at most, perhaps shorter. On the thread's own stack.
     pub(crate) fn rest(&self, timeout: Option<Duration>) {
         let state = &self.rest.state;
         if state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -60,12 +61,12 @@ impl Worker {
         }
     }
 
-    /// Ends its sleep, or its next one.
+    /// Ends the worker's sleep, or its next one.
     pub(crate) fn unpark(&self) {
         if self.rest.state.swap(RUNG, Ordering::AcqRel) != ASLEEP {
             return;
         }
-        // It was written before the worker fell asleep.
+        // The bell was written before the worker fell asleep.
         match self.rest.bell.load(Ordering::Acquire) {
             NONE => {
                 if let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {

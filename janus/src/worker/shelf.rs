@@ -1,21 +1,22 @@
-//! The parts of a worker that others touch: what they see of it, and where they leave what only it may run.
+//! The parts of a worker that other threads touch: what they see of it, and where they leave tasks that only it may
+//! run.
 
 use crate::task::{TaskList, TaskRef};
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What others see of a worker without touching its queues: one line, so that a thief's look costs its victim one cache
-/// miss. Only the worker itself writes it.
+/// What other threads see of a worker without touching its queues. Except for `stolen`, it is one cache line that only
+/// the worker itself writes, so that a thief's look costs its victim one cache miss.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Beacon {
-    /// How often it picked a task or gave others the chance: a worker whose epoch stands still while it has a task is
-    /// stuck in it.
+    /// How often the worker picked a task or offered to yield: a worker whose epoch stands still while it has a task is
+    /// stuck in that task.
     pub(crate) epoch: AtomicU64,
-    /// Tasks that it put into its queues, less those it took out itself.
+    /// Tasks that the worker put into its queues, minus those it took out itself.
     kept: AtomicU64,
-    /// Tasks that others took: on a line of their own.
+    /// Tasks that others took, on a cache line of its own.
     pub(super) stolen: Apart<AtomicU64>,
 }
 
@@ -42,10 +43,11 @@ impl Beacon {
     }
 }
 
-/// What a worker saw of the others: the epoch of each at its last look. On lines of its own, which it alone writes.
+/// What a worker saw of the others: the epoch of each at its last look. It lies on cache lines that only this worker
+/// writes.
 pub(crate) struct Seen(Box<[Apart<[Cell<u64>; SEEN]>]>);
 
-/// As many as fit into a line.
+/// As many as fit into a cache line.
 const SEEN: usize = 16;
 
 impl Seen {
@@ -53,7 +55,7 @@ impl Seen {
         Seen((0..workers.div_ceil(SEEN)).map(|_| Apart::default()).collect())
     }
 
-    /// Has this worker moved since the last look?
+    /// Whether that worker has moved on since the last look.
     #[inline]
     pub(crate) fn has_moved(&self, worker: u16, epoch: u64) -> bool {
         let worker = usize::from(worker);
@@ -61,7 +63,7 @@ impl Seen {
     }
 }
 
-/// Tasks that only this worker may run, from other threads.
+/// Tasks that only this worker may run, left by other threads.
 pub(crate) struct Inbox {
     list: Mutex<TaskList>,
     length: AtomicUsize,
