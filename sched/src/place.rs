@@ -5,7 +5,7 @@ use crate::{CpuId, CpuMask, Level, PLACE_SCAN_CPUS, Topology};
 /// What is known of all CPUs when a thread is placed. May be stale: a wrong guess is mended by stealing and balancing.
 #[derive(Clone, Copy)]
 pub struct CpuMap<'a> {
-    /// Who is near whom.
+    /// Which CPUs are near each other.
     pub topology: &'a Topology,
     /// CPUs that take threads.
     pub online: CpuMask,
@@ -20,7 +20,7 @@ pub struct CpuMap<'a> {
 pub struct Placement {
     /// Which one.
     pub cpu: CpuId,
-    /// It was idle: it needs to be told.
+    /// Whether it was idle, so that it must be told.
     pub was_idle: bool,
 }
 
