@@ -86,7 +86,7 @@ pub mod flags {
     pub const INLINE: u16 = 1;
     /// The capability in `xfer` leaves the sender's table (otherwise it is copied).
     pub const MOVE: u16 = 2;
-    /// No completion is posted if the operation succeeds at once (Return, Unpark, Write, Release).
+    /// No completion is posted if the operation succeeds at once (Return, Unpark, Write, Release, Nop).
     pub const QUIET: u16 = 4;
     /// Every flag there is.
     pub const ALL: u16 = 7;
