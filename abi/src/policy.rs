@@ -4,7 +4,7 @@
 pub const WEIGHT_MIN: u16 = 1;
 /// The largest weight.
 pub const WEIGHT_MAX: u16 = 1024;
-/// The weight of a thread that nobody has changed.
+/// The weight of a thread unless another one is set.
 pub const WEIGHT_DEFAULT: u16 = 64;
 /// In a spawn: the creator's weight.
 pub const WEIGHT_INHERIT: u32 = 0;

@@ -11,7 +11,7 @@ pub const RING_ABI_VERSION: u32 = 1;
 pub const SQE_VERSION: u8 = 1;
 /// Entries of the submission queue.
 pub const SQ_ENTRIES: u32 = 32;
-/// Entries of the completion queue; also how many operations a thread can have under way.
+/// Entries of the completion queue; also how many operations a thread can have in progress.
 pub const CQ_ENTRIES: u32 = 32;
 
 /// An operation only in a kernel that was booted with `endlease`, and none of [`crate::Op`]; for the proof that no entry is taken once the lease has

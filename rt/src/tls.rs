@@ -67,7 +67,7 @@ pub(crate) fn current() -> &'static Tcb {
     }
 }
 
-/// What of a program's thread-local data is the same for each thread.
+/// The part of a program's thread-local data that is the same for each thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Template {
     image: *const u8,
@@ -120,7 +120,7 @@ pub struct Local<T: 'static> {
     of: PhantomData<fn() -> T>,
 }
 
-/// Slots of [`Local`]s that are taken, by all threads alike.
+/// How many slots of [`Local`]s are taken; the same for all threads.
 static SLOTS: AtomicU32 = AtomicU32::new(0);
 
 impl<T: 'static> Local<T> {
@@ -167,7 +167,7 @@ unsafe fn free_value<T>(at: *mut ()) {
     drop(unsafe { Box::from_raw(at.cast::<T>()) });
 }
 
-/// Drops the calling thread's values, in the order of their keys. Values that these make anew are not dropped.
+/// Drops the calling thread's values, in the order of their keys. Values that a destructor creates again are not dropped.
 pub(crate) fn drop_locals() {
     for cell in &current().locals {
         if let Some(value) = cell.take() {

@@ -5,7 +5,7 @@ use core::num::NonZeroU16;
 
 /// The weight at which virtual time runs as fast as real time.
 pub const REFERENCE_WEIGHT: u16 = 64;
-/// The weight of a thread that nobody has changed.
+/// The weight of a thread unless another one is set.
 pub const DEFAULT_WEIGHT: u16 = REFERENCE_WEIGHT;
 /// The smallest weight that is accepted.
 pub const MIN_WEIGHT: u16 = 1;
@@ -87,7 +87,7 @@ impl fmt::Display for WeightError {
 impl core::error::Error for WeightError {}
 
 impl Weight {
-    /// The weight of a thread that nobody has changed.
+    /// The weight of a thread unless another one is set.
     pub const DEFAULT: Weight = Weight(NonZeroU16::new(DEFAULT_WEIGHT).unwrap());
 
     /// Accepts a weight, or names the one that was out of range.

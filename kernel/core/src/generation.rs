@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU32;
 
-/// How often a slot was used: counts from 1, never 0, so that 0 can mean "nobody".
+/// How often a slot was used: counts from 1, never 0, so that 0 can mean "no thread".
 ///
 /// It wraps after 2^32 - 1 uses of one slot. A reference with an old generation is dropped when its thread or process ends, long
 /// before that.
