@@ -78,7 +78,7 @@ pub(crate) fn entry(op: Op, cap: CapId) -> Sqe {
 
 /// A typed capability: what can be asked of an [`Interface`].
 pub trait Client: Sized {
-    /// Which interface.
+    /// The interface that the capability must have.
     const INTERFACE: Interface;
     /// Makes a client from a capability that has this interface.
     fn of(cap: Cap) -> Self;

@@ -14,7 +14,7 @@ pub(crate) trait Pages {
     /// Gives back what [`Pages::map`] gave.
     ///
     /// # Safety
-    /// Nobody uses it any more.
+    /// The memory is not used any more.
     unsafe fn unmap(&mut self, at: NonNull<u8>, bytes: usize);
 }
 
@@ -89,7 +89,7 @@ impl Heap {
     /// Takes back what [`Heap::allocate`] gave for the same size and alignment.
     ///
     /// # Safety
-    /// It was given for these, and nobody uses it any more.
+    /// It was given for these, and is not used any more.
     pub(crate) unsafe fn free(&mut self, at: *mut u8, size: usize, align: usize, pages: &mut impl Pages) {
         let Some(at) = NonNull::new(at) else { return };
         match class_of(size, align) {
@@ -118,7 +118,7 @@ impl Heap {
     }
 
     /// # Safety
-    /// `at` is a block of `class` that nobody uses.
+    /// `at` is a block of `class` that is not in use.
     unsafe fn give(&mut self, class: usize, at: NonNull<u8>) {
         let free = at.cast::<Free>();
         // SAFETY: the caller's promise.

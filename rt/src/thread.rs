@@ -43,8 +43,8 @@ pub fn id() -> u32 {
 
 /// Gives the CPU to others that want it.
 pub fn yield_now() {
-    // For the other thread of the core, in case no thread wants this CPU; an emulator that counts instructions runs its other
-    // CPUs meanwhile.
+    // A hint to the other hardware thread of the core, in case no thread waits for this CPU; an emulator that counts instructions
+    // runs its other CPUs meanwhile.
     core::hint::spin_loop();
     crate::sync::yield_now();
 }

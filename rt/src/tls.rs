@@ -95,7 +95,7 @@ impl Template {
     /// Fills a block at `block` and says where the control block goes: the thread's FS base.
     ///
     /// # Safety
-    /// [`Template::block_bytes`] at `block` must be writable and nobody else's.
+    /// [`Template::block_bytes`] at `block` must be writable and not used by anything else.
     pub(crate) unsafe fn fill(&self, block: *mut u8) -> *mut Tcb {
         let data_bytes = self.bytes.next_multiple_of(self.align);
         let data = block.wrapping_add(block.align_offset(self.align));
@@ -161,7 +161,7 @@ impl<T: 'static> Local<T> {
     }
 }
 
-/// Safety: `at` is from `Box::<T>::into_raw`, and nobody uses it again.
+/// Safety: `at` is from `Box::<T>::into_raw`, and is not used again.
 unsafe fn free_value<T>(at: *mut ()) {
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(at.cast::<T>()) });

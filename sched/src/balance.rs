@@ -125,13 +125,13 @@ pub fn next_balance_ns(cpu: CpuId, now: u64) -> u64 {
     now + BALANCE_PERIOD_NS - BALANCE_PERIOD_NS / 8 + mixed % (BALANCE_PERIOD_NS / 4)
 }
 
-/// What came of a steal or a balance step.
+/// The result of a steal or a balance step.
 #[must_use = "a moved thread may have to be dispatched"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveOutcome {
     /// A thread was moved to this CPU.
     Moved {
-        /// Which one.
+        /// The thread that was moved.
         thread: crate::ThreadId,
         /// What the receiving CPU must do.
         effect: Effect,

@@ -196,7 +196,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         !self.open.is_empty() || !self.restricted.is_empty() || self.direct.is_some()
     }
 
-    /// Whether this CPU is idle and a dispatch would find no thread to run. It may be `false` without need, but never `true`.
+    /// Whether this CPU is idle and a dispatch would find no thread to run. It may be `false` needlessly, but is never wrongly `true`.
     pub fn stays_idle(&self) -> bool {
         self.running.is_none() && self.contexts == 0 && !self.anybody_waits()
     }
@@ -635,7 +635,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if let Some((thread, _)) = &mut next
             && previous == Some(thread.id)
         {
-            // It was not preempted after all, as `put_back` has counted; a thread that was throttled in between cannot be here.
+            // It was not preempted after all, though `put_back` has counted that; a thread that was throttled in between cannot be here.
             thread.account.preemptions -= 1;
         }
         self.start(next, previous, evicted)

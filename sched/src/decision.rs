@@ -12,7 +12,7 @@ pub enum Effect {
     Keep,
     /// The same thread goes on, but the timer must fire at this time ([`crate::FOREVER`]: not at all).
     Rearm {
-        /// When.
+        /// When the timer must fire.
         until_ns: u64,
     },
     /// Call [`crate::Cpu::dispatch`].

@@ -162,11 +162,10 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// The yield of a thread with budget. It lets go first only threads with budget that are at least as urgent as it would be with a deadline
-    /// counted from now; best-effort threads get the time that is promised to no thread. If there is no such thread, nothing changes. Otherwise its
-    /// remaining budget counts as usable from now on, as after a wait: it could have yielded for as long as it liked, and with its old deadline, past
-    /// by then, it would be more urgent than any context that admission knows (S-15). `None`, and nothing has happened, if the running thread has no
-    /// budget.
+    /// The yield of a thread with budget. It yields only to threads with budget that are at least as urgent as it would be with a deadline counted
+    /// from now; best-effort threads get the time that is promised to no thread. If there is no such thread, nothing changes. Otherwise its remaining
+    /// budget counts as usable from now on, as after a wait: it could have yielded for as long as it liked, and with its old deadline, past by then,
+    /// it would be more urgent than any context that admission knows (S-15). `None`, and nothing has happened, if the running thread has no budget.
     #[inline]
     pub(crate) fn ask_anew(&mut self) -> Option<Decision<T>> {
         let Some(Running { thread, tier: Tier::Guaranteed, .. }) = &mut self.running else { return None };

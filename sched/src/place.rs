@@ -18,7 +18,7 @@ pub struct CpuMap<'a> {
 /// The CPU for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Which one.
+    /// The CPU to run on.
     pub cpu: CpuId,
     /// Whether it was idle, so that it must be told.
     pub was_idle: bool,

@@ -55,7 +55,7 @@ pub enum DumpError {
     NotADump,
     /// Written by another version.
     Version {
-        /// Which.
+        /// The version of the dump.
         found: u32,
     },
     /// It ends too early.
@@ -81,19 +81,19 @@ pub enum DumpError {
     },
     /// A number that is larger than it may be.
     OutOfRange {
-        /// Which.
+        /// The number's name.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
     },
     /// A record that is no event.
     NoEvent {
-        /// Which, counted over all CPUs.
+        /// The record's index, counted over all CPUs.
         index: usize,
     },
     /// A record that names a CPU which the dump does not have.
     NoSuchCpu {
-        /// Which record.
+        /// The record's index.
         index: usize,
         /// The CPU.
         cpu: u16,
@@ -112,7 +112,7 @@ pub enum DumpError {
     },
     /// A thread is in the table twice.
     DuplicateThread {
-        /// Which.
+        /// The thread's number.
         id: u32,
     },
 }

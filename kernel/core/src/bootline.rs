@@ -8,8 +8,8 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = Result<&str, &[u8]>> {
     words.map(|word| core::str::from_utf8(word).map_err(|_| word))
 }
 
-/// The longest part of a line that is read, which ends with a whole word, and how many bytes are left out. The caller may cut a longer line,
-/// but not before the first byte that is too many.
+/// The part of a line that is read, which ends with a whole word, and how many bytes are left out. A caller that cuts a longer line must
+/// leave at least one byte too many.
 pub fn fit(line: &[u8]) -> (&[u8], usize) {
     if line.len() <= BOOT_LINE_BYTES_MAX {
         return (line, 0);

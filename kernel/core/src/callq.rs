@@ -286,8 +286,8 @@ mod tests {
         }
     }
 
-    /// A note may be late and belong to another call (of a caller that ended while its call was being moved): whatever it says, the call that is
-    /// meant is found, and no other.
+    /// A note may be late and belong to another call (of a caller that ended while its call was neither queued nor in flight): whatever it says,
+    /// the call that is meant is found, and no other.
     #[test]
     fn k_15_notes_are_hints() {
         let mut queue = CallQueue::new();

@@ -50,8 +50,8 @@ impl Debt {
         u64::from(self.0.load(Ordering::Relaxed) as u32)
     }
 
-    /// Whether it may be served on its own account, which has `available_ns`. Not if the charge is as large as that: then interrupts may do no more
-    /// for it than for a thread without budget.
+    /// Whether it may be served on its own account, which has `available_ns`. Not if the charge is at least as large as that: then interrupts may do
+    /// no more for it than for a thread without budget.
     #[inline(always)]
     pub fn is_covered_by(&self, available_ns: u64) -> bool {
         available_ns > self.ns()

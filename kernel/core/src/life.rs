@@ -65,7 +65,7 @@ pub enum Event {
     },
     /// The dispatcher took it off its CPU, or another CPU took it out of a queue, because it lacks something. The caller holds the entity.
     Evict(StopReason),
-    /// Another thread wants to bind it to a context or to lend it one.
+    /// It is about to be bound to a context, or lent one: may it be?
     Bind,
     /// It has got a context, or is about to: an earlier request to bind is void.
     GiveContext,

@@ -41,12 +41,12 @@ pub enum Mark {
     /// An interrupt was taken while a thread ran. Not one by which another CPU only asks for a look at the queue: the thread that runs next shows
     /// that.
     Interrupt {
-        /// Which one.
+        /// The interrupt's vector.
         vector: u32,
     },
     /// The same, while the CPU was idle.
     IdleInterrupt {
-        /// Which one.
+        /// The interrupt's vector.
         vector: u32,
     },
 }

@@ -30,7 +30,7 @@ pub enum Undone {
     Queue(usize),
     /// A timer's deadline has passed.
     Deadline,
-    /// It was interrupted for something.
+    /// Something that it was interrupted for.
     Request,
     /// Its queue is locked.
     Lock,

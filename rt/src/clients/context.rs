@@ -235,7 +235,7 @@ impl ContextListing {
 /// Something that happened to a context, as often as `coalesced` says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notification {
-    /// What.
+    /// What happened.
     pub kind: NotificationKind,
     /// The context's number.
     pub id: u64,

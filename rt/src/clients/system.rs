@@ -115,7 +115,7 @@ pub struct CpuInfo {
 /// Something that the kernel counts.
 #[derive(Clone, Debug)]
 pub struct Counter {
-    /// What.
+    /// What is counted.
     pub name: String,
     /// How many.
     pub value: u64,

@@ -27,9 +27,9 @@ pub enum CheckLevel {
 /// A promise that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// When.
+    /// When it was found.
     pub time_ns: u64,
-    /// What.
+    /// What was broken.
     pub what: String,
 }
 

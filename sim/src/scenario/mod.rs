@@ -310,7 +310,7 @@ pub struct Timed {
     pub at_ns: u64,
     /// Where it was written.
     pub line: SourceLine,
-    /// What.
+    /// What happens.
     pub action: Action,
 }
 
