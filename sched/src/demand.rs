@@ -1,7 +1,7 @@
 //! The admission test: exact processor demand for each CPU and band (S-14).
 //!
-//! Every piece of a context's budget comes back at least a period after it became usable ([`crate::Ledger`]), so a context is a sporadic task `(C, T,
-//! D)` with `D <= T`. Bands are fixed priorities; within a band the earliest deadline runs first. A set of contexts is admitted if it keeps
+//! Every piece of a context's budget comes back at least a period after it became usable ([`crate::Ledger`]), so a context is a sporadic task
+//! `(C, T, D)` with `D <= T`. Bands are fixed priorities; within a band the earliest deadline runs first. A set of contexts is admitted if it keeps
 //!
 //! * **A1** `sum of C/T <= 95 %` over all bands;
 //! * **A2** for every band and every deadline `t` in it: the least `w` with `w = B(t) + h(t) + sum over higher bands of ceil(w/T) * C` has `w <= t`,
