@@ -1,4 +1,4 @@
-//! Where things are in a new process, and what it is told at its start.
+//! The addresses in a new process, and what the kernel tells it at its start.
 
 /// The page of [`RuntimeBootInfo`], read-only; the program's arguments follow the structure in the same page.
 pub const BOOTINFO_VADDR: u64 = 0x7f00_0000_0000;

@@ -51,7 +51,7 @@ pub enum Interface {
     VirtualMemory = 10,
     /// Memory that can be shared.
     MemoryObject = 11,
-    /// Who the process works for.
+    /// The session that the process belongs to.
     UserSession = 12,
     /// What machine and kernel this is.
     SystemInfo = 13,
@@ -132,9 +132,10 @@ pub mod rights {
     pub const REVOKE: u16 = 8;
     /// May change what it names (a memory object: map writable).
     pub const WRITE: u16 = 16;
-    /// All that any capability can have. The bands are named apart, so that nobody passes them on who does not mean to.
+    /// All that any capability can have. The bands are named separately, so that they are passed on only on purpose.
     pub const ALL: u16 = 31;
-    /// The bands of criticality above 0 that a SchedulingContext may create contexts in, a bit each (S-17). Band 0 is open to every maker.
+    /// The bands of criticality above 0 that a SchedulingContext may create contexts in, a bit each (S-17). Band 0 is open to every
+    /// creator.
     pub const BANDS: u16 = 0x7f << BANDS_SHIFT;
     /// All bits that mean something.
     pub const KNOWN: u16 = ALL | BANDS;
@@ -172,7 +173,7 @@ pub struct CapSetHeader {
     pub reserved: u32,
 }
 
-/// One capability that the process was born with.
+/// One capability that the process was started with.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CapSetEntry {

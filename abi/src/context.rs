@@ -5,9 +5,9 @@
 pub const TIMEOUT_METHOD: u16 = u16::MAX;
 /// In the second word of that call: the thread has the context on loan.
 pub const TIMEOUT_DONATED: u64 = 1 << 32;
-/// The first word of an answer to it: the thread goes on with the next refill.
+/// The first word of an answer to that call: the thread goes on with the next refill.
 pub const TIMEOUT_WAIT: u64 = 0;
-/// The first word of an answer to it: the thread goes on at once at its weight, its context unbound or its loan returned.
+/// The first word of an answer to that call: the thread goes on at once at its weight, its context unbound or its loan returned.
 pub const TIMEOUT_DEMOTE: u64 = 1;
 
 /// Along how many calls a context can be lent on.

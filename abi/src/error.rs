@@ -8,7 +8,7 @@ pub enum Exception {
     Failed = 1,
     /// A limit is reached; with less in use it may work.
     Overloaded = 2,
-    /// Whoever should answer is gone, or the capability was revoked.
+    /// The server that should answer is gone, or the capability was revoked.
     Disconnected = 3,
     /// An argument is out of range.
     InvalidArgument = 4,
@@ -66,9 +66,9 @@ pub enum TransportError {
     TooLong = -22,
     /// The message is not what the schema says.
     BadMessage = -23,
-    /// Somebody else consumes this submission queue (retry), or this consumer's lease is over.
+    /// This consumer's lease on the submission queue has ended: no more entries are taken.
     StaleSqConsumer = -24,
-    /// Another consumer is at work on this submission queue: try again.
+    /// There is no lease on this submission queue: another consumer is at work (try again), or the ring is closed.
     SqBusy = -25,
     /// The operation was withdrawn: its process, thread or endpoint ended.
     Cancelled = -26,
@@ -84,9 +84,11 @@ pub enum TransportError {
     UnknownSyscall = -31,
     /// CALL: the caller's context is lent along as many calls as there can be; the call was not made.
     LoanTooDeep = -32,
-    /// CALL: whoever would answer waits, at the other end of the chain, for this very answer; the call was not made.
+    /// CALL: the server that would answer waits, at the other end of the chain of loans, for this very caller's answer; the call
+    /// was not made.
     LoanCycle = -33,
-    /// CALL: the server may not run on any CPU of the caller's context that has the time; the call was not made.
+    /// CALL: the server may not run on any CPU that is allowed to the caller's context and has the time for it; the call was not
+    /// made.
     NoCommonCpu = -34,
 }
 

@@ -47,7 +47,7 @@ pub enum Op {
     Release = 10,
     /// Makes a copy of `cap` with rights `arg0` (a part of its own) and badge `arg1` (0 keeps it). Completion: `cap`.
     Copy = 11,
-    /// Takes every other capability to the object of `cap` away from everybody. Needs [`crate::rights::REVOKE`].
+    /// Takes every other capability to the object of `cap` away from all processes. Needs [`crate::rights::REVOKE`].
     Revoke = 12,
     /// Gives the CPU to others; completes when the thread runs again.
     Yield = 13,
@@ -86,7 +86,7 @@ pub mod flags {
     pub const INLINE: u16 = 1;
     /// The capability in `xfer` leaves the sender's table (otherwise it is copied).
     pub const MOVE: u16 = 2;
-    /// No completion is posted if the operation succeeds at once (Return, Unpark, Write, Release).
+    /// No completion is posted if the operation succeeds at once (Return, Unpark, Write, Release, Nop).
     pub const QUIET: u16 = 4;
     /// Every flag there is.
     pub const ALL: u16 = 7;

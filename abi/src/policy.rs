@@ -1,14 +1,14 @@
-//! What a thread may be told about its share: weight and latency class, with the numbers and names of the scheduling core.
+//! What a thread may know about its share: weight and latency class, with the numbers and names of the scheduling core.
 
 /// The smallest weight.
 pub const WEIGHT_MIN: u16 = 1;
 /// The largest weight.
 pub const WEIGHT_MAX: u16 = 1024;
-/// The weight of a thread that nobody has changed.
+/// The weight of a thread unless another one is set.
 pub const WEIGHT_DEFAULT: u16 = 64;
-/// In a spawn: the maker's weight.
+/// In a spawn: the creator's weight.
 pub const WEIGHT_INHERIT: u32 = 0;
-/// In a spawn: the maker's class.
+/// In a spawn: the creator's class.
 pub const CLASS_INHERIT: u16 = u16::MAX;
 
 /// How soon a thread wants to run once it can: it changes the length of its slices, never its share.

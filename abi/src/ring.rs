@@ -11,11 +11,12 @@ pub const RING_ABI_VERSION: u32 = 1;
 pub const SQE_VERSION: u8 = 1;
 /// Entries of the submission queue.
 pub const SQ_ENTRIES: u32 = 32;
-/// Entries of the completion queue; also how many operations a thread can have under way.
+/// Entries of the completion queue; also how many operations a thread can have in progress.
 pub const CQ_ENTRIES: u32 = 32;
 
-/// No operation ([`crate::Op`]) but in a kernel that was booted with `endlease`, for the proof that nobody takes entries whose lease has ended (K-12): ends
-/// the lease of the ring of thread `arg0` of the same process, or of the caller's own if that is 0. That ring is closed then, for good.
+/// An operation only in a kernel that was booted with `endlease`, and none of [`crate::Op`]; for the proof that no entry is taken once the lease has
+/// ended (K-12). Ends the lease of the ring of thread `arg0` of the same process, or of the caller's own ring if that is 0. That ring is then closed
+/// for good.
 pub const OP_END_LEASE: u8 = 255;
 
 /// One submission.

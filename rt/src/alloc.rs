@@ -1,4 +1,4 @@
-//! The program's heap: `alloc::` works, and `null` is an answer.
+//! The program's heap, for everything in `alloc`. Without memory an allocation returns null.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
@@ -15,7 +15,7 @@ struct Allocator {
 #[cfg_attr(not(test), global_allocator)]
 static ALLOCATOR: Allocator = Allocator { heap: Mutex::new(Heap::new()) };
 
-/// Pages by the process's VirtualMemory.
+/// Pages that come from the process's VirtualMemory.
 struct Mapped;
 
 impl Pages for Mapped {
@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Allocator {
         let mut heap = self.heap.lock();
         let new = heap.allocate(new_size, layout.align(), &mut Mapped);
         if !new.is_null() {
-            // SAFETY: both have as many bytes, and they are apart.
+            // SAFETY: both blocks have at least as many bytes, and they do not overlap.
             unsafe {
                 ptr::copy_nonoverlapping(at, new, layout.size().min(new_size));
                 heap.free(at, layout.size(), layout.align(), &mut Mapped);

@@ -11,7 +11,7 @@ pub fn program() -> &'static str {
     core::str::from_utf8(&name[..len]).unwrap_or("?")
 }
 
-/// The arguments, without the program's name. One that is not UTF-8 is left out.
+/// The arguments, without the program's name. An argument that is not UTF-8 is left out.
 pub fn args() -> impl Iterator<Item = &'static str> + Clone {
     let info = boot_info();
     let len = (info.args_len as usize).min(MAX_ARGS_BYTES);

@@ -1,4 +1,4 @@
-//! Capabilities: those that the process was born with, and those that it got later.
+//! Capabilities: those that the process was started with, and those that it got later.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,8 +7,7 @@ use abi::{CAPSET_MAGIC, CAPSET_MAX, CapId, CapSetEntry, CapSetHeader, Interface,
 use crate::error::{Error, Result, check};
 use crate::ring;
 
-/// A capability of this process. One that it got in a message or as a result is released when dropped; one of the
-/// CapSet stays.
+/// A capability of this process. A capability from a message or a result is released when dropped; one of the CapSet stays.
 #[derive(Debug)]
 pub struct Cap {
     id: CapId,
@@ -32,7 +31,7 @@ impl Cap {
         self.id
     }
 
-    /// The number, of which the caller takes care from now on.
+    /// The number; the caller is responsible for releasing the capability from now on.
     pub fn into_id(self) -> CapId {
         let id = self.id;
         core::mem::forget(self);
@@ -48,13 +47,13 @@ impl Cap {
         Ok(Cap::owned(CapId(cqe.cap)))
     }
 
-    /// Takes every other capability to the same object away from everybody.
+    /// Takes every other capability to the same object away from all processes.
     pub fn revoke(&self) -> Result<()> {
         // SAFETY: names no memory. Mappings of a memory object stay until they are unmapped.
         check(&unsafe { ring::run(entry(Op::Revoke, self.id)) })
     }
 
-    /// Gives it up now, and says if that failed.
+    /// Releases it now, and returns an error if that failed.
     pub fn release(self) -> Result<()> {
         let id = self.into_id();
         // SAFETY: names no memory.
@@ -79,13 +78,13 @@ pub(crate) fn entry(op: Op, cap: CapId) -> Sqe {
 
 /// A typed capability: what can be asked of an [`Interface`].
 pub trait Client: Sized {
-    /// Which interface.
+    /// The interface that the capability must have.
     const INTERFACE: Interface;
-    /// Makes a client of a capability that has this interface.
+    /// Makes a client from a capability that has this interface.
     fn of(cap: Cap) -> Self;
     /// Its capability.
     fn cap(&self) -> &Cap;
-    /// Its capability, alone.
+    /// Turns the client back into its capability.
     fn into_cap(self) -> Cap;
 }
 
@@ -96,7 +95,7 @@ pub(crate) fn set_capset(address: u64) {
     CAPSET.store(address, Ordering::Relaxed);
 }
 
-/// Every capability that the process was born with.
+/// Every capability that the process was started with.
 pub fn granted() -> &'static [CapSetEntry] {
     let address = CAPSET.load(Ordering::Relaxed);
     if address == 0 {
@@ -142,10 +141,10 @@ fn client<C: Client>(entry: &CapSetEntry) -> C {
     C::of(Cap::borrowed(entry.cap))
 }
 
-/// Which capability rt itself uses for an interface; found once.
+/// The capability that rt itself uses for an interface; searched for once.
 pub(crate) struct Known {
     interface: Interface,
-    /// [`CapId`] plus one in the upper half, so that 0 means not looked for yet.
+    /// The [`CapId`], with a 1 in the upper half, so that 0 means not searched for yet.
     id: AtomicU64,
 }
 

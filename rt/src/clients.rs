@@ -1,4 +1,4 @@
-//! A type for each interface of the schema: what can be asked of a capability.
+//! A type for each interface of the schema, with the methods that a capability of that interface has.
 //!
 //! `x()` waits for the answer; `x_start()` returns a [`crate::Pending`] where waiting can take long.
 

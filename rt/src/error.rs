@@ -1,4 +1,4 @@
-//! What can go wrong, with the three planes kept apart: who refused matters for what to do.
+//! What can go wrong, with the three planes of errors kept apart, because the reaction depends on who refused.
 
 use core::fmt;
 
@@ -54,7 +54,7 @@ pub enum Error {
     Operation(schema::messages_capnp::OperationResult),
     /// The entry never reached a method.
     Transport(TransportError),
-    /// The answer is not what the schema says: the other side speaks another version.
+    /// The answer does not match the schema: the other side has another version of it.
     BadReply,
     /// A completion with a status that this program does not know.
     UnknownStatus(i32),

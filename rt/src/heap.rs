@@ -1,7 +1,8 @@
 //! The allocator's bookkeeping: size classes over chunks of pages, and mappings of their own for large sizes.
 //!
-//! A block of a class goes back to the class's list and is used again; chunks are never given back, so what a program keeps is bounded
-//! by what it once used. Large blocks are unmapped when freed. There are no headers: whoever frees says the size.
+//! A freed block of a class goes back to the class's list and is used again; chunks are never unmapped, so what a program keeps is
+//! bounded by what it once used. Large blocks are unmapped when freed. There are no headers: the caller that frees a block gives its
+//! size.
 
 use core::ptr::{self, NonNull};
 
@@ -13,14 +14,14 @@ pub(crate) trait Pages {
     /// Gives back what [`Pages::map`] gave.
     ///
     /// # Safety
-    /// Nobody uses it any more.
+    /// The memory is not used any more.
     unsafe fn unmap(&mut self, at: NonNull<u8>, bytes: usize);
 }
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = abi::PAGE_BYTES as usize;
 
-/// Sizes of the classes, ascending: four for each doubling up to 2 KiB, then one. All are multiples of 16.
+/// Sizes of the classes, ascending: all multiples of 16 up to 128, four for each doubling up to 512, two up to 1 KiB, then one.
 const CLASSES: [u16; 22] = [
     16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 4096, 8192,
     16384,
@@ -88,7 +89,7 @@ impl Heap {
     /// Takes back what [`Heap::allocate`] gave for the same size and alignment.
     ///
     /// # Safety
-    /// It was given for these, and nobody uses it any more.
+    /// It was given for these, and is not used any more.
     pub(crate) unsafe fn free(&mut self, at: *mut u8, size: usize, align: usize, pages: &mut impl Pages) {
         let Some(at) = NonNull::new(at) else { return };
         match class_of(size, align) {
@@ -117,7 +118,7 @@ impl Heap {
     }
 
     /// # Safety
-    /// `at` is a block of `class` that nobody uses.
+    /// `at` is a block of `class` that is not in use.
     unsafe fn give(&mut self, class: usize, at: NonNull<u8>) {
         let free = at.cast::<Free>();
         // SAFETY: the caller's promise.
@@ -181,7 +182,7 @@ impl Heap {
     }
 
     fn map_large(&mut self, size: usize, align: usize, pages: &mut impl Pages) -> *mut u8 {
-        // Mappings begin at pages; nobody here needs more.
+        // Mappings are aligned to pages; larger alignments are not supported.
         if align > PAGE || size > isize::MAX as usize - PAGE {
             return ptr::null_mut();
         }

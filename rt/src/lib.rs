@@ -18,9 +18,9 @@
 //! }
 //! ```
 //!
-//! Everything that a program can do beyond computing it does with a capability: [`caps::get`] finds one that its parent granted by
-//! name, and the types in [`clients`] are what can be asked of it. Under them lies the thread's [`ring`]. Errors keep the three planes
-//! apart: see [`Error`].
+//! Everything that a program does beyond computing, it does with a capability: [`caps::get`] finds one that its parent granted by
+//! name, and the types in [`clients`] have the methods of each interface. Under them lies the thread's [`ring`]. Errors keep the three
+//! planes apart: see [`Error`].
 //!
 //! What rt does by itself (printing, the heap, threads, locks, the clock) it does with the first granted capability of the
 //! interface in question, whatever its name.

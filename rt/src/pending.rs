@@ -1,4 +1,4 @@
-//! Operations under way whose buffers nobody can take away.
+//! Operations in progress that own their buffers, so that these stay as long as the kernel uses them.
 
 use alloc_crate::vec::Vec;
 
@@ -7,7 +7,8 @@ use abi::{Cqe, Sqe, TransportError};
 use crate::error::{Error, Result};
 use crate::ring::{self, Token};
 
-/// An operation under way. It owns the memory that the kernel reads and writes, so it may even be forgotten; dropped, it is cancelled.
+/// An operation in progress. It owns the memory that the kernel reads and writes, so even forgetting it is sound; if it is dropped, it
+/// is cancelled.
 ///
 /// It belongs to the thread that started it.
 #[must_use = "dropped, the operation is cancelled"]
@@ -21,7 +22,7 @@ pub struct Pending<R> {
 }
 
 impl<R> Pending<R> {
-    /// Starts `sqe` with `params` as its parameters and room for results; `decode` makes something of a success.
+    /// Starts `sqe` with `params` as its parameters and room for results; `decode` makes the result of a successful completion.
     pub(crate) fn start(
         mut sqe: Sqe,
         params: Vec<u8>,
@@ -39,7 +40,7 @@ impl<R> Pending<R> {
         Ok(Pending { token: Some(token), _params: params, results, decode })
     }
 
-    /// The result if it is there. Makes no system call. After the result `None` for ever.
+    /// The result if it is there. Makes no system call. Once the result was returned, `None` for ever.
     pub fn poll(&mut self) -> Option<Result<R>> {
         match ring::poll(self.token.take()?) {
             Ok(cqe) => Some(self.finish(&cqe)),
@@ -85,12 +86,12 @@ impl<R> Pending<R> {
         self.finish(&cqe)
     }
 
-    /// What its completion carries as `user_data`.
+    /// The number that its completion carries as `user_data`.
     pub fn user_data(&self) -> Option<u64> {
         self.token.as_ref().map(Token::user_data)
     }
 
-    /// The bytes that came as a result; zeros before that.
+    /// The buffer for results, once the operation has completed; empty before that.
     pub fn results(&self) -> &[u8] {
         if self.token.is_some() { &[] } else { &self.results }
     }

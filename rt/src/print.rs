@@ -10,7 +10,7 @@ use crate::tls;
 
 static CONSOLE: Known = Known::new(Interface::Console);
 
-/// What one `print!` has to say, gathered on the stack.
+/// The text of one `print!`, gathered on the stack.
 struct Line {
     len: usize,
     bytes: [u8; MAX_IO_BYTES],
@@ -62,7 +62,7 @@ pub(crate) fn write_with(client: &Client, mut bytes: &[u8]) {
 #[doc(hidden)]
 pub fn print(text: fmt::Arguments<'_>) {
     let mut line = Line { len: 0, bytes: [0; MAX_IO_BYTES] };
-    // Writing to a buffer does not fail; a `Display` that does has nothing more to say.
+    // Writing to a buffer does not fail; if a `Display` fails, the text before that is printed.
     let _ = line.write_fmt(text);
     line.flush();
 }

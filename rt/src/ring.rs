@@ -1,8 +1,8 @@
-//! The calling thread's ring: entries in, completions out, each completion to whoever waits for it.
+//! The calling thread's ring: entries in, completions out, each completion to the operation that waits for it.
 //!
-//! An operation has one of [`OPS_MAX`] slots from its submission until its completion is taken. That is as many as the completion queue
-//! has, so an entry never waits for a free completion, and completions that arrive while the thread waits for another one are kept in
-//! their slots: nothing is lost, nothing grows.
+//! An operation has one of [`OPS_MAX`] slots from its submission until its completion is taken. The completion queue has as many entries, so
+//! an operation never waits for a free completion, and completions that arrive while the thread waits for another one are kept in their
+//! slots: nothing is lost, nothing grows.
 //!
 //! Only the thread itself uses its ring; [`Token`] is not `Send`.
 
@@ -14,7 +14,7 @@ use abi::{CQ_ENTRIES, Cqe, Op, Ring, SQ_ENTRIES, SQE_VERSION, Sqe, TransportErro
 
 use crate::{syscall, tls};
 
-/// How many operations a thread can have under way.
+/// How many operations a thread can have in progress.
 pub const OPS_MAX: u32 = CQ_ENTRIES;
 
 /// `user_data` of entries without a completion; if one fails all the same, its completion is counted and dropped.
@@ -23,7 +23,7 @@ const QUIET_ID: u64 = u64::MAX;
 /// Exit code of a thread whose ring the kernel no longer serves.
 pub const EXIT_RING_BROKEN: i64 = 122;
 
-/// How often in a row `cap_enter` may refuse: some refusals (`SqBusy`) ask to try again.
+/// How often in a row `cap_enter` may fail: some errors (`SqBusy`) ask to try again.
 const REFUSALS_MAX: u32 = 1000;
 
 /// The thread's side of a ring. All fields are the owner's alone.
@@ -36,14 +36,14 @@ pub(crate) struct Client {
     /// One bit for each slot whose completion is there.
     done: Cell<u32>,
     serial: Cell<u32>,
-    /// Failures of quiet entries, and completions that nobody waits for.
+    /// Failures of quiet entries, and completions that no operation waits for.
     strays: Cell<u32>,
-    /// The completion of each slot; before that, `user_data` is what the completion will carry.
+    /// The completion of each slot; until it is there, `user_data` is the number that the completion will carry.
     slots: [Cell<Cqe>; OPS_MAX as usize],
 }
 
-/// An operation under way: [`wait`] or [`poll`] for it. Dropping it forgets nothing: the slot stays taken, so a token
-/// whose operation is no longer wanted goes to [`cancel`].
+/// An operation in progress: [`wait`] or [`poll`] for it. Dropping the token does not free its slot, so a token whose operation is no longer
+/// wanted goes to [`cancel`].
 #[derive(Debug)]
 #[must_use = "its slot is taken until it is waited for or cancelled"]
 pub struct Token {
@@ -56,7 +56,7 @@ impl Token {
         slot_of(self.id)
     }
 
-    /// What the completion carries, and what `CANCEL` needs.
+    /// The number that the completion carries, and that `CANCEL` needs.
     pub fn user_data(&self) -> u64 {
         self.id
     }
@@ -83,7 +83,7 @@ impl Client {
         }
     }
 
-    /// A thread learns where its ring is when it starts.
+    /// Sets the ring, which a thread learns when it starts.
     pub(crate) fn set_ring(&self, ring: *const Ring) {
         self.ring.set(ring);
     }
@@ -119,7 +119,7 @@ impl Client {
         Ok(Token { id, of_this_thread: PhantomData })
     }
 
-    /// Writes `sqe` at the tail. If the queue is full (of entries that want no completion) the kernel takes them first.
+    /// Writes `sqe` at the tail. If the queue is full (of entries that want no completion), the kernel takes those first.
     ///
     /// # Safety
     /// As [`Client::push`].
@@ -209,7 +209,7 @@ impl Client {
     /// Waits for `token` as long as it takes.
     #[inline(always)]
     pub(crate) fn wait(&self, token: Token) -> Cqe {
-        // The usual case: nothing else is under way, and the completion is there when the system call returns.
+        // The usual case: no other operation is in progress, and the completion is there when the system call returns.
         if self.done.get() & (1 << token.slot()) == 0 {
             let ring = self.ring();
             let head = self.cq_head.get();
@@ -237,7 +237,7 @@ impl Client {
             if let Some(cqe) = self.poll(&token) {
                 return cqe;
             }
-            // A wait without end fails only if the ring itself is broken; then nothing can be said any more.
+            // A wait without end fails only if the ring itself is broken; then no message can be printed any more.
             refusals = if self.enter(1, u64::MAX) < 0 { refusals + 1 } else { 0 };
             if refusals > REFUSALS_MAX {
                 syscall::exit_thread(EXIT_RING_BROKEN);
@@ -254,7 +254,7 @@ impl Client {
         let (count, free) = (sqes.len() as u32, self.free.get());
         let tail = self.sq_tail.get();
         let used = tail.wrapping_sub(ring.sq_head.load(Ordering::Acquire));
-        // With nothing else under way slot n is entry n, and completions are mostly there in the order of the entries.
+        // With no other operation in progress slot n is entry n, and completions are mostly there in the order of the entries.
         if free != u32::MAX || count == 0 || used + count > SQ_ENTRIES || done.len() < sqes.len() {
             // SAFETY: the caller's promise.
             return unsafe { self.run_all_singly(sqes, done) };
@@ -264,7 +264,7 @@ impl Client {
         self.serial.set(first + count - 1);
         self.free.set(u32::MAX.checked_shl(count).unwrap_or(0));
         let ids = u64::from(first) << 32;
-        // The numbers of neighbours differ by one in both halves: serial and slot.
+        // The numbers of neighbouring entries differ by one in both halves: serial and slot.
         const STEP: u64 = 1 << 32 | 1;
         let mut id = ids;
         for (at, sqe) in (tail..).zip(sqes) {
@@ -298,7 +298,7 @@ impl Client {
         Ok(())
     }
 
-    /// The rest of [`Client::run_all`], whose completions come in another order, or later.
+    /// The rest of [`Client::run_all`]: completions that come in another order, or later.
     #[cold]
     #[inline(never)]
     fn wait_rest(&self, ids: u64, step: u64, from: u32, done: &mut [Cqe]) {
@@ -312,7 +312,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::run_all`], beside others that are under way.
+    /// As [`Client::run_all`], beside other operations that are in progress.
     ///
     /// # Safety
     /// As [`Client::push`], until this returns.
@@ -358,7 +358,7 @@ pub unsafe fn run(sqe: Sqe) -> Cqe {
 }
 
 /// Submits `sqes`, by one system call, and waits for all of them: `done` gets their completions, in the order of the entries. `NoSpace`, and
-/// nothing is submitted, if there are more than the thread may have under way, or than `done` has places.
+/// nothing is submitted, if there are more than the thread may have in progress, or than `done` has places.
 ///
 /// # Safety
 /// As [`run`], for each of them.
@@ -367,7 +367,7 @@ pub unsafe fn run_all(sqes: &[Sqe], done: &mut [Cqe]) -> Result<(), TransportErr
     unsafe { tls::current().client.run_all(sqes, done) }
 }
 
-/// Submits `sqe`; it is under way when this returns. `NoSpace` if [`OPS_MAX`] are.
+/// Submits `sqe`; the kernel has taken it when this returns. `NoSpace` if [`OPS_MAX`] operations are in progress.
 ///
 /// # Safety
 /// As [`run`], until the token has been waited for.
@@ -379,7 +379,7 @@ pub unsafe fn start(sqe: Sqe) -> Result<Token, TransportError> {
     Ok(token)
 }
 
-/// As [`start`], but leaves the entry in the queue: it is under way after the thread's next wait, start or poll with a system call.
+/// As [`start`], but leaves the entry in the queue: the kernel takes it at the thread's next system call for a ring operation.
 ///
 /// # Safety
 /// As [`start`].
@@ -389,7 +389,7 @@ pub unsafe fn queue(sqe: Sqe) -> Result<Token, TransportError> {
     unsafe { tls::current().client.push(sqe) }
 }
 
-/// Submits `sqe` with [`flags::QUIET`]: no completion if it succeeds, and nobody is told if it fails.
+/// Submits `sqe` with [`flags::QUIET`]: no completion if it succeeds; a failure is only counted ([`strays`]).
 ///
 /// # Safety
 /// As [`run`]; buffers must stay until this returns.
@@ -443,14 +443,14 @@ pub fn wait_timeout(token: Token, timeout_ns: u64) -> Result<Cqe, Token> {
             return Ok(cqe);
         }
         left = deadline.map_or(left, crate::time::left_ns);
-        // None came, so it was the time; or others came, and took the rest of it.
+        // No completion came, so the time is over; or others came, and took the rest of it.
         if count <= 0 || left == 0 {
             return Err(token);
         }
     }
 }
 
-/// Waits until some operation of this thread has completed; which one, [`poll`] says. Returns at once if nothing is under way.
+/// Waits until some operation of this thread has completed; [`poll`] says which one. Returns at once if none is in progress.
 pub fn wait_any() {
     let client = &tls::current().client;
     client.take_all();
@@ -459,8 +459,8 @@ pub fn wait_any() {
     }
 }
 
-/// Withdraws an operation and waits for its completion: [`TransportError::Cancelled`], or its result if that was faster.
-/// When this returns, the kernel uses its buffers no more.
+/// Withdraws an operation and waits for its completion: [`TransportError::Cancelled`], or its result if that was faster. When this returns,
+/// the kernel no longer uses its buffers.
 pub fn cancel(token: Token) -> Cqe {
     let sqe = Sqe { op: Op::Cancel as u8, arg0: token.user_data(), ..Sqe::default() };
     // SAFETY: names no memory. With every slot taken the withdrawal goes without one, and the wait below sees its effect.
@@ -472,7 +472,7 @@ pub fn cancel(token: Token) -> Cqe {
     wait(token)
 }
 
-/// Submits an entry whose completion nobody waits for.
+/// Submits an entry whose completion is only counted.
 ///
 /// # Safety
 /// As [`run`].
@@ -485,7 +485,7 @@ unsafe fn run_unanswered(mut sqe: Sqe) {
     client.take_all();
 }
 
-/// How many completions of this thread belonged to nobody: failures of quiet operations.
+/// How many completions of this thread belonged to no operation: failures of quiet ones.
 pub fn strays() -> u32 {
     tls::current().client.strays.get()
 }

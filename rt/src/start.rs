@@ -8,7 +8,7 @@ use abi::{BOOTINFO_MAGIC, CapSetEntry, Cqe, Interface, RING_ABI_VERSION, Ring, R
 use crate::tls::{self, Tcb, Template};
 use crate::{caps, error, syscall};
 
-/// Exit code of a program whose kernel speaks another ring ABI, or is no capOS kernel. It cannot say more: it has no ring to say it with.
+/// Exit code of a program whose kernel has another ring ABI, or is no capOS kernel. The program has no ring with which to say more.
 pub const EXIT_UNSUPPORTED_ABI: i64 = 120;
 /// Exit code of a program that cannot set up its first thread: it has no `ThreadControl`, or too much thread-local data.
 pub const EXIT_NO_THREAD_DATA: i64 = 121;
@@ -20,7 +20,7 @@ const INITIAL_TLS_MAX: usize = abi::STACK_BYTES as usize / 4;
 
 static BOOT_INFO: AtomicPtr<RuntimeBootInfo> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What the kernel said at the start.
+/// What the kernel told the process at its start.
 pub fn boot_info() -> &'static RuntimeBootInfo {
     // SAFETY: set before `main` to a page that is mapped read-only as long as the process lives.
     unsafe { &*BOOT_INFO.load(Ordering::Relaxed) }
@@ -89,7 +89,7 @@ unsafe extern "C" fn begin(
         &*tcb
     };
     if let Err(error) = crate::clients::set_fs_base(&tcb.client, CONTROL.id(), tcb as *const Tcb as u64) {
-        // Nothing that looks for the current thread works yet, so no `println!`.
+        // `println!` needs the current thread's control block, which is not set up yet.
         let why = error.exception().map_or("a transport error", |_| "an exception");
         crate::print::write_with(&tcb.client, b"rt: cannot set the FS base: ");
         crate::print::write_with(&tcb.client, why.as_bytes());
@@ -127,7 +127,7 @@ fn end_process(code: i64) -> ! {
     syscall::exit_thread(code)
 }
 
-/// What `main` may return: an exit code comes out.
+/// What `main` may return, as an exit code.
 pub trait ExitCode {
     /// The code.
     fn code(self) -> i64;

@@ -1,6 +1,6 @@
 //! Locks on [`crate::ParkSpace`]: without contention no system call, with contention no spinning.
 //!
-//! A program without a park space still has correct locks: whoever must wait gives the CPU away instead of parking.
+//! A program without a park space still has correct locks: a thread that must wait yields instead of parking.
 
 mod condvar;
 mod mutex;
@@ -44,7 +44,8 @@ pub(crate) fn park(word: &AtomicU32, expected: u32, timeout_ns: u64) -> Parked {
     if cqe.status == TransportError::TimedOut as i32 { Parked::TimedOut } else { Parked::LookAgain }
 }
 
-/// Wakes at most `count` of those who are parked on the word at `word`. It need not exist any more: nothing is read.
+/// Wakes at most `count` threads that are parked on the word at `word`. The word need not exist any more: nothing is
+/// read.
 pub(crate) fn unpark(word: *const AtomicU32, count: u32) {
     let cap = PARK.id();
     if cap != CapId::NONE {

@@ -8,7 +8,8 @@ use abi::{SYS_CAP_ENTER, SYS_EXIT};
 /// (0 polls, `u64::MAX` waits for ever). Returns how many completions are there, or a negative [`abi::TransportError`].
 ///
 /// # Safety
-/// Entries that are in the submission queue make the kernel read and write memory: it must be theirs until they complete.
+/// Entries that are in the submission queue make the kernel read and write memory: it must be reserved for them until
+/// they complete.
 #[inline(always)]
 pub unsafe fn cap_enter(min_complete: u64, timeout_ns: u64) -> i64 {
     let result: i64;
@@ -26,7 +27,7 @@ pub unsafe fn cap_enter(min_complete: u64, timeout_ns: u64) -> i64 {
     result
 }
 
-/// Makes system call `number`, for whoever wants to see that the kernel refuses it.
+/// Makes system call `number`, to test that the kernel refuses it.
 ///
 /// # Safety
 /// As [`cap_enter`].
@@ -48,7 +49,8 @@ pub unsafe fn raw(number: u64, first: u64, second: u64) -> i64 {
 
 /// Ends the calling thread. Its stack and its thread-local data stay mapped.
 pub fn exit_thread(code: i64) -> ! {
-    // SAFETY: nothing of this thread runs again; what others borrow from its stack is a promise of who lent it.
+    // SAFETY: nothing of this thread runs again; code that lent a part of its stack to other threads has promised that it
+    // outlives their use.
     unsafe {
         asm!("syscall", "ud2", in("rax") SYS_EXIT, in("rdi") code, options(noreturn, nostack));
     }

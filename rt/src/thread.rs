@@ -43,12 +43,13 @@ pub fn id() -> u32 {
 
 /// Gives the CPU to others that want it.
 pub fn yield_now() {
-    // For whoever shares the core, if nobody shares the CPU; an emulator that counts instructions runs its other CPUs meanwhile.
+    // A hint to the other hardware thread of the core, in case no thread waits for this CPU; an emulator that counts instructions
+    // runs its other CPUs meanwhile.
     core::hint::spin_loop();
     crate::sync::yield_now();
 }
 
-/// How a thread is to be made.
+/// How a thread is to be created.
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
     stack_bytes: usize,
@@ -61,7 +62,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// With a stack of [`STACK_BYTES`].
+    /// A builder for a stack of [`STACK_BYTES`].
     pub fn new() -> Builder {
         Builder { stack_bytes: STACK_BYTES }
     }
@@ -79,7 +80,7 @@ impl Builder {
         let theirs = Arc::clone(&packet);
         let run = move || {
             let result = f();
-            // SAFETY: nobody reads it before `is_finished`.
+            // SAFETY: no thread reads the result before `is_finished` is set.
             unsafe { *theirs.result.get() = Some(result) };
             theirs.is_finished.store(true, Ordering::Release);
         };
@@ -102,14 +103,14 @@ impl Builder {
     }
 }
 
-/// What a new thread is told.
+/// What a new thread gets from its creator.
 struct Start {
     run: Box<dyn FnOnce() + Send>,
 }
 
 /// Where a thread leaves its result.
 struct Packet<T> {
-    /// Set by the thread when the result is there and it has only to end.
+    /// Set by the thread when the result is there and it only has to end.
     is_finished: AtomicBool,
     result: UnsafeCell<Option<T>>,
 }
@@ -135,7 +136,7 @@ unsafe extern "C" fn begin(start: *mut Start, tid: u32, ring: *const Ring) -> ! 
     exit(0)
 }
 
-/// Ends the calling thread with `code` after dropping its [`crate::Local`]s. Whoever joins it gets [`JoinError::Ended`].
+/// Ends the calling thread with `code` after dropping its [`crate::Local`]s. A thread that joins it gets [`JoinError::Ended`].
 ///
 /// In the first thread this is not the end of the program: that is [`crate::exit`], or the return of `main`.
 pub fn exit(code: i64) -> ! {
@@ -149,7 +150,7 @@ struct Thread {
     region: Region,
 }
 
-/// The right to wait for a thread and take what it returned. Dropped, the thread runs on by itself.
+/// The right to wait for a thread and take what it returned. If it is dropped, the thread runs on by itself.
 pub struct JoinHandle<T> {
     thread: Option<Thread>,
     packet: Arc<Packet<T>>,
@@ -200,7 +201,7 @@ impl<T> JoinHandle<T> {
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        // A thread cannot free its own stack, so somebody keeps the handle until it has ended.
+        // A thread cannot free its own stack, so the handle is kept until it has ended.
         let mut detached = DETACHED.lock();
         if detached.try_reserve(1).is_ok() {
             detached.push(thread);
@@ -254,7 +255,8 @@ impl Region {
     fn map(bytes: usize) -> Result<Region> {
         let whole = vm::map(bytes + PAGE)?.as_ptr() as usize;
         let region = Region { base: whole + PAGE, bytes };
-        // SAFETY: mapped just now, used by nobody. This is what turns a stack that is too small into a fault instead of a riddle.
+        // SAFETY: mapped just now, used by no thread. The unmapped page turns a stack that is too small into a fault instead of a
+        // riddle.
         match unsafe { vm::unmap(whole as u64, PAGE) } {
             Ok(()) => Ok(region),
             Err(error) => {

@@ -23,7 +23,8 @@ pub fn sleep(ns: u64) -> Result<()> {
     timer()?.sleep(ns)
 }
 
-/// When `timeout_ns` from now will be over; `None` if it never is, or there is no clock.
+/// The time at which `timeout_ns` from now are over; `None` if they never are, if they are over already (0),
+/// or without a clock.
 pub(crate) fn deadline(timeout_ns: u64) -> Option<u64> {
     if timeout_ns == 0 || timeout_ns == u64::MAX {
         return None;

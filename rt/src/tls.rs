@@ -67,7 +67,7 @@ pub(crate) fn current() -> &'static Tcb {
     }
 }
 
-/// What of a program's thread-local data is the same for each thread.
+/// The part of a program's thread-local data that is the same for each thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Template {
     image: *const u8,
@@ -95,7 +95,7 @@ impl Template {
     /// Fills a block at `block` and says where the control block goes: the thread's FS base.
     ///
     /// # Safety
-    /// [`Template::block_bytes`] at `block` must be writable and nobody else's.
+    /// [`Template::block_bytes`] at `block` must be writable and not used by anything else.
     pub(crate) unsafe fn fill(&self, block: *mut u8) -> *mut Tcb {
         let data_bytes = self.bytes.next_multiple_of(self.align);
         let data = block.wrapping_add(block.align_offset(self.align));
@@ -120,7 +120,7 @@ pub struct Local<T: 'static> {
     of: PhantomData<fn() -> T>,
 }
 
-/// Slots of [`Local`]s that are taken, by all threads alike.
+/// How many slots of [`Local`]s are taken; the same for all threads.
 static SLOTS: AtomicU32 = AtomicU32::new(0);
 
 impl<T: 'static> Local<T> {
@@ -161,13 +161,13 @@ impl<T: 'static> Local<T> {
     }
 }
 
-/// Safety: `at` is from `Box::<T>::into_raw`, and nobody uses it again.
+/// Safety: `at` is from `Box::<T>::into_raw`, and is not used again.
 unsafe fn free_value<T>(at: *mut ()) {
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(at.cast::<T>()) });
 }
 
-/// Drops the calling thread's values, in the order of their keys. Values that these make anew are not dropped.
+/// Drops the calling thread's values, in the order of their keys. Values that a destructor creates again are not dropped.
 pub(crate) fn drop_locals() {
     for cell in &current().locals {
         if let Some(value) = cell.take() {

@@ -24,7 +24,7 @@ pub fn map(bytes: usize) -> Result<NonNull<u8>> {
 /// Unmaps the pages from `at`.
 ///
 /// # Safety
-/// Nobody uses them any more.
+/// The pages are not used any more.
 pub unsafe fn unmap(at: u64, bytes: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { space()?.unmap(at, bytes) }

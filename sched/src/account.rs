@@ -34,15 +34,15 @@ pub struct Snapshot {
     pub preemptions: u64,
     /// Time spent waiting for a CPU.
     pub runnable_accumulated_ns: u64,
-    /// Time spent waiting for a refill: no CPU could have been had (S-15).
+    /// Time spent waiting for a refill, in which it could not have used a CPU (S-15).
     pub throttled_ns: u64,
-    /// Interrupt time that was spent on its behalf, and that it has paid for (S-16). Not part of `runtime_ns`.
+    /// Interrupt time that served it and was charged to it (S-16). Not part of `runtime_ns`.
     pub served_ns: u64,
     /// How often it changed CPU.
     pub migrations: u64,
     /// How often it ran out of its context's budget.
     pub throttles: u64,
-    /// It waits for a refill now.
+    /// Whether it waits for a refill now.
     pub is_throttled: bool,
 }
 
@@ -53,14 +53,16 @@ pub struct CpuTime {
     pub thread_ns: u64,
     /// Spent with nothing to run.
     pub idle_ns: u64,
-    /// Spent in interrupts and in the kernel on nobody's account.
+    /// Spent in interrupts and in the kernel, as the running time of no thread.
     pub interrupt_ns: u64,
-    /// Of the time in interrupts, what served threads, who pay for it (S-16). The rest is nobody's.
+    /// The part of `interrupt_ns` that served threads, which are charged for it (S-16). The rest is charged to no
+    /// thread.
     pub interrupt_owned_ns: u64,
 }
 
 impl Account {
-    /// The wait for a refill that came at `refill_ns` is over at `now`; what is left of it was a wait for the CPU.
+    /// Ends, at `now`, the wait for a refill that came at `refill_ns`; the time after the refill was a wait for
+    /// the CPU.
     pub(crate) fn end_throttle(&mut self, refill_ns: u64, now: u64) {
         let end_ns = refill_ns.min(now).max(self.runnable_since_ns);
         self.throttled_ns += end_ns - self.runnable_since_ns;

@@ -19,10 +19,10 @@ use crate::{
     Utilisation,
 };
 
-/// What other CPUs need to know of one: small, copyable, published after events.
+/// What other CPUs need to know of a CPU: small, copyable, published after events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Whose.
+    /// The CPU that this describes.
     pub cpu: CpuId,
     /// The virtual clock in the common frame.
     pub clock: i64,
@@ -36,16 +36,16 @@ pub struct Summary {
     pub restricted_overdue: Option<i64>,
     /// Where the threads of the restricted queue may run.
     pub restricted_reach: CpuMask,
-    /// The only best-effort thread waits, because a thread with budget runs: whoever takes it frees this CPU to take another.
+    /// Whether the only best-effort thread waits because a thread with budget runs: a CPU that takes it frees this one to take another.
     pub lone_waiter: bool,
-    /// Nothing runs and nothing waits.
+    /// Whether nothing runs and nothing waits.
     pub idle: bool,
-    /// Promised to contexts.
+    /// The share that is promised to contexts.
     pub reserved: Utilisation,
 }
 
 impl Summary {
-    /// How overdue the best thread is that `thief` might take.
+    /// How overdue the most overdue thread is that `thief` might take.
     fn overdue_for(&self, thief: CpuId) -> Option<i64> {
         let restricted = self.restricted_overdue.filter(|_| self.restricted_reach.contains(thief));
         self.overdue.max(restricted)
@@ -79,7 +79,7 @@ pub fn most_overdue(thief: CpuId, siblings: impl IntoIterator<Item = Summary>) -
 pub struct BalancePlan {
     /// Pull one thread from this CPU.
     pub pull_from: Option<CpuId>,
-    /// Forgive what the own clock is behind this value of the common frame.
+    /// Move the own clock up to this value of the common frame: what it is behind that is forgiven.
     pub forgive_below: Option<i64>,
 }
 
@@ -104,34 +104,34 @@ pub fn balance_plan(me: &Summary, others: impl IntoIterator<Item = Summary>) -> 
     plan
 }
 
-/// `me` is ahead by the gap, `other` has somebody waiting for us, and with at least one more thread of the least weight we
-/// would not be more crowded than `other` is. The exact weight is checked under the locks.
+/// Whether `me` is ahead by the gap, `other` has a waiting thread that `me` might take, and with one more thread of the least weight `me` would not
+/// be much more crowded than `other` is. The exact weight is checked under the locks.
 fn worth_moving(me: &Summary, other: &Summary) -> bool {
     me.clock - other.clock >= BALANCE_GAP_NS && other.overdue_for(me.cpu).is_some() && fits(me, other, 1)
 }
 
-/// Whether `me` may take a thread of this weight from `other`: it is hardly more crowded afterwards than `other` is now (an eighth:
-/// weights that differ a little must not block each other). Or `other` has no best-effort thread left then and will take one of
-/// ours: the two change places.
+/// Whether `me` may take a thread of this weight from `other`: afterwards it is at most an eighth more crowded than `other` is now (not zero: weights
+/// that differ a little must not prevent all moves). Or `other` has no best-effort thread left then and will take one of ours: the two threads change
+/// places.
 fn fits(me: &Summary, other: &Summary, weight: u64) -> bool {
     other.lone_waiter
         || 8 * me.crowding_against(me.weight + weight, other) <= 9 * other.crowding_against(other.weight, me)
 }
 
-/// When a CPU should take its next balance step. Not strictly periodic: a step that always came at the same point of somebody's
-/// cycle would always see the same thread waiting.
+/// When a CPU should take its next balance step. Not strictly periodic: a step that always came at the same point of a thread's cycle would always
+/// see the same thread waiting.
 pub fn next_balance_ns(cpu: CpuId, now: u64) -> u64 {
     let mixed = (now ^ (cpu.index() as u64) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     now + BALANCE_PERIOD_NS - BALANCE_PERIOD_NS / 8 + mixed % (BALANCE_PERIOD_NS / 4)
 }
 
-/// What came of a steal or a balance step.
+/// The result of a steal or a balance step.
 #[must_use = "a moved thread may have to be dispatched"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveOutcome {
     /// A thread was moved to this CPU.
     Moved {
-        /// Which one.
+        /// The thread that was moved.
         thread: crate::ThreadId,
         /// What the receiving CPU must do.
         effect: Effect,
@@ -186,7 +186,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.take_from(slow, now, |weight| fits(&me, &other, weight))
     }
 
-    /// Gives up what this clock is behind `limit` in the common frame: see [`BalancePlan::forgive_below`].
+    /// Moves this CPU's clock up to `limit` in the common frame if it is behind that; returns by how much. See [`BalancePlan::forgive_below`].
     pub fn forgive_below(&mut self, limit: i64) -> i64 {
         self.clock.settle();
         self.clock.forgive_below(limit)
@@ -233,7 +233,7 @@ mod tests {
         CpuId::new(number).unwrap()
     }
 
-    /// A CPU with so many best-effort threads of weight 64 that wait, and this part of it promised to a context that is bound to nobody.
+    /// A CPU on which `threads` best-effort threads of weight 64 wait, with `reserved_percent` promised to a context that is not bound.
     fn cpu(number: usize, threads: u64, reserved_percent: u64) -> Cpu<u32> {
         let mut cpu = Cpu::new(cpu_id(number), PolicyKind::Wfq, 0);
         if reserved_percent > 0 {
@@ -262,8 +262,8 @@ mod tests {
         moved
     }
 
-    /// F-16: crowding is weight in relation to the time that contexts leave. Who would be more crowded by more than an eighth afterwards takes nobody,
-    /// though it is ahead.
+    /// F-16: crowding is weight in relation to the time that contexts leave. A CPU that would be more crowded by more than an eighth afterwards takes
+    /// no thread, though it is ahead.
     #[test]
     fn f_16_crowding_counts_what_contexts_leave() {
         assert!(takes((2, 0), (3, 0)), "three beside three are as crowded");

@@ -1,4 +1,5 @@
-//! What contexts add to a CPU's queues, and the way back when a refill comes.
+//! Threads with contexts in a CPU's queues: throttled or demoted without budget, and back again when a refill
+//! comes.
 
 use alloc::boxed::Box;
 
@@ -30,7 +31,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// Whether anybody waits for a refill, throttled or demoted: not without contexts (I6).
+    /// Whether any thread waits for a refill, throttled or demoted: never without contexts (I6).
     #[inline]
     pub(crate) fn anybody_is_dry(&self) -> bool {
         self.contexts > 0 && !(self.throttled.is_empty() && self.demoted.is_empty())
@@ -96,7 +97,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// Puts a thread that is on no clock and has a context into the queue that its budget calls for.
+    /// Puts a thread that has a context, and that the virtual clock does not count, into the queue that its
+    /// budget calls for.
     pub(crate) fn queue_by_budget(&mut self, mut thread: Box<Entity<T>>) -> Arrival {
         if let Some(context) = &thread.context {
             if context.ledger.available_ns(self.at_ns) > 0 {
@@ -134,7 +136,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Arrival { queue: QueueKind::Throttled, key, position: 0 }
     }
 
-    /// When the next thread gets budget that is throttled or demoted.
+    /// When the next throttled or demoted thread gets budget.
     #[inline(never)] // keeps the path of CPUs without contexts short
     pub(crate) fn next_release_ns(&self) -> u64 {
         if self.throttled.is_empty() && self.demoted.is_empty() {

@@ -14,9 +14,9 @@ pub struct Violation {
     pub invariant: &'static str,
     /// What is wrong.
     pub what: &'static str,
-    /// Where.
+    /// The CPU on which it is broken.
     pub cpu: CpuId,
-    /// With whom, if one thread is to blame.
+    /// The thread concerned, if it is a single one.
     pub thread: Option<ThreadId>,
 }
 

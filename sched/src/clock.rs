@@ -4,16 +4,16 @@
 //! weight`, with `origin` moved along so that the sums stay small: `w * (v - average)` is 64 times a thread's real lag,
 //! and that is bounded by a few slices.
 //!
-//! *The clock* that joining threads are measured against is moved by service alone: `w * v` of it, whoever got it, moves the clock by
-//! `w * v / sum(w)`, which is what everybody here was due in that time. It never goes back (I3). Joining and leaving move the average,
-//! not the clock: a clock that jumped along would forgive those who are ahead when others leave, and forget what those who left ahead
-//! took. A thread that ends ahead has run at the cost of those who stay; the clock has moved on meanwhile, so they are behind it by just that,
-//! and go before the next newcomer.
+//! *The clock* that joining threads are measured against is moved by service alone: service of `w * v`, to whichever thread, moves the clock
+//! by `w * v / sum(w)`, which is what every thread here was due in that time. It never goes back (I3). Joining and leaving move the average,
+//! not the clock: a clock that jumped along would forgive threads that are ahead when others leave, and forget what threads that left ahead
+//! took. A thread that ends ahead has run at the cost of those that stay; the clock has moved on meanwhile, so they are behind it by just
+//! that, and go before the next newcomer.
 //!
-//! One thing is not service: *credit*. A thread that slept comes back further behind the clock than it left, and nobody was served
-//! for that. Were it left in the books, every wake-up would put all others a little further behind the clock, for ever. So the clock
-//! stands still until as much service was given as credit. Only while the average is behind the clock: credit that was taken away again
-//! holds nothing. The lag that a thread brings from another CPU is credit, too.
+//! *Credit* is not service. A thread that slept comes back further behind the clock than it left, and no thread was served for that. If it
+//! were ignored, every wake-up would put all other threads a little further behind the clock, for ever. So the clock stands still until as
+//! much service was given as credit, but only while the average is behind the clock: credit that its thread took away again holds up nothing.
+//! The lag that a thread brings from another CPU is credit, too.
 //!
 //! Clocks of different CPUs are compared in the *common frame*: `local + skew`. Balancing keeps them within
 //! `MAX_SKEW_NS` of each other.
@@ -88,19 +88,19 @@ impl VirtualClock {
         self.weighted -= step * weight;
     }
 
-    /// What the threads here are behind the clock, taken together (weight times virtual time); below zero, ahead of it.
+    /// How far the threads here are behind the clock, taken together (weight times virtual time); below zero, ahead of it.
     #[inline]
     fn behind(&self) -> i64 {
         self.weight as i64 * (self.high - self.origin) - self.weighted
     }
 
-    /// Threads that are behind the clock by this much together have no more credit to pay back.
+    /// Limits the credit that is still to be paid back: threads that are behind the clock by `behind` together cannot have more.
     #[inline]
     fn hold_for_at_most(&mut self, behind: i64) {
         self.served = self.served.max(-behind.max(0));
     }
 
-    /// Brings the sums in order after somebody left. That does not move the clock, not even by what is left of a division.
+    /// Normalises the sums after a thread left. That must not move the clock, not even by the remainder of a division.
     #[inline]
     fn recount(&mut self) {
         self.anchor();
@@ -135,7 +135,7 @@ impl VirtualClock {
         self.recount();
     }
 
-    /// A thread that has never run takes its place on the clock: it is owed nothing, and owes what it was born with.
+    /// A thread that has never run joins at the clock: it is owed nothing, and is ahead by the debt that it was created with.
     pub(crate) fn enter_new(&mut self, fair: &mut Fair) {
         self.settle();
         fair.position = self.high - fair.lag.min(0);
@@ -153,16 +153,16 @@ impl VirtualClock {
     fn enter_beyond(&mut self, fair: &mut Fair, booked: i64) {
         self.settle();
         if self.weight == 0 && fair.position > self.common() {
-            // Nobody here to be compared with: adopt the newcomer's frame, so that it brings its history along.
+            // No thread is here to compare it with: adopt the newcomer's frame, so that it brings its history along.
             self.skew += fair.position - self.common();
         }
         self.join(fair, booked);
         self.add(fair);
     }
 
-    /// As `enter`, for a thread that waited for nothing but a CPU and was taken to another: of its lag, those here know nothing. What it is
-    /// owed beyond one slice is not lost: it becomes arrears, at most two more slices. Otherwise each move would cost its thread a part of its
-    /// share, as long as clocks are apart by more than a slice when they are compared.
+    /// As `enter`, for a runnable thread that was migrated: the threads here know nothing of its lag, so all of that is credit. What it is
+    /// owed beyond one slice is not lost: it becomes arrears, at most two more slices. Otherwise each migration would cost the thread a part
+    /// of its share whenever the two clocks are more than a slice apart.
     pub(crate) fn enter_moved(&mut self, fair: &mut Fair) {
         let arrears = fair.arrears;
         fair.position -= arrears;
@@ -174,7 +174,7 @@ impl VirtualClock {
         fair.arrears = (owed - fair.credit_limit()).clamp(0, 2 * fair.credit_limit());
     }
 
-    /// Moves a thread from the common frame to this one, with the lag that it deserves. What is more than `booked` is credit.
+    /// Moves a thread from the common frame to this one, with the lag that it is entitled to. Lag beyond `booked` is credit.
     #[inline]
     fn join(&mut self, fair: &mut Fair, booked: i64) {
         let owed = self.common() - fair.position;
@@ -190,7 +190,7 @@ impl VirtualClock {
         fair.arrears = 0;
     }
 
-    /// `enter` of one thread and `leave` of another, between which nothing is served: the sums are brought in order once.
+    /// `enter` of one thread and `leave` of another in one step, so that the sums are normalised only once.
     #[inline]
     pub(crate) fn exchange(&mut self, enters: &mut Fair, leaves: &mut Fair) {
         self.settle();
@@ -226,7 +226,7 @@ impl VirtualClock {
         self.add(fair);
     }
 
-    /// Gives up what this clock is behind `limit` in the common frame.
+    /// Moves this clock up to `limit` in the common frame if it is behind that; returns by how much.
     pub(crate) fn forgive_below(&mut self, limit: i64) -> i64 {
         let forgiven = (limit - self.common()).max(0);
         self.skew += forgiven;
@@ -298,8 +298,8 @@ mod tests {
         }
     }
 
-    /// An idle CPU takes over the frame of whoever comes, so that its later neighbours can be compared with it; and a request keeps its
-    /// length on the way.
+    /// An idle CPU adopts the frame of the thread that comes, so that later arrivals can be compared with it; and a request keeps its length
+    /// on the way.
     #[test]
     fn f_15_an_idle_clock_adopts_the_newcomers_frame() {
         let (mut busy, mut idle) = (VirtualClock::new(), VirtualClock::new());
@@ -340,8 +340,8 @@ mod tests {
         assert_eq!(light.position - heavy.position, 192_000_000);
     }
 
-    /// Short threads come and end, one at a time, each ahead of the clock. The clock moves by half of what each takes, and whoever stays is
-    /// behind it by all that: it is not forgotten when they end.
+    /// Short threads come and end, one at a time, each ahead of the clock. The clock moves by half of what each takes, and the thread that
+    /// stays is behind it by the sum of that: it is not forgotten when they end.
     #[test]
     fn f_15_those_who_end_ahead_leave_the_others_behind() {
         let mut clock = VirtualClock::new();
@@ -377,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Credit that its owner takes away unused holds nobody's clock.
+    /// Credit that its thread takes away unused does not hold up the clock.
     #[test]
     fn f_15_credit_that_left_holds_nothing() {
         let mut clock = VirtualClock::new();

@@ -17,7 +17,7 @@ pub enum Overrun {
     /// It waits for the next refill.
     #[default]
     Throttle,
-    /// It stops, and whoever handles its timeout is told.
+    /// It stops, and the handler of its timeouts is told.
     Fault,
     /// It goes on at its weight among the best-effort threads until the next refill.
     Demote,
@@ -26,19 +26,19 @@ pub enum Overrun {
 /// A request for CPU time (S-01).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// This much CPU time
+    /// CPU time in every period.
     pub budget_ns: u64,
-    /// in every period of this length,
+    /// Length of the period.
     pub period_ns: u64,
-    /// to be had within this time of becoming usable,
+    /// How soon after becoming usable the budget must have been available.
     pub relative_deadline_ns: u64,
-    /// on one of these CPUs.
+    /// The CPUs that may admit it.
     pub cpu_mask: CpuMask,
     /// What happens when the budget is spent.
     pub overrun: Overrun,
     /// The band: higher ones run first.
     pub criticality: u8,
-    /// Who is told of a timeout, in the caller's terms.
+    /// The endpoint that is told of a timeout, as a number that only the caller interprets.
     pub timeout_endpoint: Option<u64>,
     /// How many pieces the budget may be split into.
     pub max_refills: u8,
@@ -59,7 +59,7 @@ impl Spec {
         }
     }
 
-    /// Everything that can be said against a spec without looking at a CPU.
+    /// Checks everything about a spec that does not depend on a CPU.
     pub fn validate(&self) -> Result<(), SpecError> {
         if self.budget_ns < MIN_BUDGET_NS {
             return Err(SpecError::BudgetTooSmall { found_ns: self.budget_ns });
@@ -107,7 +107,7 @@ pub enum SpecError {
         /// What was asked for.
         found_ns: u64,
     },
-    /// More time than there is.
+    /// The budget is longer than the period.
     BudgetAbovePeriod {
         /// The budget.
         budget_ns: u64,
@@ -168,8 +168,8 @@ pub struct Utilisation(u64);
 impl Utilisation {
     /// A whole CPU.
     pub const ONE: Utilisation = Utilisation(1 << 32);
-    /// What admission will promise of a CPU: all but the share kept for best effort. Every promise is rounded up by less than one part, so as many
-    /// parts more do no harm: half and 45 % are 95 %.
+    /// The most that admission promises of a CPU: all but the share kept for best effort. Every promise is rounded up by less than one part, so
+    /// the bound is raised by one part for each: otherwise 50 % and 45 % would be more than 95 %.
     pub const BOUND: Utilisation = Utilisation(
         ((1u64 << 32) * (1_000_000 - BEST_EFFORT_RESERVE_PPM)).div_ceil(1_000_000)
             + MAX_PROMISES_PER_CPU as u64,
@@ -178,7 +178,7 @@ impl Utilisation {
     /// `time` in every `window`.
     pub fn of(time_ns: u64, window_ns: u64) -> Utilisation {
         debug_assert!(window_ns > 0);
-        // Less than four seconds, as budgets mostly are: a division in one step.
+        // Most budgets are below four seconds (2^32 ns): a 64-bit division will do.
         if time_ns >> 32 == 0 {
             return Utilisation((time_ns << 32).div_ceil(window_ns));
         }
@@ -206,13 +206,14 @@ pub enum AdmissionError {
     Invalid(SpecError),
     /// The mask does not name this CPU.
     WrongCpu(CpuId),
-    /// Somebody would be late, or there is not so much time.
+    /// The admission test failed; the witness says why.
     Refused(Witness),
-    /// The CPU has promised something else since it was looked at.
+    /// The CPU has promised something else since the survey was taken.
     Stale,
     /// The CPU holds [`MAX_CONTEXTS_PER_CPU`] already.
     TooMany,
-    /// It runs on this CPU, as a guest or at home, and must be there, or come from there.
+    /// The context is not where the operation needs it, but on this CPU, at home or as a guest. (A survey that lacks the context names its own
+    /// CPU.)
     Elsewhere(CpuId),
 }
 
@@ -231,21 +232,21 @@ impl fmt::Display for AdmissionError {
 
 impl core::error::Error for AdmissionError {}
 
-/// The identity of a context; generations do not wrap.
+/// The identity of a context. Generations do not wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContextId {
-    /// Which one.
+    /// Its number.
     pub id: u64,
-    /// In which life.
+    /// Tells apart the contexts that have had this number one after the other.
     pub generation: u64,
 }
 
-/// A context that nobody has promised yet: made, or left over, outside all locks.
+/// A context that no CPU has promised yet: newly created, or retired. It is created and dropped outside all locks.
 #[derive(Debug)]
 pub struct Proposal(Box<Context>);
 
 impl Proposal {
-    /// Asks for CPU time. The spec is judged by the CPU that it is brought to.
+    /// Requests CPU time. The CPU to which this is proposed judges the spec.
     pub fn new(identity: ContextId, spec: Spec) -> Proposal {
         let home = CpuId::new(0).expect("there is a first CPU");
         let ledger = Ledger::new(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), 0);
@@ -268,25 +269,25 @@ impl Proposal {
         }))
     }
 
-    /// The next in a line of contexts that follow each other: it begins with what the last one of its line and kind, which has gone, has left of
-    /// its budget. 0: of no line.
+    /// Makes this context a successor of those of one template (0: of none): it begins with what the last one with the same template and the same
+    /// demand, which has gone, has left of its budget.
     #[must_use]
     pub fn of_template(mut self, template: u64) -> Proposal {
         self.0.template = template;
         self
     }
 
-    /// Which line it is of.
+    /// The template that it was created from; 0 if there is none.
     pub fn template(&self) -> u64 {
         self.0.template
     }
 
-    /// What is asked for.
+    /// The CPU time that is asked for.
     pub fn spec(&self) -> &Spec {
         &self.0.spec
     }
 
-    /// From `now` on, less what the one before it has used until some time.
+    /// The context, with a full budget from `now` on, less what its predecessor has used: that amount, and the time from which it is usable again.
     pub(crate) fn admitted(mut self, home: CpuId, used: Option<(u64, u64)>, now: u64) -> Box<Context> {
         let spec = &self.0.spec;
         self.0.ledger = Ledger::new(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), now);
@@ -323,53 +324,53 @@ impl fmt::Display for Refused {
 
 impl core::error::Error for Refused {}
 
-/// CPU time that was admitted on one CPU. Whoever holds the value holds the time; there is no second.
+/// CPU time that was admitted on one CPU. The holder of the value holds the time; the value cannot be copied.
 #[derive(Debug)]
 #[must_use = "dropping it leaves its share of the CPU reserved; give it to `Cpu::retire`"]
 pub struct Context {
     identity: ContextId,
     spec: Spec,
-    /// Where it runs.
+    /// The CPU that it runs on.
     home: CpuId,
-    /// Where it was admitted: elsewhere while it is hosted.
+    /// The CPU that admitted it; not `home` while it is hosted.
     origin: CpuId,
     pub(crate) ledger: Ledger,
     consumed_ns: u64,
     depletions: u64,
     late: u64,
-    /// The refill that was counted as late last, by its time.
+    /// The time of the refill that was counted as late last.
     late_refill_ns: u64,
-    /// Used beyond what was available, since it last had something.
+    /// What was used beyond the available budget since it last had some.
     overdrawn_ns: u64,
     overrun_max_ns: u64,
-    /// Contexts of one template follow each other: see [`Proposal::of_template`].
+    /// The template that it was created from: see [`Proposal::of_template`].
     template: u64,
     /// When it was charged last.
     pub(crate) used_at_ns: u64,
-    /// What was consumed when its present specification was promised,
+    /// `consumed_ns` when its present specification was promised.
     before_ns: u64,
-    /// and what the one before it had used.
+    /// What its predecessor had used then: see [`Proposal::of_template`].
     inherited_ns: u64,
 }
 
-/// What may be told about a context.
+/// What may be reported about a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextInfo {
-    /// Which one.
+    /// Its number and generation.
     pub identity: ContextId,
     /// What was promised.
     pub spec: Spec,
     /// Where it runs.
     pub home: CpuId,
-    /// Who promised it.
+    /// The CPU that promised it.
     pub origin: CpuId,
-    /// Usable now.
+    /// Budget that is usable now.
     pub available_ns: u64,
-    /// When the next time becomes (or became) usable.
+    /// When the first refill becomes (or became) usable.
     pub ready_at_ns: u64,
-    /// All that was ever used.
+    /// All time that was ever charged to it.
     pub consumed_ns: u64,
-    /// How often it ran dry.
+    /// How often the budget was used up.
     pub depletions: u64,
     /// How many refills were not served within their deadline.
     pub late: u64,
@@ -378,7 +379,7 @@ pub struct ContextInfo {
 }
 
 impl Context {
-    /// Which one.
+    /// Its number and generation.
     pub fn identity(&self) -> ContextId {
         self.identity
     }
@@ -410,7 +411,7 @@ impl Context {
 
     /// Another spec, from now on; what was used stays used.
     pub(crate) fn reconfigure(&mut self, spec: Spec, now: u64) {
-        // Taken from a refill that had not come yet: the new ones do not know of it.
+        // The overrun was taken from refills that had not come yet. The new ones do not know of it, so it is charged to them again.
         let unpaid_ns = if self.ledger.ready_at_ns() > now { self.overdrawn_ns } else { 0 };
         self.ledger.reconfigure(spec.budget_ns, spec.period_ns, usize::from(spec.max_refills), now);
         if unpaid_ns > 0 {
@@ -420,12 +421,12 @@ impl Context {
         (self.before_ns, self.inherited_ns) = (self.consumed_ns, 0);
     }
 
-    /// Which line it is of.
+    /// The template that it was created from; 0 if there is none.
     pub fn template(&self) -> u64 {
         self.template
     }
 
-    /// What it has used of its present specification and does not have back by `now`, and when it has.
+    /// What it has used of its present specification and does not have back by `now`, and when the last of that comes back.
     pub(crate) fn booked(&self, now: u64) -> (u64, u64) {
         let (booked_ns, until_ns) = self.ledger.booked(now);
         (booked_ns.min(self.consumed_ns - self.before_ns + self.inherited_ns), until_ns)
@@ -436,7 +437,7 @@ impl Context {
         &self.ledger
     }
 
-    /// Everything that may be told, at `now`.
+    /// What may be reported about it, at `now`.
     pub fn info(&self, now: u64) -> ContextInfo {
         ContextInfo {
             identity: self.identity,
@@ -452,7 +453,7 @@ impl Context {
         }
     }
 
-    /// Charges the time up to `now`. With another refill at the head comes another deadline, and so another tag.
+    /// Charges `used_ns` of running time up to `now`. When another refill becomes the first one, the deadline changes, and so does the tag.
     #[inline(never)] // keeps the path of threads without contexts short
     pub(crate) fn charge(&mut self, used_ns: u64, now: u64, tag: &mut i64, noted: &mut Noted) {
         self.consumed_ns += used_ns;
@@ -463,7 +464,7 @@ impl Context {
         }
     }
 
-    /// A charge that ends a refill, or comes after its deadline; answers what came of it.
+    /// A charge that uses up a refill, or comes after its deadline; returns what observers are to be told.
     fn charge_through(&mut self, used_ns: u64, now: u64) -> Noted {
         let Refill { time_ns, amount_ns } = self.ledger.refills()[0];
         let had_budget = time_ns <= now - used_ns;
@@ -484,7 +485,7 @@ impl Context {
         Noted::DEPLETED.only_if(depleted).and(Noted::LATE.only_if(late))
     }
 
-    /// Interrupts have used this much on its thread's behalf. It is not a time in which the thread ran: no deadline is met or missed by it.
+    /// Charges interrupt time that served its thread. The thread did not run in that time, so no deadline is met or missed by it.
     pub(crate) fn pay(&mut self, owed_ns: u64, now: u64) -> Noted {
         self.consumed_ns += owed_ns;
         let had_budget = self.ledger.ready_at_ns() <= now;
@@ -494,7 +495,7 @@ impl Context {
         Noted::DEPLETED.only_if(depleted)
     }
 
-    /// Its refill is late, though its thread waits for the CPU. Says whether that is new.
+    /// Counts the first refill as late, because its thread still waits for the CPU. Returns whether it was not counted before.
     pub(crate) fn miss(&mut self) -> bool {
         let is_new = !self.is_missed();
         self.late = self.late.saturating_add(u64::from(is_new));
@@ -502,7 +503,7 @@ impl Context {
         is_new
     }
 
-    /// Whether that is known.
+    /// Whether the first refill is already counted as late.
     pub(crate) fn is_missed(&self) -> bool {
         self.late_refill_ns == self.ledger.ready_at_ns()
     }
@@ -523,7 +524,7 @@ impl Context {
         self.tag_of(self.due_ns())
     }
 
-    /// The same, if what it has counted from `now` on.
+    /// The tag that it would have if its budget became usable at `now`.
     #[inline]
     pub(crate) fn tag_from(&self, now: u64) -> i64 {
         self.tag_of(now + self.spec.relative_deadline_ns)

@@ -1,6 +1,7 @@
 //! One CPU: its queues, its running thread, and the events that change them.
 //!
-//! Guarded by one lock of the caller's. Every event first charges the time since the last one, to exactly one target.
+//! The caller guards each CPU by one lock. Every event first charges the time since the previous event to exactly one target: the running
+//! thread, idle time or interrupt time.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -35,7 +36,7 @@ pub(crate) struct Running<T> {
 pub(crate) struct Arrival {
     pub(crate) queue: QueueKind,
     pub(crate) key: Key,
-    /// In virtual time; means something in the fair queues only.
+    /// Virtual time; meaningful in the fair queues only.
     pub(crate) position: i64,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Arrival {
 pub struct Cpu<T, P: Policy = PolicyKind> {
     pub(crate) id: CpuId,
     pub(crate) policy: P,
-    /// Charged up to here.
+    /// Time has been charged up to here.
     pub(crate) at_ns: u64,
     pub(crate) started_ns: u64,
     in_interrupt: bool,
@@ -57,28 +58,29 @@ pub struct Cpu<T, P: Policy = PolicyKind> {
     pub(crate) demoted: Vec<Demoted>,
     pub(crate) clock: VirtualClock,
     sequence: u64,
-    /// An event said that somebody else should run, and nobody has dispatched since.
+    /// An event has asked for a dispatch, which has not happened yet.
     pub(crate) wanted: bool,
-    /// What the last thread left of its slice: the most that a direct handoff may run.
+    /// What the thread that ran last left of its slice: the longest that a direct handoff may run.
     pub(crate) leftover_ns: u64,
-    /// Promised to contexts that are here.
+    /// The share of this CPU that is promised to the contexts here.
     pub(crate) reserved: Utilisation,
     /// At most `MAX_PROMISES_PER_CPU`, allocated at the start; by band, highest first.
     pub(crate) promises: Vec<Promise>,
-    /// The one of them that left last, by its number, if it did not leave at once.
+    /// The number of the promise that began to leave last; `None` if nothing of it had to be kept.
     pub(crate) departed: Option<u64>,
-    /// How often something was promised.
+    /// How many promises were made; a verdict about an earlier number is stale.
     pub(crate) admissions: u64,
-    /// When there was last no budget to serve.
+    /// When this CPU last had no thread with budget to run.
     pub(crate) relaxed_ns: u64,
     pub(crate) overheads: Overheads,
-    /// Admitted here. With none, nobody is guaranteed, throttled or demoted, and events need not look (I6).
+    /// How many contexts are admitted or hosted here. With none, no thread is guaranteed, throttled or demoted, so events need not look for one
+    /// (I6).
     pub(crate) contexts: usize,
-    /// What the next decision has to say about contexts.
+    /// What the next decision reports about contexts.
     pub(crate) noted: Noted,
     pub(crate) misses: Misses,
     pub(crate) service: Service,
-    /// Whose refill has come last, until somebody asks.
+    /// The thread whose refill came last, until [`Cpu::take_refilled`] fetches it.
     pub(crate) refilled: Option<ThreadId>,
     pub(crate) time: CpuTime,
     /// Threads that came from another CPU.
@@ -122,7 +124,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// Its number.
+    /// The number of this CPU.
     pub fn id(&self) -> CpuId {
         self.id
     }
@@ -132,7 +134,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.policy
     }
 
-    /// When it was made: its time is counted from here.
+    /// When this CPU was created: its wall time is counted from here.
     pub fn started_ns(&self) -> u64 {
         self.started_ns
     }
@@ -157,7 +159,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.running.as_ref()?.thread.context.as_deref()
     }
 
-    /// By how much real time the running thread is ahead of its share: what a thread that it makes begins with.
+    /// How far the running thread is ahead of its share, in real time: the debt with which a thread that it creates starts ([`Runnable::owe`]).
     pub fn current_debt_ns(&mut self, now: u64) -> u64 {
         self.charge(now);
         self.clock.settle();
@@ -194,12 +196,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         !self.open.is_empty() || !self.restricted.is_empty() || self.direct.is_some()
     }
 
-    /// Whether it is idle and stays so for now: a dispatch would find nobody. It may say no too often, but never yes.
+    /// Whether this CPU is idle and a dispatch would find no thread to run. It may be `false` needlessly, but is never wrongly `true`.
     pub fn stays_idle(&self) -> bool {
         self.running.is_none() && self.contexts == 0 && !self.anybody_waits()
     }
 
-    /// Whether time goes to nobody's account at the moment.
+    /// Whether time is charged to interrupts, and to no thread, at the moment.
     pub fn is_in_interrupt(&self) -> bool {
         self.in_interrupt
     }
@@ -214,7 +216,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.running.as_ref().map_or_else(|| self.end_of_turn(), |running| running.until_ns)
     }
 
-    /// Whether somebody else should run, and nobody has dispatched since.
+    /// Whether an event has asked for a dispatch that has not happened yet.
     pub fn wants_dispatch(&self) -> bool {
         self.wanted
     }
@@ -256,7 +258,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
                 context.charge(elapsed, now, &mut thread.key.tag, &mut self.noted);
             }
             _ => {
-                // What is counted is all that it ran; arrears change where it stands, not what it had (F-02).
+                // The account counts all of the running time; arrears only slow down the thread's position (F-02).
                 let virtual_ns = thread.fair.virtual_of(elapsed);
                 thread.account.virtual_runtime_ns += virtual_ns as u64;
                 thread.quantum_ns = thread.quantum_ns.saturating_sub(elapsed);
@@ -266,13 +268,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// From here on, time goes to nobody's account but the kernel's. Does not nest: the first end ends it.
+    /// From here on, time is charged to the kernel and not to a thread. Calls do not nest: the first `interrupt_end` ends it.
     pub fn interrupt_begin(&mut self, now: u64) {
         self.charge(now);
         self.in_interrupt = true;
     }
 
-    /// From here on, time goes to the running thread (or idle) again.
+    /// From here on, time is charged to the running thread (or idle) again.
     pub fn interrupt_end(&mut self, now: u64) {
         self.charge(now);
         self.in_interrupt = false;
@@ -280,7 +282,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     // ---- arrivals -----------------------------------------------------------------------------------------------
 
-    /// A thread becomes runnable here. Refused, and given back, if its CPU mask or its context's home say otherwise.
+    /// Queues a thread that has become runnable. A thread is refused, and given back, if its CPU mask or its context's home exclude this CPU.
     pub fn enqueue(&mut self, thread: Runnable<T>, now: u64) -> Result<Effect, Misplaced<T>> {
         let mut thread = thread.0;
         if !thread.may_run_on(self.id) {
@@ -295,7 +297,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok(self.queue_and_react(thread))
     }
 
-    /// Queues a thread that is on no clock, and says what that means for the CPU.
+    /// Queues a thread that the virtual clock does not count, and returns what the CPU must do.
     pub(crate) fn queue_and_react(&mut self, mut thread: Box<Entity<T>>) -> Effect {
         let arrival = if thread.context.is_some() {
             self.queue_by_budget(thread)
@@ -398,7 +400,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     // ---- departures ---------------------------------------------------------------------------------------------
 
-    /// The running thread waits for something. Dispatch must follow.
+    /// The running thread blocks. A dispatch must follow.
     pub fn block(&mut self, now: u64) -> Option<Blocked<T>> {
         self.charge(now);
         let Running { mut thread, tier, .. } = self.running.take()?;
@@ -411,8 +413,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Some(Blocked(thread))
     }
 
-    /// `hand_over`, `block` and `dispatch` in one: the running thread waits for `next`, which runs in what is left of its slice. The way of
-    /// every synchronous call, so the usual case (nobody has a context) is a path of its own.
+    /// `hand_over`, `block` and `dispatch` in one: the running thread blocks, and `next` runs in what is left of its slice. Every synchronous
+    /// call comes this way, so the usual case (no context on this CPU) is a path of its own.
     #[inline]
     pub fn block_for(&mut self, next: Runnable<T>, now: u64) -> Result<Exchanged<T>, Misplaced<T>> {
         match self.take_place(next, now) {
@@ -430,8 +432,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// The usual case of [`Cpu::block_for`]: nobody here has a context, `next` may run here, and there is something left of the slice. Otherwise
-    /// nothing has happened but the charge.
+    /// The usual case of [`Cpu::block_for`]: no context is here, `next` may run here, and some of the slice is left. Otherwise `next` is given
+    /// back, and nothing has happened but the charge.
     #[inline(always)]
     pub fn take_place(&mut self, next: Runnable<T>, now: u64) -> Result<Replaced<T>, Runnable<T>> {
         self.charge(now);
@@ -439,7 +441,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             Some(Running { thread, tier: Tier::Fair, .. }) => thread.quantum_ns,
             _ => 0,
         };
-        // Without contexts nobody is demoted, either.
+        // Without contexts no thread is demoted either, so there is no demotion to forget.
         let is_plain = self.contexts == 0 && self.direct.is_none() && next.0.context.is_none();
         if !is_plain || left_ns == 0 || !next.0.may_run_on(self.id) {
             return Err(next);
@@ -484,7 +486,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok((blocked, self.dispatch(now)))
     }
 
-    /// Takes a queued thread out, for whatever reason; a stale ticket finds nothing and changes nothing.
+    /// Takes a queued thread out of its queue; a stale ticket finds nothing and changes nothing.
     pub fn remove(&mut self, ticket: &Ticket, now: u64) -> Option<Runnable<T>> {
         let mut thread = self.take_by(ticket)?;
         self.charge(now);
@@ -552,8 +554,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// Changes the weight of a queued thread. Its place is not recomputed: that happens at its next enqueue. Answers
-    /// whether the ticket was good.
+    /// Changes the weight of a queued thread. Its place is not recomputed: that happens at its next enqueue. Returns whether the ticket was
+    /// valid.
     pub fn set_queued_weight(&mut self, ticket: &Ticket, weight: u16, now: u64) -> Result<bool, WeightError> {
         let weight = Weight::new(weight)?;
         let Some(mut thread) = self.take_by(ticket) else { return Ok(false) };
@@ -569,9 +571,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
 
     // ---- decisions ----------------------------------------------------------------------------------------------
 
-    /// The timer fired (early, late or on time), or another CPU's event made the caller look: the answer to an inter-processor
-    /// interrupt. [`Effect::Keep`] compares with what was said last, perhaps to that other CPU; [`Cpu::until_ns`] tells what
-    /// the timer must be armed for.
+    /// The timer fired (early, late or on time), or an inter-processor interrupt asked this CPU to look because of another CPU's event.
+    /// [`Effect::Keep`] means "as the last answer said", and that may have gone to the other CPU; [`Cpu::until_ns`] tells what the timer must be
+    /// armed for.
     pub fn timer(&mut self, now: u64) -> Effect {
         self.charge(now);
         self.release_due();
@@ -589,7 +591,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             _ if running.thread.quantum_ns > 0 => false,
             _ if waiting => true,
             _ => {
-                // Alone: a new slice without a switch.
+                // No other thread waits: the running one gets a new slice without a switch.
                 running.thread.key.tag = self.policy.tag(&mut running.thread.fair);
                 running.thread.quantum_ns = self.policy.quantum_ns(&running.thread.fair);
                 false
@@ -598,7 +600,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if over { Effect::Dispatch } else { self.rearm() }
     }
 
-    /// Puts the running thread back where it belongs and chooses who runs next, and until when.
+    /// Puts the running thread back into its queue and chooses which thread runs next, and until when.
     pub fn dispatch(&mut self, now: u64) -> Decision<T> {
         self.charge(now);
         self.release_due();
@@ -633,13 +635,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if let Some((thread, _)) = &mut next
             && previous == Some(thread.id)
         {
-            // Not preempted after all; a thread that was throttled in between cannot be here.
+            // It was not preempted after all, though `put_back` has counted that; a thread that was throttled in between cannot be here.
             thread.account.preemptions -= 1;
         }
         self.start(next, previous, evicted)
     }
 
-    /// The usual dispatch of an idle CPU: nobody has a context.
+    /// The usual dispatch of an idle CPU: no context is here.
     #[inline]
     fn end_idleness(&mut self, mut next: Box<Entity<T>>) -> Decision<T> {
         self.leftover_ns = 0;
@@ -651,13 +653,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Decision { run, until_ns, switched: true, noted: Noted::NOTHING, evicted: None }
     }
 
-    /// Whether [`Cpu::run_at_once`] would run it.
+    /// Whether [`Cpu::run_at_once`] would run `next`.
     #[inline]
     pub fn runs_at_once(&self, next: &Runnable<T>) -> bool {
         self.stays_idle() && next.0.context.is_none() && next.0.may_run_on(self.id)
     }
 
-    /// [`Cpu::enqueue`] and [`Cpu::dispatch`] in one, of a thread that wakes an idle CPU: nobody runs or waits, and nobody here has a context.
+    /// [`Cpu::enqueue`] and [`Cpu::dispatch`] in one, for a thread that wakes an idle CPU: no thread runs or waits, and no context is here.
     /// Otherwise the thread is given back, and nothing has happened.
     #[inline]
     pub fn run_at_once(&mut self, next: Runnable<T>, now: u64) -> Result<Decision<T>, Runnable<T>> {
@@ -678,8 +680,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok(Decision { run, until_ns: FOREVER, switched: true, noted: Noted::NOTHING, evicted: None })
     }
 
-    /// The running thread lets the others go first: it is queued only after the next one was chosen. With budget it lets those go first who are
-    /// at least as urgent as it is by then: see `ask_anew`.
+    /// The running thread yields: it is queued only after the next thread was chosen. A thread with budget yields only to threads that are at
+    /// least as urgent as it would be with a deadline counted from now: see `ask_anew`.
     pub fn yield_now(&mut self, now: u64) -> Decision<T> {
         self.charge(now);
         self.release_due();
@@ -706,13 +708,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.start(next, previous, evicted)
     }
 
-    /// The usual yield: to a thread that waits, when nobody has a context.
+    /// The usual yield: to a waiting thread, on a CPU without contexts.
     #[inline]
     fn take_turns(&mut self, mut next: Box<Entity<T>>) -> Decision<T> {
         next.quantum_ns = self.policy.quantum_ns(&next.fair);
         next.account.runnable_ns += self.at_ns.saturating_sub(next.account.runnable_since_ns);
         let run = Some(next.id);
-        // Whoever yields waits now.
+        // The thread that yields waits now, so the slice of the next one is limited.
         let until_ns = self.at_ns + next.quantum_ns;
         if let Some(left) = self.running.replace(Running { thread: next, tier: Tier::Fair, until_ns }) {
             let mut thread = left.thread;
@@ -825,34 +827,34 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Decision { run, until_ns, switched: run != previous, noted, evicted }
     }
 
-    /// When the caller must ask again at the latest.
+    /// The latest time at which the caller must ask again.
     fn horizon(&mut self) -> u64 {
         let end_ns = self.end_of_turn();
         self.before_miss(end_ns)
     }
 
-    /// As [`Cpu::horizon`], but for deadlines that others may miss.
+    /// As [`Cpu::horizon`], without regard to deadlines that waiting threads may miss.
     fn end_of_turn(&self) -> u64 {
         let end = match &self.running {
             None => FOREVER,
             Some(Running { thread, tier: Tier::Guaranteed, .. }) => {
                 return self.end_of_promise(thread.context.as_deref());
             }
-            // Somebody with budget has come, and is to be dispatched: should that be forgotten, it does not wait for ever.
+            // A thread in the guaranteed queue has asked for a dispatch; should the caller forget it, the timer bounds its wait.
             Some(_) if !self.anybody_waits() && self.guaranteed.is_empty() => FOREVER,
             Some(Running { thread, .. }) => self.at_ns + thread.quantum_ns,
         };
         if self.anybody_is_dry() { end.min(self.next_release_ns()) } else { end }
     }
 
-    /// As [`Cpu::end_of_turn`], of a thread that runs on its context.
+    /// As [`Cpu::end_of_turn`], for a thread that runs on its context.
     #[inline(always)]
     pub(crate) fn end_of_promise(&self, context: Option<&Context>) -> u64 {
-        // Not all that is available: the next refill has the next deadline, and somebody else's may be earlier.
+        // Only the first refill counts, not all that is available: the next refill has another deadline, and another thread's may be earlier.
         let mut end_ns = self.at_ns;
         if let Some(context) = context {
             end_ns += context.ledger.head_ns(self.at_ns);
-            // Or it is late itself.
+            // The turn ends, too, when the thread itself becomes late: that must be noted.
             let late_ns = context.due_ns() + 1;
             if late_ns > self.at_ns {
                 end_ns = end_ns.min(late_ns);

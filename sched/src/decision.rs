@@ -1,4 +1,4 @@
-//! What the core answers: who runs, until when, and what the caller has to see to.
+//! The answers of the core: which thread runs, until when, and what the caller must do.
 
 use alloc::boxed::Box;
 
@@ -8,18 +8,18 @@ use crate::{Blocked, Context, Runnable, ThreadId};
 #[must_use = "the CPU may have to be dispatched or its timer armed"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: who runs and until when is unchanged.
+    /// Nothing: which thread runs and until when is unchanged.
     Keep,
     /// The same thread goes on, but the timer must fire at this time ([`crate::FOREVER`]: not at all).
     Rearm {
-        /// When.
+        /// When the timer must fire.
         until_ns: u64,
     },
     /// Call [`crate::Cpu::dispatch`].
     Dispatch,
 }
 
-/// Who runs next, and until when.
+/// Which thread runs next, and until when.
 #[must_use = "the CPU must switch to the chosen thread and arm its timer"]
 #[derive(Debug)]
 pub struct Decision<T> {
@@ -29,25 +29,25 @@ pub struct Decision<T> {
     pub until_ns: u64,
     /// Whether this is another thread than before.
     pub switched: bool,
-    /// What happened to the context that the CPU was last used on, since the last decision.
+    /// What happened, since the last decision, to the context of the thread that ran.
     pub noted: Noted,
     /// The thread that ran before, if it may not be queued again.
     pub evicted: Option<Evicted<T>>,
 }
 
-/// One thread waits and another runs in its place, at once: what came of [`crate::Cpu::take_place`].
+/// The result of [`crate::Cpu::take_place`]: one thread has blocked, and another one runs in its place.
 #[derive(Debug)]
 pub struct Replaced<T> {
-    /// Who waits.
+    /// The thread that has blocked.
     pub blocked: Blocked<T>,
-    /// Who runs.
+    /// The thread that runs.
     pub run: ThreadId,
     /// As [`Decision::until_ns`].
     pub until_ns: u64,
 }
 
-/// What an observer of a context wants to be told (S-08). It is about the context of the thread that ran before. A set of bits: every
-/// dispatch asks whether there is anything.
+/// What an observer of a context wants to be told (S-08), about the context of the thread that ran before. A set of bits, because
+/// every dispatch asks whether there is anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Noted(u8);
 
@@ -61,7 +61,7 @@ impl Noted {
     /// The thread waits for its refill now.
     pub const THROTTLED: Noted = Noted(4);
 
-    /// Both.
+    /// The union of both sets.
     #[must_use]
     pub const fn and(self, other: Noted) -> Noted {
         Noted(self.0 | other.0)
@@ -73,13 +73,13 @@ impl Noted {
         Noted(self.0 & !other.0)
     }
 
-    /// This, if `so`.
+    /// This set if `so`, otherwise the empty one.
     #[must_use]
     pub const fn only_if(self, so: bool) -> Noted {
         if so { self } else { Noted::NOTHING }
     }
 
-    /// Is `what` among it?
+    /// Whether anything of `what` is in the set.
     #[must_use]
     pub const fn has(self, what: Noted) -> bool {
         self.0 & what.0 != 0
@@ -89,7 +89,7 @@ impl Noted {
 /// A thread that was taken off the CPU and out of all queues.
 #[derive(Debug)]
 pub struct Evicted<T> {
-    /// It.
+    /// The thread.
     pub thread: Blocked<T>,
     /// Why.
     pub reason: EvictionReason,
@@ -109,22 +109,22 @@ pub enum EvictionReason {
 #[derive(Debug)]
 pub struct Misplaced<T>(pub Runnable<T>);
 
-/// Who waits now, and who runs: the answer of [`crate::Cpu::block_for`].
+/// The thread that has blocked, and the decision that follows: the answer of [`crate::Cpu::block_for`].
 pub type Exchanged<T> = (Option<Blocked<T>>, Decision<T>);
 
 /// A context that was taken from its thread: the answer of [`crate::Cpu::take_context`].
 #[must_use = "the CPU may have to be dispatched, and the thread may be in your hands now"]
 #[derive(Debug)]
 pub struct Taken<T> {
-    /// The time.
+    /// The context.
     pub context: Box<Context>,
     /// What the CPU must do.
     pub effect: Effect,
-    /// The thread, if it waited in a queue and runs on contexts only: it stops here, and is in the caller's hands, as with
-    /// [`EvictionReason::ContextLost`]. One that *runs* is evicted by the dispatch that `effect` asks for.
+    /// The thread, if it waited in a queue and runs on contexts only: it stops here, and the caller holds it, as with
+    /// [`EvictionReason::ContextLost`]. A thread that *runs* is evicted by the dispatch that `effect` asks for.
     pub stopped: Option<Blocked<T>>,
 }
 
-/// One cannot queue behind that thread: it has no budget or does not wait here, or the caller itself runs on no budget.
+/// [`crate::Cpu::yield_to`] is not possible: the target has no budget or does not wait here, or the running thread has no budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotReady;

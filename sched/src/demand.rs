@@ -1,15 +1,16 @@
 //! The admission test: exact processor demand for each CPU and band (S-14).
 //!
 //! Every piece of a context's budget comes back at least a period after it became usable ([`crate::Ledger`]), so a context is a sporadic task
-//! `(C, T, D)` with `D <= T`. Bands are fixed priorities, within a band the earliest deadline runs first. Admitted is what keeps
+//! `(C, T, D)` with `D <= T`. Bands are fixed priorities; within a band the earliest deadline runs first. A set of contexts is admitted if it keeps
 //!
 //! * **A1** `sum of C/T <= 95 %` over all bands;
 //! * **A2** for every band and every deadline `t` in it: the least `w` with `w = B(t) + h(t) + sum over higher bands of ceil(w/T) * C` has `w <= t`,
-//!   where `h(t)` is what becomes usable and is due within any stretch of `t`, and `B(t)` what less urgent work may keep the CPU for.
+//!   where `h(t)` is the budget that becomes usable and is due within any interval of length `t`, and `B(t)` is how long less urgent work may keep
+//!   the CPU.
 //!
-//! Since `h(t) <= sum of C/T * (t + T - D)` and `ceil(w/T) <= w/T + 1`, no `t` above
-//! `(B + sum of C/T * (T - D) + sum over higher of C) / (1 - U)` can fail. From there QPA (Zhang and Burns, 2009) goes down: `w` never falls
-//! as `t` grows, so if `w(t) < t` nothing between the two can fail, and the search goes on at `w(t)`.
+//! Since `h(t) <= sum of C/T * (t + T - D)` and `ceil(w/T) <= w/T + 1`, no `t` above `(B + sum of C/T * (T - D) + sum over higher of C) / (1 - U)`
+//! can fail. From there QPA (Zhang and Burns, 2009) searches downwards: `w` never falls as `t` grows, so if `w(t) < t` nothing between the two can
+//! fail, and the search goes on at `w(t)`.
 
 use core::fmt;
 
@@ -19,24 +20,25 @@ use crate::{CpuId, LOOKS_PER_PIECE, MAX_EVALUATIONS};
 /// What a context may demand of its CPU, as the test sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Demand {
-    /// Whose.
+    /// The context's number.
     pub id: u64,
-    /// So much time,
+    /// CPU time in every period.
     pub budget_ns: u64,
-    /// once in so much,
+    /// Length of the period.
     pub period_ns: u64,
-    /// so soon.
+    /// How soon after becoming usable the budget is due.
     pub deadline_ns: u64,
-    /// For so long it keeps what somebody more urgent may wait for; nobody else's sections matter to one that has none.
+    /// The longest section: how long it may hold something that a more urgent context waits for. A context without sections never waits for those of
+    /// others.
     pub section_ns: u64,
     /// The band.
     pub band: u8,
-    /// Its context has gone, and what it used has not come back.
+    /// Whether its context has gone and what that used has not come back.
     pub leaving: bool,
 }
 
 impl Demand {
-    /// What becomes usable and is due within a stretch of `t_ns`.
+    /// The budget that becomes usable and is due within an interval of `t_ns`.
     #[inline]
     fn within(&self, t_ns: u64) -> u64 {
         if t_ns < self.deadline_ns {
@@ -45,7 +47,7 @@ impl Demand {
         ((t_ns - self.deadline_ns) / self.period_ns + 1) * self.budget_ns
     }
 
-    /// The most that it can take of a stretch of `t_ns` if it goes first.
+    /// The most that it can take of an interval of `t_ns` if it goes first.
     #[inline]
     fn before(&self, t_ns: u64) -> u64 {
         t_ns.div_ceil(self.period_ns) * self.budget_ns
@@ -61,14 +63,14 @@ impl Demand {
     /// What it may take of a CPU, in parts of 2^32, rounded down.
     #[inline]
     fn share(&self) -> u64 {
-        // Four seconds and more do not fit when they are shifted.
+        // Four seconds (2^32 ns) and more would overflow when shifted.
         if self.budget_ns >> 32 == 0 {
             return (self.budget_ns << 32) / self.period_ns;
         }
         ((u128::from(self.budget_ns) << 32) / u128::from(self.period_ns)) as u64
     }
 
-    /// Whether whoever can serve `other` can serve this one in its place.
+    /// Whether a CPU that can serve `other` can serve this demand in its place.
     pub(crate) fn is_within(&self, other: &Demand) -> bool {
         self.band == other.band
             && self.budget_ns <= other.budget_ns
@@ -81,19 +83,19 @@ impl Demand {
 /// What the machine takes for itself, which admission must count (`realtime-policy-facts`, 1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overheads {
-    /// The longest that the CPU does not listen: K.
+    /// The longest interrupts-off span: K.
     pub blocked_ns: u64,
     /// A dispatch and a switch: one to begin and one to end each piece of a budget.
     pub switch_ns: u64,
-    /// The way of a timer interrupt, twice a job.
+    /// The cost of a timer interrupt, counted twice a job.
     pub timer_ns: u64,
     /// How far a budget may be overdrawn.
     pub overshoot_ns: u64,
-    /// From becoming usable to being seen.
+    /// The delay from when budget becomes usable until the kernel notices.
     pub latency_ns: u64,
     /// The share that interrupts may take, in parts per million.
     pub interrupt_ppm: u64,
-    /// Nobody asks whether deadlines can be kept, only whether there is so much time: for proofs of what is told of those who are late.
+    /// Admission tests only the utilisation, not the deadlines: for proofs of how missed deadlines are reported.
     pub is_overload_taken: bool,
 }
 
@@ -109,7 +111,8 @@ impl Overheads {
         is_overload_taken: false,
     };
 
-    /// The kernel's: bounds that its proofs assert (a window without interrupts, an overdraft), and what `make bench-kernel` counts, with some margin.
+    /// The kernel's overheads: bounds that its proofs assert (an interrupts-off span, an overrun), and what `make bench-kernel` counts, with some
+    /// margin.
     pub const KERNEL: Overheads = Overheads {
         blocked_ns: 50_000,
         switch_ns: 300,
@@ -143,15 +146,15 @@ impl Overheads {
 pub enum Reason {
     /// All promises together pass the bound of a CPU (A1).
     Utilisation,
-    /// Somebody in the band of the newcomer would be late (A2).
+    /// A context in the newcomer's band would be late (A2).
     Demand,
-    /// Somebody in a lower band would be.
+    /// A context in a lower band would be late (A2).
     LowerBandLate,
-    /// No CPU of several takes it.
+    /// None of several CPUs admits it.
     NoHome,
     /// The test would take too long.
     AnalysisLimit,
-    /// There will be room when what others have used before they left has come back.
+    /// There will be room when the time that other contexts used before they left has come back.
     BusyLeaving,
 }
 
@@ -166,7 +169,7 @@ impl Reason {
         Reason::BusyLeaving,
     ];
 
-    /// Its name.
+    /// The name used in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Utilisation => "utilisation",
@@ -179,31 +182,31 @@ impl Reason {
     }
 }
 
-/// What shows that a promise could not be kept.
+/// The evidence that a promise could not be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
-    /// In a word.
+    /// Why it was refused.
     pub reason: Reason,
-    /// Where.
+    /// The CPU that refused.
     pub cpu: CpuId,
-    /// Who would be late: somebody of this band,
+    /// The band in which a context would be late.
     pub band: u8,
-    /// within a stretch of this length,
+    /// The length of the interval that shows it.
     pub t_ns: u64,
-    /// in which this much is due
+    /// What is due within that interval.
     pub demand_ns: u64,
-    /// and this much can be had.
+    /// What the CPU can supply within that interval.
     pub supply_ns: u64,
     /// The context that contributes most.
     pub largest: u64,
     /// What is left of the CPU, in parts per million.
     pub free_ppm: u64,
-    /// When what leaves has left (`BusyLeaving` only).
+    /// When the leaving promises that are in the way will have left (`BusyLeaving` only).
     pub until_ns: u64,
 }
 
 impl Witness {
-    /// The test was not finished.
+    /// The witness of a test that was not finished.
     pub const fn unfinished(cpu: CpuId) -> Witness {
         let reason = Reason::AnalysisLimit;
         let (t_ns, demand_ns, supply_ns) = (0, 0, 0);
@@ -222,31 +225,31 @@ impl fmt::Display for Witness {
     }
 }
 
-/// What a test may take: so many evaluations, and a pause after so many looks at contexts.
+/// What a test may still do: a limited number of evaluations, with a pause after so many looks at contexts.
 pub(crate) struct Effort<'a> {
     evaluations: u32,
     looks: u32,
-    /// Asked between two pieces; `false`: enough.
+    /// Called between two pieces of the test; `false` makes it give up.
     pause: &'a mut dyn FnMut() -> bool,
 }
 
 impl<'a> Effort<'a> {
-    /// As much as one test may take, after so many contexts were copied for it.
+    /// The limit of one test, for which `copied` contexts were looked at already.
     pub(crate) fn new(pause: &'a mut dyn FnMut() -> bool, copied: usize) -> Effort<'a> {
         Effort { evaluations: MAX_EVALUATIONS, looks: copied as u32, pause }
     }
 
-    /// Another test, of the same set or a part of it.
+    /// Restores the limit, for another test of the same set or a part of it.
     pub(crate) fn again(&mut self) {
         self.evaluations = MAX_EVALUATIONS;
     }
 
-    /// Evaluations by now.
+    /// Evaluations since the limit was last set.
     pub(crate) fn evaluations(&self) -> u32 {
         MAX_EVALUATIONS - self.evaluations
     }
 
-    /// So many contexts are looked at, in one piece. `None`: it has been enough.
+    /// Counts looks at so many contexts, which belong to one piece; pauses first where a new piece begins. `None` if the test shall give up.
     #[inline]
     fn look(&mut self, contexts: usize) -> Option<()> {
         self.looks += contexts as u32;
@@ -257,7 +260,7 @@ impl<'a> Effort<'a> {
         Some(())
     }
 
-    /// One evaluation, in which so many contexts are looked at.
+    /// Counts one evaluation, which looks at so many contexts. `None` if the limit is reached or the test shall give up.
     #[inline]
     fn evaluate(&mut self, contexts: usize) -> Option<()> {
         self.evaluations = self.evaluations.checked_sub(1)?;
@@ -268,13 +271,13 @@ impl<'a> Effort<'a> {
 /// Where the test stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// Somebody in `band` may have `demand_ns` of work due within `t_ns`.
+    /// In `band`, the work that is due within `t_ns` may take `demand_ns`.
     At { band: u8, t_ns: u64, demand_ns: u64 },
     /// Too many evaluations.
     Limit { band: u8, t_ns: u64 },
 }
 
-/// Is anybody late, in `from_band` or below? `demands` are sorted by band, highest first; A1 holds.
+/// Tests A2 for `from_band` and the bands below it. `demands` are sorted by band, highest first, and A1 holds.
 pub(crate) fn anybody_late(
     demands: &[Demand],
     from_band: u8,
@@ -286,7 +289,7 @@ pub(crate) fn anybody_late(
         let band = demands[rest].band;
         let count = demands[rest..].iter().take_while(|demand| demand.band == band).count();
         if band <= from_band && !(rest == 0 && is_loose(&demands[..count], demands, blocked_ns)) {
-            // A level looks at all of them a few times before it begins.
+            // `Level::new` looks at all demands a few times.
             effort.look(4 * demands.len()).ok_or(Late::Limit { band, t_ns: 0 })?;
             let level = Level::new(demands, rest..rest + count, blocked_ns);
             level.check(effort)?;
@@ -296,8 +299,8 @@ pub(crate) fn anybody_late(
     Ok(())
 }
 
-/// Whether the highest band cannot fail, by one look at each of `own`: with `D <= T` no stretch of `t` has more than `t * C/D` due, nor more than
-/// `t * B/D` of the shortest deadline in its way. What is not that loose is tested exactly.
+/// Whether the highest band cannot fail, by one look at each of `own`: with `D <= T`, no interval `t` has more than `t * C/D` due, and blocking takes
+/// no more than `t * B/D` of it, for the shortest deadline `D`. A band that is not that loose is tested exactly.
 fn is_loose(own: &[Demand], all: &[Demand], blocked_ns: u64) -> bool {
     let mut soonest_ns = u64::MAX;
     let mut sum = Utilisation::default();
@@ -315,18 +318,18 @@ fn is_loose(own: &[Demand], all: &[Demand], blocked_ns: u64) -> bool {
         && !others_have_sections
 }
 
-/// One band, below those that go first.
+/// One band to be tested, with the bands that go first and those that come after it.
 struct Level<'a> {
     band: u8,
     higher: &'a [Demand],
     own: &'a [Demand],
     lower: &'a [Demand],
     blocked_ns: u64,
-    /// The longest section of anybody.
+    /// The longest section of any demand.
     section_ns: u64,
-    /// One less the share of the higher bands (not less than that), in parts of 2^32.
+    /// One minus the share of the higher bands, in parts of 2^32; never less than the exact value.
     left: u64,
-    /// No longer stretch can fail.
+    /// No interval longer than this can fail.
     limit_ns: u64,
 }
 
@@ -338,7 +341,7 @@ impl<'a> Level<'a> {
         let (own, lower) = rest.split_at(own.len());
         let section_ns = demands.iter().map(|demand| demand.section_ns).max().unwrap_or(0);
         let share = Demand::share;
-        // Rounded down here, and up there: each on its safe side.
+        // `shares` is rounded down and `total` up: each errs on its safe side.
         let shares: u64 = higher.iter().map(share).sum();
         let total: u64 =
             shares + higher.len() as u64 + own.iter().map(|demand| share(demand) + 1).sum::<u64>();
@@ -397,7 +400,7 @@ impl<'a> Level<'a> {
         Ok(())
     }
 
-    /// When work of `due_ns` is done below the higher bands; more than `t_ns` if not until then. `None`: too many evaluations.
+    /// When work of `due_ns` is done if the higher bands go first; more than `t_ns` if it is not done by then. `None`: too many evaluations.
     fn done_by(&self, due_ns: u64, t_ns: u64, effort: &mut Effort<'_>) -> Option<u64> {
         effort.evaluate(self.own.len() + self.higher.len())?;
         if self.higher.is_empty() || due_ns > t_ns {
@@ -418,7 +421,7 @@ impl<'a> Level<'a> {
         }
     }
 
-    /// The last deadline before `t_ns`, counted from when all begin at once; 0 if there is none.
+    /// The last deadline before `t_ns`, if all contexts begin at 0 together; 0 if there is none.
     fn deadline_below(&self, t_ns: u64) -> u64 {
         let last = |demand: &Demand| {
             let after_ns = t_ns.checked_sub(demand.deadline_ns + 1)?;
@@ -427,7 +430,7 @@ impl<'a> Level<'a> {
         self.own.iter().filter_map(last).max().unwrap_or(0)
     }
 
-    /// The longest section of somebody less urgent that somebody due by `t_ns` may wait for.
+    /// The longest section of a less urgent context that a context due by `t_ns` may have to wait for.
     fn section_at(&self, t_ns: u64) -> u64 {
         if self.section_ns == 0 {
             return 0;
@@ -444,7 +447,7 @@ impl<'a> Level<'a> {
     }
 }
 
-/// Judges a whole set: for vectors and plans, where nobody is admitted yet. Says how many evaluations it took.
+/// Judges a whole set of which nothing is admitted yet, for test vectors and plans. Returns how many evaluations it took.
 pub fn judge_all(demands: &mut [Demand], blocked_ns: u64, cpu: CpuId) -> Result<u32, Witness> {
     demands.sort_unstable_by_key(|demand| core::cmp::Reverse(demand.band));
     let band = demands.first().map_or(0, |demand| demand.band);
@@ -454,7 +457,7 @@ pub fn judge_all(demands: &mut [Demand], blocked_ns: u64, cpu: CpuId) -> Result<
     judge(demands, &asked, blocked_ns, cpu, &mut effort).map(|()| effort.evaluations())
 }
 
-/// A1 and A2 of a sorted set with a newcomer in it; those in bands above are not touched.
+/// Tests A1, and A2 from the newcomer's band downwards, for a sorted set that contains the newcomer; it cannot affect the bands above.
 pub(crate) fn judge(
     demands: &[Demand],
     newcomer: &Demand,
@@ -462,7 +465,7 @@ pub(crate) fn judge(
     cpu: CpuId,
     effort: &mut Effort<'_>,
 ) -> Result<(), Witness> {
-    // Once for the sum, and once for the highest band's. Whoever may not pause goes on up to the first evaluation.
+    // One look each for the sum, and one for the highest band. A pause that says no is heeded at a later look only.
     let _ = effort.look(2 * demands.len());
     let total = demands.iter().fold(Utilisation::default(), |sum, demand| sum.plus(demand.utilisation()));
     let late = if total > Utilisation::BOUND {
@@ -473,12 +476,12 @@ pub(crate) fn judge(
             Err(late) => Some(late),
         }
     };
-    // Who is to blame most.
+    // For the largest contributor, all are looked at again.
     let _ = effort.look(2 * demands.len());
     Err(refusal(demands, newcomer, total, late, cpu))
 }
 
-/// What shows that a set is too much: in all, or as the test found.
+/// The witness of a refusal: by the total utilisation if `late` is `None`, otherwise by where the test stopped.
 #[cold]
 fn refusal(
     demands: &[Demand],

@@ -53,13 +53,13 @@ impl QueueKind {
 /// Where a queued thread is: what `Cpu::remove` needs to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// Whose.
+    /// The thread.
     pub thread: ThreadId,
-    /// On which CPU.
+    /// The CPU that has it in a queue.
     pub cpu: CpuId,
-    /// In which of its queues.
+    /// The queue of that CPU.
     pub queue: QueueKind,
-    /// At which place.
+    /// Its place in that queue.
     pub key: Key,
 }
 
@@ -88,22 +88,22 @@ pub(crate) enum Entrance {
     Moved,
 }
 
-/// One thread. What every event touches comes first, together.
+/// One thread. The fields that every event touches come first, together.
 #[repr(C)]
 pub(crate) struct Entity<T> {
     pub(crate) key: Key,
-    /// A node for the tree of the queue that it will be in next.
+    /// A node that the thread brings along for the tree of its next queue.
     pub(crate) spare: Option<Box<Node<T>>>,
-    /// The slice has this much left.
+    /// What is left of its slice.
     pub(crate) quantum_ns: u64,
     pub(crate) context: Option<Box<Context>>,
     pub(crate) id: ThreadId,
     pub(crate) entrance: Entrance,
-    /// Stops without a context, instead of falling back to best effort.
+    /// Whether it stops without a context, instead of falling back to best effort.
     pub(crate) context_only: bool,
-    /// Has no budget, and runs in the fair tier until it has again.
+    /// Whether its budget is used up and it runs in the fair tier until the next refill.
     pub(crate) demoted: bool,
-    /// `allowed` is `CpuMask::ALL`, and it needs no context: remembered, because every enqueue asks.
+    /// Whether `allowed` is `CpuMask::ALL` and it needs no context: cached, because every enqueue asks.
     pub(crate) anywhere: bool,
     pub(crate) last_cpu: Option<CpuId>,
     pub(crate) fair: Fair,
@@ -139,13 +139,13 @@ impl<T> Entity<T> {
         }
     }
 
-    /// Whether it could run there with a context of that CPU.
+    /// Whether its mask allows `cpu`: with a context that runs there, it could run there.
     #[inline]
     pub(crate) fn is_allowed_on(&self, cpu: CpuId) -> bool {
         self.anywhere || self.allowed.contains(cpu)
     }
 
-    /// The CPUs that its mask allows and, with a context, where that runs. None, if it needs a context and has none.
+    /// The CPUs that its mask allows; with a context, only the context's home. Empty if it needs a context and has none.
     pub(crate) fn effective_mask(&self) -> CpuMask {
         match &self.context {
             Some(context) => self.allowed.and(&CpuMask::only(context.home())),
@@ -171,10 +171,10 @@ pub struct Blocked<T>(pub(crate) Box<Entity<T>>);
 pub struct Runnable<T>(pub(crate) Box<Entity<T>>);
 
 impl<T> Runnable<T> {
-    /// What [`Runnable::new`] allocates, for those who make sure of it beforehand.
+    /// What [`Runnable::new`] allocates, for callers that reserve the memory beforehand.
     pub const LAYOUTS: [Layout; 2] = [Layout::new::<Node<T>>(), Layout::new::<Entity<T>>()];
 
-    /// Makes a thread. This is where all that queues need for it is allocated; nothing later allocates.
+    /// Creates a thread. All memory that queues need for it is allocated here; nothing later allocates.
     pub fn new(id: ThreadId, payload: T) -> Runnable<T> {
         Runnable(Box::new(Entity {
             key: Key { tag: 0, sequence: 0 },
@@ -194,50 +194,50 @@ impl<T> Runnable<T> {
         }))
     }
 
-    /// It begins with a debt: what its maker has run ahead of its share ([`crate::Cpu::current_debt_ns`]). Otherwise a chain of threads,
-    /// each of which makes the next and ends, would never pay for anything. Only before it is queued for the first time.
+    /// Starts the thread with a debt: how far its creator is ahead of its share ([`crate::Cpu::current_debt_ns`]). Otherwise a chain of
+    /// threads, each of which creates the next and ends, would never be behind for what it ran. Only before the thread is first queued.
     pub fn owe(&mut self, real_ns: u64) {
         self.0.fair.owe(real_ns);
     }
 
-    /// Back to waiting, without having run.
+    /// Blocks the thread again, without having run.
     pub fn park(self) -> Blocked<T> {
         Blocked(self.0)
     }
 }
 
 impl<T> Blocked<T> {
-    /// The end of the thread: what the caller attached, its counters, and the context it still had.
+    /// Ends the thread; returns what the caller attached, its counters, and the context that it still had.
     pub fn dismantle(self) -> (T, Snapshot, Option<Box<Context>>) {
         let entity = *self.0;
         let snapshot = entity.snapshot();
         (entity.payload, snapshot, entity.context)
     }
 
-    /// Whether it can run as it is: not if it runs on contexts only and has none.
+    /// Whether it can run as it is: `false` if it runs on contexts only and has none.
     #[inline]
     pub fn is_runnable(&self) -> bool {
         !self.0.context_only || self.0.context.is_some()
     }
 
-    /// The thread can run again, unless it runs on contexts only and has none: then it is given back.
+    /// Makes the thread runnable. One that runs on contexts only and has none is given back.
     #[inline]
     pub fn wake(self) -> Result<Runnable<T>, Blocked<T>> {
         if self.is_runnable() { Ok(Runnable(self.0)) } else { Err(self) }
     }
 
-    /// The thread can run as soon as it is lent a context: for [`crate::Cpu::block_lending`]. Without one, no CPU takes a thread that
-    /// runs on contexts only.
+    /// Makes the thread runnable even without a context that it needs, for [`crate::Cpu::block_lending`], which lends it one. Without
+    /// one, no CPU takes a thread that runs on contexts only.
     pub fn wake_to_borrow(self) -> Runnable<T> {
         Runnable(self.0)
     }
 }
 
-/// What can be asked of, and changed in, a thread that is in somebody's hands.
+/// What can be read and changed of a thread that is in no queue.
 macro_rules! in_hand {
     ($owner:ident) => {
         impl<T> $owner<T> {
-            /// Its name.
+            /// The caller's name for the thread.
             pub fn id(&self) -> ThreadId {
                 self.0.id
             }
@@ -257,7 +257,7 @@ macro_rules! in_hand {
                 self.0.last_cpu
             }
 
-            /// Where it may run.
+            /// Where it may run, by its own mask and its context.
             pub fn allowed(&self) -> CpuMask {
                 self.0.effective_mask()
             }
@@ -313,8 +313,8 @@ macro_rules! in_hand {
                 self.0.remember_anywhere();
             }
 
-            /// Gives it a context; one that it already had comes back. Refused, and given back, if its home is not among the CPUs
-            /// where the thread may run.
+            /// Gives it a context and returns the one that it had. A context whose home is not among the CPUs where the thread may run
+            /// is refused and given back.
             pub fn bind(&mut self, context: Box<Context>) -> Result<Option<Box<Context>>, Box<Context>> {
                 if !self.0.allowed.contains(context.home()) {
                     return Err(context);
@@ -327,7 +327,7 @@ macro_rules! in_hand {
                 self.0.context.take()
             }
 
-            /// Its context pays for what interrupts did for it while its thread did not run: so it may be queued without budget.
+            /// Charges its context for interrupts that served the thread while it did not run, so it may be queued without budget.
             pub fn pay(&mut self, owed_ns: u64, now: u64) {
                 self.0.account.served_ns += owed_ns;
                 if let Some(context) = &mut self.0.context {

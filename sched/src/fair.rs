@@ -18,7 +18,7 @@ pub struct Fair {
     remainder: u64,
     pub(crate) position: i64,
     pub(crate) lag: i64,
-    /// What it is owed beyond the slice that a move lets it bring along: paid while it runs, gone when it waits for something.
+    /// What a migrated thread is owed beyond the one slice of lag that it brings along: paid while it runs, lost when it blocks.
     pub(crate) arrears: i64,
     /// End of the current request (EEVDF); WFQ derives a new one at every enqueue.
     pub(crate) deadline: i64,
@@ -96,7 +96,7 @@ impl Fair {
         self.derive();
     }
 
-    /// As `set_weight`, for a thread that is on no clock: it is behind by what it was when it left.
+    /// As `set_weight`, for a thread that no clock counts: it is behind by the lag with which it left.
     pub(crate) fn set_weight_off_cpu(&mut self, weight: Weight) {
         self.set_weight(weight, self.lag);
     }
@@ -119,7 +119,7 @@ impl Fair {
     /// Real time as its own virtual time (F-02), carrying the remainder.
     pub(crate) fn virtual_of(&mut self, real_ns: u64) -> i64 {
         if self.weight.get() == crate::REFERENCE_WEIGHT {
-            // The remainder is less than one whole and stays.
+            // At this weight the division is exact; a remainder from another weight is less than one and stays.
             return real_ns as i64;
         }
         let weight = u64::from(self.weight.get());
@@ -136,9 +136,9 @@ impl Fair {
         self.advance(virtual_ns)
     }
 
-    /// The tag below which a newcomer at `position` takes the CPU from this thread, which runs and was picked under `picked_tag` (F-17). Among
-    /// equal tags whoever is behind goes first. And it has moved on since it was picked: what counts is its tag if it were queued now, less what a
-    /// switch must be worth, so that two that wake each other do not take turns at every wake-up.
+    /// The tag below which a newcomer at `position` preempts this thread, which runs and was picked under `picked_tag` (F-17). Among equal tags the
+    /// thread that is further behind goes first. The running thread has advanced since it was picked, so the tag that it would get now counts as
+    /// well, less what a switch must be worth, so that two threads that wake each other do not preempt each other at every wake-up.
     #[inline]
     pub(crate) fn tag_to_beat(mut self, policy: impl Policy, picked_tag: i64, position: i64) -> i64 {
         let now_tag = policy.tag(&mut self) - self.virtual_slice / WAKE_GAP_DIVISOR;
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(total, 100);
     }
 
-    /// Arrears are paid by a quarter of each charge, to the last nanosecond; then it is as before.
+    /// Arrears are paid by a quarter of each charge, to the last nanosecond; then the thread moves at full speed again.
     #[test]
     fn f_16_arrears_are_paid_while_running() {
         let mut fair = Fair::new(Weight::DEFAULT, LatencyClass::Normal);

@@ -19,7 +19,7 @@ use crate::{MAX_DEBT_PERIODS, MAX_REFILLS, MIN_BUDGET_NS, MIN_REFILLS};
 pub struct Refill {
     /// Usable from here on.
     pub time_ns: u64,
-    /// This much.
+    /// How much.
     pub amount_ns: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Ledger {
     /// `refills[..len]`, ascending in time.
     refills: [Refill; MAX_REFILLS],
     len: usize,
-    /// Nothing that is used comes back before this: what was used under another period has not yet.
+    /// Nothing that is used comes back before this time: what was used under an earlier specification, or by a predecessor, does not either.
     not_before_ns: u64,
 }
 
@@ -44,7 +44,7 @@ impl Ledger {
         Ledger { period_ns, limit, refills, len: 1, not_before_ns: 0 }
     }
 
-    /// The part of it that somebody used before is usable from `until_ns` on only.
+    /// Makes the part of the budget that a predecessor used usable from `until_ns` on only.
     pub(crate) fn inherit(&mut self, used_ns: u64, until_ns: u64) {
         let Refill { time_ns, amount_ns } = self.refills[0];
         if self.len != 1 || used_ns == 0 || until_ns <= time_ns {
@@ -54,7 +54,7 @@ impl Ledger {
         self.refills[0].amount_ns -= used_ns;
         self.refills[1] = Refill { time_ns: until_ns, amount_ns: used_ns };
         self.len = 2;
-        // That may be later than a period from now, after an overrun; what is used from now on comes after it.
+        // After an overrun, `until_ns` may be later than a period from now; what is used from now on must not come back before it.
         self.not_before_ns = until_ns;
         self.skip_scraps();
     }
@@ -80,12 +80,12 @@ impl Ledger {
         self.refills().iter().take_while(|refill| refill.time_ns <= now).map(|refill| refill.amount_ns).sum()
     }
 
-    /// What may be used before the next refill, and with it the deadline, takes over.
+    /// What may be used of the first refill; after that the next one applies, with its own deadline.
     pub fn head_ns(&self, now: u64) -> u64 {
         if self.refills[0].time_ns <= now { self.refills[0].amount_ns } else { 0 }
     }
 
-    /// When the next time becomes, or became, usable.
+    /// When the first refill becomes, or became, usable.
     pub fn ready_at_ns(&self) -> u64 {
         self.refills[0].time_ns
     }
@@ -103,14 +103,14 @@ impl Ledger {
         }
     }
 
-    /// Another budget and period. What was used stays used: usable now is what was usable, as far as the new budget goes. The rest comes one
-    /// new period from now, and not before the last part of what was used under the old one would have; nor does what is used from now on.
+    /// Sets another budget and period. What was used stays used: what was usable stays usable, as far as the new budget goes. The rest comes one new
+    /// period from now, but not before the last part of what was used under the old period would have; nor does what is used from now on.
     ///
-    /// So a reconfiguration makes nothing. Let `u` be usable at one, and let the ledger then run for times `d_i` under budgets `b_i` and
-    /// periods `p_i`. Every part of a budget becomes usable at most once a period, and parts that were not usable at the beginning of a
+    /// So a reconfiguration creates no time. Let `u` be what is usable at the first one, and let the ledger then run for times `d_i` under budgets
+    /// `b_i` and periods `p_i`. Every part of a budget becomes usable at most once a period, and parts that were not usable at the beginning of a
     /// stretch wait for a whole period: within `d_i`, `floor(d_i / p_i) * b_i` become usable, and at its end no more is left to use than that and
-    /// what was usable before, minus what was used. Adding up: **used <= `u` + sum of `floor(d_i / p_i) * b_i`**. Who reconfigures more often than
-    /// once a period gets nothing but `u`. And until the old one's last refill it is not more than the old budget (S-13).
+    /// what was usable before, minus what was used. Adding up: **used <= `u` + sum of `floor(d_i / p_i) * b_i`**. Reconfiguring more often than once
+    /// a period yields nothing but `u`. And until the last refill of the old budget is due, no more than the old budget can be used (S-13).
     pub fn reconfigure(&mut self, budget_ns: u64, period_ns: u64, limit: usize, now: u64) {
         let usable_ns = self.available_ns(now).min(budget_ns);
         let (_, last_ns) = self.booked(now);
@@ -125,8 +125,8 @@ impl Ledger {
         }
     }
 
-    /// The usual charge, for the time up to `now`: the first refill was usable and has more than that. Otherwise nothing happens, and it
-    /// answers no.
+    /// The usual charge, for the time up to `now`: the first refill was usable for that long and is left with at least [`MIN_BUDGET_NS`]. Otherwise
+    /// nothing happens, and the result is `false`.
     #[inline]
     pub(crate) fn charge_head(&mut self, used_ns: u64, now: u64) -> bool {
         let head = self.refills[0];

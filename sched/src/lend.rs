@@ -1,6 +1,7 @@
-//! Contexts on the move: lent along a call, taken away from wherever their thread is, and put behind another one.
+//! Contexts that change hands: lent along a call, taken from their thread, bound to the running one. And yielding by threads with budget.
 //!
-//! A loan moves the box. There is one, so what the borrower uses is gone for the lender, and nobody has more than was promised (S-06).
+//! A loan moves the context itself. It cannot be copied, so what the borrower uses is gone for the lender, and no thread has more than was promised
+//! (S-06).
 
 use alloc::boxed::Box;
 
@@ -13,16 +14,16 @@ use crate::{
 
 impl<T: Payload, P: Policy> Cpu<T, P> {
     /// As [`Cpu::block_for`], but the running thread's context goes to `next`, in one step: a call lends it to the server, and the answer gives it
-    /// back. Use goes on without a gap, so nothing is activated anew. If there is nothing to lend, or `next` has a context, it does what
-    /// `block_for` does, only slower: ask [`Cpu::current_context`] first.
+    /// back. The context is used without a gap, so its ledger is not activated anew. If there is nothing to lend, or `next` has a context, this does
+    /// what `block_for` does, only slower: ask [`Cpu::current_context`] first.
     ///
-    /// `next` runs at once if it may: there is budget, nobody else is more urgent. Otherwise it waits as its new budget says.
+    /// `next` runs at once if there is budget and no other thread is more urgent. Otherwise it waits as its new budget says.
     #[inline]
     pub fn block_lending(&mut self, next: Runnable<T>, now: u64) -> Result<Exchanged<T>, Misplaced<T>> {
         self.charge(now);
         match &mut self.running {
-            // Before `until_ns` no refill of others is due, and whoever came meanwhile and is more urgent has asked for a dispatch. But
-            // a rest too small to use may have been put off, and the deadline with it.
+            // Before `until_ns` no other thread's refill is due, and a more urgent thread that came meanwhile has asked for a dispatch. But a rest of
+            // budget too small to use may have been merged into a later refill, with a later deadline: so the ledger must be ready now.
             Some(running)
                 if running.tier == Tier::Guaranteed
                     && self.at_ns < running.until_ns
@@ -45,7 +46,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// The borrower takes the lender's place, its urgency and its time: who runs changes, and nothing else.
+    /// The borrower takes over the lender's place, urgency and time: only the running thread changes.
     #[inline]
     fn lend_and_run(&mut self, mut next: Box<Entity<T>>) -> Exchanged<T> {
         let Some(running) = &mut self.running else { unreachable!("the lender runs") };
@@ -79,8 +80,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok((Some(lender), self.dispatch(now)))
     }
 
-    /// Takes the context of a thread that runs here, or waits where the ticket says. The thread goes on at its weight, unless it runs on
-    /// contexts only. `None`, and nothing has happened, if the thread is not here, or has none.
+    /// Takes the context of a thread that runs here, or waits where the ticket says. The thread goes on at its weight, unless it runs on contexts
+    /// only. `None`, and nothing has happened, if the thread is not here or has no context.
     pub fn take_context(&mut self, ticket: &Ticket, now: u64) -> Option<Taken<T>> {
         if self.current() == Some(ticket.thread) {
             let (context, effect) = self.unbind_current(now)?;
@@ -109,7 +110,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Some(Taken { context, effect: self.effect_of_arrival(arrival), stopped: None })
     }
 
-    /// What may be told of the context of a thread that runs here, or waits where the ticket says, as of the last event.
+    /// What may be reported about the context of a thread that runs here, or waits where the ticket says, as of the last event.
     pub fn context_info(&self, ticket: &Ticket) -> Option<ContextInfo> {
         if self.current() == Some(ticket.thread) {
             return self.current_context().map(|context| context.info(self.at_ns));
@@ -117,8 +118,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.waiting_at(ticket)?.context.as_ref().map(|context| context.info(self.at_ns))
     }
 
-    /// The running thread, which must have budget, queues behind `target`, which must wait here with budget: not before it is as late
-    /// as that one's deadline. Whoever is more urgent than the target still runs before both, and nobody else is put off.
+    /// The running thread, which must have budget, queues behind `target`, which must wait here with budget: with a deadline no earlier than the
+    /// target's. A thread that is more urgent than the target still runs before both, and no other thread is delayed.
     pub fn yield_to(&mut self, target: &Ticket, now: u64) -> Result<Decision<T>, NotReady> {
         self.charge(now);
         let has_budget = |running: &Running<T>| {
@@ -138,7 +139,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.release_due();
         (self.wanted, self.leftover_ns) = (false, 0);
         thread.account.runnable_since_ns = self.at_ns;
-        // What it has left counts from now on, as of any thread that did not want it (see `ask_anew`).
+        // Its remaining budget counts as usable from now on, as for any thread that did not want it (see `ask_anew`).
         let tag = thread.context.as_mut().map_or(i64::MAX, |context| {
             context.ledger.activate(self.at_ns);
             context.urgency_tag()
@@ -153,7 +154,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.running.as_ref().map(|running| running.thread.allowed)
     }
 
-    /// Makes the running thread stop, or not, when it has no context; from its next dispatch on.
+    /// Sets whether the running thread stops when it has no context; from its next dispatch on.
     pub fn set_current_context_only(&mut self, context_only: bool) {
         if let Some(running) = &mut self.running {
             running.thread.context_only = context_only;
@@ -161,10 +162,10 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// The yield of a thread with budget. It goes behind those who are at least as urgent as it is if its deadline counts from now on, and not behind
-    /// others: best effort has the time that nobody was promised. If there is nobody, nothing changes. Otherwise what it has left counts from now on,
-    /// as after a wait: it could have let others go first for as long as it liked, and with its old deadline, past by then, it would be more urgent
-    /// than all of whom admission knows (S-15). `None`, and nothing has happened, if the running thread has no budget.
+    /// The yield of a thread with budget. It yields only to threads with budget that are at least as urgent as it would be with a deadline counted
+    /// from now; best-effort threads get the time that is promised to no thread. If there is no such thread, nothing changes. Otherwise its remaining
+    /// budget counts as usable from now on, as after a wait: it could have yielded for as long as it liked, and with its old deadline, past by then,
+    /// it would be more urgent than any context that admission knows (S-15). `None`, and nothing has happened, if the running thread has no budget.
     #[inline]
     pub(crate) fn ask_anew(&mut self) -> Option<Decision<T>> {
         let Some(Running { thread, tier: Tier::Guaranteed, .. }) = &mut self.running else { return None };
@@ -201,7 +202,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Decision { run, until_ns, switched: true, noted, evicted: None }
     }
 
-    /// The running thread goes on with a context. Given back, and nothing has happened, if it has one already, or if the time runs elsewhere.
+    /// Binds a context to the running thread. It is given back, and nothing has happened, if the thread has one already or the context's home is
+    /// another CPU.
     pub fn bind_current(&mut self, mut context: Box<Context>, now: u64) -> Result<Effect, Box<Context>> {
         let has_none = self.running.as_ref().is_some_and(|running| running.thread.context.is_none());
         if !has_none || context.home() != self.id {
@@ -209,7 +211,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
         self.charge(now);
         let Some(running) = &mut self.running else { return Err(context) };
-        // What lay unused counts from now on; otherwise every period since then would come back at once.
+        // Budget that lay unused counts as usable from now on; otherwise the budgets of all periods since then would come back at once.
         context.ledger.activate(self.at_ns);
         running.tier = Tier::Guaranteed;
         running.thread.key.tag = context.urgency_tag();
@@ -219,9 +221,9 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok(self.want_dispatch())
     }
 
-    /// Takes the running thread's context away: it falls back to best effort, or stops if it runs on contexts only. If it has none, nothing
-    /// happens, and nothing is charged: another CPU that looks for a context which is on its way here asks again and again, and its
-    /// looks must not decide up to when the thread pays for itself.
+    /// Takes the running thread's context away: the thread falls back to best effort, or stops if it runs on contexts only. If it has none, nothing
+    /// happens, and nothing is charged: another CPU that looks for a context in transit to this one asks again and again, and its looks must not
+    /// decide up to when the thread's own time is charged.
     pub fn unbind_current(&mut self, now: u64) -> Option<(Box<Context>, Effect)> {
         self.current_context()?;
         self.charge(now);

@@ -1,4 +1,4 @@
-//! The scheduling core: who runs next on a CPU, and until when.
+//! The scheduling core: which thread runs next on a CPU, and until when.
 //!
 //! The kernel, the simulator, the fuzzer and the models all call these functions. The crate knows nothing of
 //! the machine it runs on: it has no clock (time is an argument), no locks (the caller holds the lock of each
@@ -7,20 +7,9 @@
 //! # The shape
 //! * One [`Cpu`] is all the scheduling state of one processor and is meant to live under one lock of its own.
 //!   No type here owns two of them; [`steal`](Cpu::steal_from) and [`balance`](Cpu::balance_from) borrow two.
-//! * A thread is owned by exactly one place, and the owner is a value that can only be moved: [`Blocked`] (in
-//!   somebody's hands, not runnable), [`Runnable`] (in somebody's hands, about to be queued), or inside one `Cpu`
+//! * A thread is owned by exactly one place, and the owner is a value that can only be moved: [`Blocked`] (held by the
+//!   caller, not runnable), [`Runnable`] (held by the caller, about to be queued), or inside one `Cpu`
 //!   (queued, throttled, in the direct slot, or running). A second owner does not compile:
-//!   ```compile_fail,E0382
-//!   fn twice(thread: sched::Runnable<u32>, cpu: &mut sched::Cpu<u32>) {
-//!       let _ = cpu.enqueue(thread, 0);
-//!       let _ = cpu.enqueue(thread, 0); // error[E0382]: use of moved value
-//!   }
-//!   ```
-//!   ```compile_fail,E0308
-//!   fn copy(thread: &sched::Runnable<u32>) -> sched::Runnable<u32> {
-//!       thread.clone() // error: `Runnable` has no `Clone`, so this cannot return an owner
-//!   }
-//!   ```
 //! * An event is a method that takes `now` and returns what must happen next: [`Effect`] (keep running, re-arm the
 //!   timer, or dispatch) or [`Decision`] (who runs and until when). Both are `#[must_use]`.
 //!

@@ -11,7 +11,7 @@ const WORDS: usize = MAX_CPUS / 64;
 pub struct CpuId(u8);
 
 impl CpuId {
-    /// There is always one.
+    /// The first CPU, which always exists.
     pub const FIRST: CpuId = CpuId(0);
 
     /// The CPU with this number, if there can be one.

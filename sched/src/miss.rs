@@ -1,22 +1,22 @@
-//! Deadlines that pass while their thread waits for the CPU, or runs: noted when it happens, whoever runs (S-15).
+//! Deadlines that pass while their thread waits for the CPU, or runs: noted when it happens, whichever thread runs (S-15).
 //!
-//! Every band of the guaranteed queue is sorted by deadline, so the next one that will pass is the least of the bands' firsts. It is looked
-//! for only if it may pass before the CPU asks again anyway: mostly a comparison with a lower bound is all.
+//! Every band of the guaranteed queue is sorted by deadline, so the next deadline to pass is the earliest among the first threads of all
+//! bands. It is searched for only if it may pass before the CPU asks again anyway: mostly one comparison with a lower bound is enough.
 
 use crate::cpu::{Cpu, Running, Tier};
 use crate::entity::{Entity, Key};
 use crate::queue::Wanted;
 use crate::{ContextInfo, FOREVER, MAX_CRITICALITY, Noted, Payload, Policy, ThreadId};
 
-/// Tags of the guaranteed queue: the band above, the deadline below. 2^60 ns are 36 years of uptime.
+/// Tags of the guaranteed queue have the band in the high bits and the deadline in the low ones. 2^60 ns are 36 years of uptime.
 pub(crate) const BAND_SHIFT: u32 = 60;
 const DEADLINE: i64 = (1 << BAND_SHIFT) - 1;
 
 /// What a CPU knows of deadlines to come.
 pub(crate) struct Misses {
-    /// No deadline passes unnoted before this; it may be too early, when the thread was served meanwhile.
+    /// No deadline that is not noted passes before this time; it may be too early, when a thread was served meanwhile.
     bound_ns: u64,
-    /// Deadlines up to this one, in the order of time and arrival, are noted.
+    /// Deadlines up to this one, ordered by time and arrival, have been noted.
     noted: Key,
 }
 
@@ -27,16 +27,16 @@ impl Misses {
 /// A refill that was not served within its deadline, though its thread was running or ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed {
-    /// Whose.
+    /// The thread that was not served in time.
     pub thread: ThreadId,
     /// The deadline.
     pub deadline_ns: u64,
-    /// Its context, which has counted it.
+    /// Its context, which has counted the miss already.
     pub context: ContextInfo,
 }
 
 impl<T: Payload, P: Policy> Cpu<T, P> {
-    /// A thread with this tag begins to wait with budget.
+    /// A thread begins to wait with budget under this tag: the bound must not be later than its deadline.
     #[inline]
     pub(crate) fn expect_miss(&mut self, thread: &Entity<T>, tag: i64) {
         let deadline_ns = tag & DEADLINE;
@@ -47,13 +47,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if late_ns > self.at_ns {
             self.misses.bound_ns = late_ns;
         } else if thread.context.as_ref().is_some_and(|context| !context.is_missed()) {
-            // Late when it came, and nobody knows: the next look begins with it.
+            // It was late when it came, and that is not counted yet: the next search begins with it.
             self.misses.bound_ns = late_ns;
             self.misses.noted = self.misses.noted.min(Key { tag: deadline_ns - 1, sequence: u64::MAX });
         }
     }
 
-    /// When to ask again, if it was to be at `end_ns`: when somebody misses a deadline before.
+    /// When the CPU must ask again: at `end_ns`, or earlier when a waiting thread misses a deadline.
     #[inline]
     pub(crate) fn before_miss(&mut self, end_ns: u64) -> u64 {
         if self.misses.bound_ns >= end_ns { end_ns } else { self.before_next_miss(end_ns) }
@@ -65,7 +65,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if self.misses.bound_ns > self.at_ns {
             return end_ns.min(self.misses.bound_ns);
         }
-        // That one has passed: the timer's interrupt will find it. The next one is still to be armed for.
+        // That deadline has passed, and the timer's interrupt will find it. The timer must still be armed for the next one.
         let passed = Key { tag: self.at_ns as i64 - 1, sequence: u64::MAX };
         self.next_to_miss(passed).map_or(end_ns, |next| end_ns.min(deadline_of(next) + 1))
     }
@@ -76,7 +76,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             self.next_to_miss(self.misses.noted).map_or(FOREVER, |thread| deadline_of(thread) + 1);
     }
 
-    /// Of the threads that wait with budget, the one with the earliest deadline behind `last`, by time and arrival. One descent for each band
+    /// Of the threads that wait with budget, the one with the earliest deadline after `last`, by time and arrival. One descent for each band
     /// that is in use.
     fn next_to_miss(&self, last: Key) -> Option<&Entity<T>> {
         let Key { tag: last_ns, sequence } = last;
@@ -87,7 +87,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             let Some(next) = self.guaranteed.first_after(last) else { break };
             let its_band = next.key.tag >> BAND_SHIFT;
             if its_band > band {
-                // Nobody here: the first of a band further down may have been noted.
+                // This band has no such thread. The thread found is the first of a lower band, and may have been noted: search that band from
+                // `last` on.
                 band = its_band;
                 continue;
             }
@@ -99,8 +100,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         earliest
     }
 
-    /// Somebody who has missed a deadline by `now` and of whom that was not noted; for the timer's interrupt, which asks until there is
-    /// nobody more, and calls [`Cpu::timer`] then. At most as often as there are contexts here.
+    /// A thread that has missed a deadline by `now` and whose miss was not noted yet. The timer's interrupt calls this until it returns
+    /// `None`, at most as often as there are contexts here, and then calls [`Cpu::timer`].
     #[inline]
     pub fn next_missed(&mut self, now: u64) -> Option<Missed> {
         if self.contexts == 0 { None } else { self.find_missed(now) }
@@ -114,7 +115,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             && let Some(Running { thread, tier: Tier::Guaranteed, .. }) = &self.running
             && let Some(context) = &thread.context
         {
-            // It runs, and goes on: there is no decision that would tell.
+            // The thread runs and goes on, so there is no decision that would report it.
             self.noted = self.noted.without(Noted::LATE);
             let deadline_ns = context.missed_ns();
             return Some(Missed { thread: thread.id, deadline_ns, context: context.info(self.at_ns) });

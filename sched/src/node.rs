@@ -2,7 +2,7 @@
 //!
 //! Entries are kept in *descending* order, so that the first thread of the queue is the last entry of the last node: taking it
 //! moves nothing. In an inner node an entry's key is a lower bound of everything below it; it may be lower than needed, never
-//! higher. The last entry takes whatever is smaller than the bounds before it: its own is [`Key::LEAST`].
+//! higher. The last entry takes all keys that are smaller than the bounds before it: its own bound is [`Key::LEAST`].
 
 use alloc::boxed::Box;
 use core::mem::swap;
@@ -15,7 +15,7 @@ pub(crate) const FANOUT: usize = 16;
 /// Fewer entries than this and a node is merged with a neighbour, or takes some of its entries.
 pub(crate) const MIN_FILL: usize = FANOUT / 4;
 
-/// What a node knows of a thread, or of everything below an inner node.
+/// What a node stores about a thread or, in an inner node, about everything below an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: Key,
@@ -39,7 +39,7 @@ const fn rank(tag: i64) -> Rank {
     tag as u64 ^ SIGN
 }
 
-/// What hangs on the entries.
+/// What the entries stand for.
 pub(crate) enum Slots<T> {
     /// Threads, in a leaf.
     Threads([Option<Box<Entity<T>>>; FANOUT]),
@@ -56,7 +56,7 @@ pub(crate) struct Node<T> {
     /// Whether `floors` is kept.
     has_floors: bool,
     floors: [i64; FANOUT],
-    /// In inner nodes only: a leaf's threads know theirs.
+    /// Kept in inner nodes only; in a leaf, the threads have their own.
     sequences: [u64; FANOUT],
     /// Union of the CPU masks below (kept only in the restricted queue).
     pub(crate) reach: CpuMask,
@@ -125,7 +125,8 @@ impl<T> Node<T> {
         (self.ranks[at], self.sequences[at]) = (rank(key.tag), key.sequence);
     }
 
-    /// The bound between this node and the next one: the key of its last entry, which has none of its own in an inner node.
+    /// The bound between this node and the next one: the key of its last entry, whose own bound in an inner node becomes
+    /// [`Key::LEAST`].
     pub(crate) fn cut(&mut self) -> Key {
         let key = self.key(self.len - 1);
         if !self.is_leaf() {
@@ -149,8 +150,8 @@ impl<T> Node<T> {
     }
 
     /// How many entries have a larger tag: where a newcomer, last among equals, belongs. Unused entries are smaller than
-    /// everything. First the quarter, then the place in it: comparisons that do not wait for each other, and no branch, because
-    /// which way it goes cannot be predicted.
+    /// everything. First the quarter, then the place in it: comparisons that do not wait for each other, and no branches,
+    /// because they could not be predicted.
     #[inline]
     pub(crate) fn place_of_tag(&self, tag: i64) -> usize {
         const { assert!(FANOUT == 16) };
@@ -173,7 +174,7 @@ impl<T> Node<T> {
     pub(crate) fn last_at_or_below(&self, position: i64) -> Option<usize> {
         let mut at = self.len.checked_sub(1)?;
         while *self.floors.get(at)? > position {
-            at = at.wrapping_sub(1); // past the first entry, `get` ends it
+            at = at.wrapping_sub(1); // past the first entry, `get` returns `None` and ends the search
         }
         Some(at)
     }
@@ -183,7 +184,7 @@ impl<T> Node<T> {
         if !self.has_floors {
             return UNUSED.floor;
         }
-        // All of them, used or not: no branch to mispredict, which costs more than a few comparisons.
+        // All floors, used or not: a mispredicted branch would cost more than a few comparisons.
         self.floors.iter().copied().fold(UNUSED.floor, i64::min)
     }
 
@@ -379,12 +380,12 @@ fn shift_back<S>(mine: &mut [Option<S>], keep: usize, theirs: &mut [Option<S>], 
     }
 }
 
-/// Unused nodes: what queued threads brought along and the tree does not need.
+/// Spare nodes that queued threads brought along and the tree does not need.
 pub(crate) struct Pool<T> {
-    /// The last few, so that a thread that comes and one that goes pass a node on without touching it.
+    /// The most recent few, so that a node goes from an arriving thread to a leaving one without being touched.
     near: [Option<Box<Node<T>>>; Pool::<()>::NEAR],
     near_len: usize,
-    /// The rest, each in the first slot of the one before.
+    /// The rest, as a list: each is in the first slot of the one before.
     far: Option<Box<Node<T>>>,
     len: usize,
 }
@@ -414,7 +415,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// As `put`, of what a thread brings along.
+    /// As `put`, for the spare node of a thread, if it has one.
     #[inline]
     pub(crate) fn extend(&mut self, node: Option<Box<Node<T>>>) {
         if let Some(node) = node {

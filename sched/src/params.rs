@@ -5,7 +5,7 @@ use core::num::NonZeroU16;
 
 /// The weight at which virtual time runs as fast as real time.
 pub const REFERENCE_WEIGHT: u16 = 64;
-/// The weight of a thread that nobody has changed.
+/// The weight of a thread unless another one is set.
 pub const DEFAULT_WEIGHT: u16 = REFERENCE_WEIGHT;
 /// The smallest weight that is accepted.
 pub const MIN_WEIGHT: u16 = 1;
@@ -22,11 +22,11 @@ pub const BATCH_SLICE_MULTIPLIER: u64 = 4;
 /// The longest slice of any class; it bounds how long one best-effort thread can keep another waiting.
 pub const MAX_SLICE_NS: u64 = SLICE_NS * BATCH_SLICE_MULTIPLIER;
 
-/// A thread that wakes takes the CPU from one that has run for this part of its slice and would come after it if it were queued now; at once, if it
-/// would have come before it when that one was picked.
+/// A woken thread preempts a running one that has run for this part of its slice and would come after it if it were queued now; it preempts at once
+/// if it would have come first already when the running thread was picked.
 pub const WAKE_GAP_DIVISOR: i64 = 32;
 
-/// How many loads placement compares for a thread that has never run, beginning where it was made.
+/// How many loads placement compares for a thread that has never run, beginning with the CPU where it was created.
 pub const PLACE_SCAN_CPUS: usize = 64;
 /// How many other CPUs one balance step looks at; with more, steps take turns.
 pub const BALANCE_SCAN_CPUS: usize = 16;
@@ -34,8 +34,8 @@ pub const BALANCE_SCAN_CPUS: usize = 16;
 pub const BALANCE_PERIOD_NS: u64 = 2 * SLICE_NS;
 /// How far (in virtual ns) two clocks must be apart before a thread is moved to mend it.
 pub const BALANCE_GAP_NS: i64 = SLICE_NS as i64 / 2;
-/// How far clocks may be apart before the rest is forgiven: imbalance that nobody could mend (masks, pinned work) must
-/// not be paid back later, all at once.
+/// How far clocks may be apart before the rest is forgiven: an imbalance that could not be corrected (masks, pinned work) must not be paid back
+/// later, all at once.
 pub const MAX_SKEW_NS: i64 = 4 * SLICE_NS as i64;
 
 /// The smallest budget of a context: below it, the cost of enforcing a budget would be most of the budget.
@@ -44,7 +44,7 @@ pub const MIN_BUDGET_NS: u64 = 20_000;
 pub const MAX_PERIOD_NS: u64 = 60_000_000_000;
 /// The most refills that a context may keep; more pieces than this are merged, later, never earlier.
 pub const MAX_REFILLS: usize = 8;
-/// The fewest: with one, using a part of the budget would put off the rest of it.
+/// The fewest refills: with one, using a part of the budget would delay the rest of it.
 pub const MIN_REFILLS: usize = 2;
 /// How many periods an overrun can cost: a CPU that stood still for minutes must not stop its threads for days.
 pub const MAX_DEBT_PERIODS: u64 = 1024;
@@ -52,8 +52,8 @@ pub const MAX_DEBT_PERIODS: u64 = 1024;
 pub const MAX_CRITICALITY: u8 = 7;
 /// The most contexts that one CPU admits; it bounds every loop over contexts.
 pub const MAX_CONTEXTS_PER_CPU: usize = 128;
-/// The most promises that one CPU keeps: to its contexts, and to those that have gone and whose time is not back. Who goes keeps its place until
-/// then, so there is always one for it, and no two promises have to become one.
+/// The most promises that one CPU keeps: to its contexts, and to contexts that have gone and whose used time has not come back. A context that goes
+/// keeps its place until then, so there is always one for it, and no two promises have to be merged.
 pub const MAX_PROMISES_PER_CPU: usize = MAX_CONTEXTS_PER_CPU + 32;
 /// How often one admission may look at all contexts of a CPU before it gives up.
 pub const MAX_EVALUATIONS: u32 = 512;
@@ -62,7 +62,7 @@ pub const LOOKS_PER_PIECE: u32 = 512;
 /// The share of every CPU, in parts per million, that admission leaves to best-effort threads.
 pub const BEST_EFFORT_RESERVE_PPM: u64 = 50_000;
 
-/// Interrupts may take one part in this many of promised time for others.
+/// Interrupts that serve other threads may take one part in this many of the time of a thread that runs on a promise.
 pub const SERVICE_DIVISOR: u64 = 200;
 /// How much of that may come at once: a few dozen timers.
 pub const SERVICE_BURST_NS: u64 = 50_000;
@@ -87,7 +87,7 @@ impl fmt::Display for WeightError {
 impl core::error::Error for WeightError {}
 
 impl Weight {
-    /// The weight of a thread that nobody has changed.
+    /// The weight of a thread unless another one is set.
     pub const DEFAULT: Weight = Weight(NonZeroU16::new(DEFAULT_WEIGHT).unwrap());
 
     /// Accepts a weight, or names the one that was out of range.

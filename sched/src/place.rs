@@ -5,7 +5,7 @@ use crate::{CpuId, CpuMask, Level, PLACE_SCAN_CPUS, Topology};
 /// What is known of all CPUs when a thread is placed. May be stale: a wrong guess is mended by stealing and balancing.
 #[derive(Clone, Copy)]
 pub struct CpuMap<'a> {
-    /// Who is near whom.
+    /// Which CPUs are near each other.
     pub topology: &'a Topology,
     /// CPUs that take threads.
     pub online: CpuMask,
@@ -18,9 +18,9 @@ pub struct CpuMap<'a> {
 /// The CPU for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Which one.
+    /// The CPU to run on.
     pub cpu: CpuId,
-    /// It was idle: it needs to be told.
+    /// Whether it was idle, so that it must be told.
     pub was_idle: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Ordering policies for best-effort threads: the one place that decides who of them comes first.
+//! Ordering policies for best-effort threads: the one place that decides which of them comes first.
 //!
 //! A policy turns a thread's virtual position into a queue tag when it is queued, says whether only *eligible* threads
 //! (those the clock says are owed service) may be picked, how long a picked thread runs, and whether a newcomer may take

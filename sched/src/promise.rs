@@ -1,17 +1,18 @@
-//! What a CPU has promised: who is admitted, and what those who have gone still hold (S-13, S-14).
+//! What a CPU has promised: to the contexts that are admitted, and to those that have gone and still hold time (S-13, S-14).
 //!
-//! **Leaving keeps the share.** What a context used comes back to it a period later; if it goes before, somebody else must not have that time
-//! earlier. So its promise stays, as *leaving*: with what was used, until its last refill is due. That keeps shares. Deadlines need more: the test
-//! is about sets that stay the same, and somebody who was put off by the one who left may be put off once more by a newcomer. Where the CPU has
-//! had a moment with no budget to serve, nobody is put off any more; so until then (a moment after its last use) the whole promise stays.
-//! A context that has not run leaves nothing.
+//! **Leaving keeps the share.** A context gets back what it used a period later; if it goes before, no other context may have that time earlier. So
+//! its promise stays, as *leaving*: with what was used, until its last refill is due. That keeps shares. Deadlines need more: the test is about sets
+//! that stay the same, and a context that was delayed by the one that left may be delayed once more by a newcomer. Once the CPU has had a moment
+//! with no budget to serve, no context is delayed any more; so until such a moment after its last use, the whole promise stays. A context that has
+//! not run leaves nothing.
 //!
-//! **Leaving keeps the place.** A promise that leaves stays one of the [`MAX_PROMISES_PER_CPU`], as it is: two that became one would hold more than
-//! both, and whoever made them could deny a CPU to others with next to nothing. Where no place is left, nobody is admitted until one has left
-//! ([`Reason::BusyLeaving`]). Whose quota pays for it is the caller's affair: [`Cpu::departed`] names what leaves, [`Cpu::held`] says what it holds.
+//! **Leaving keeps the place.** A leaving promise stays one of the [`MAX_PROMISES_PER_CPU`], unchanged: if two were merged, the result would hold
+//! more than both, and their owner could deny a CPU to others at next to no cost. When no place is left, no context is admitted until a promise has
+//! left ([`Reason::BusyLeaving`]). Whose quota is charged for it is up to the caller: [`Cpu::departed`] names the leaving promise, [`Cpu::held`]
+//! says what it holds.
 //!
-//! **Outside the lock.** `survey` copies the promises, `Survey::judge` tests them with a newcomer, and the verdict is good as long as nothing
-//! was promised meanwhile: what left only makes room.
+//! **Outside the lock.** `survey` copies the promises, `Survey::judge` tests them with a newcomer, and the verdict is valid as long as nothing was
+//! promised meanwhile: a promise that left only makes room.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,27 +27,28 @@ use crate::{
 /// One promise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promise {
-    /// What counts of it.
+    /// The demand that the admission test counts for it.
     pub(crate) demand: Demand,
-    /// What that is of a CPU, so that whoever adds up all promises under the CPU's lock divides nothing.
+    /// That demand as a share of a CPU, cached so that adding up all promises under the CPU's lock needs no division.
     share: Utilisation,
-    /// Of which line of contexts it is; 0: of none.
+    /// The template of its context; 0 if there is none.
     template: u64,
     /// No other promise of the CPU has this number.
     number: u64,
-    // Of those that leave:
-    /// What counted when it went, and how much of that was for the machine.
+    // The rest is for leaving promises only.
+    /// The budget that the test counted when the context went, and the part of that for the machine's overheads.
     full_ns: u64,
     extra_ns: u64,
-    /// What it had used, and when the last of that is back.
+    /// What the context had used when it went, and when the last of that comes back.
     held_ns: u64,
     until_ns: u64,
-    /// When it ran last.
+    /// When the context was last charged.
     used_at_ns: u64,
 }
 
 impl Promise {
-    /// Whether nothing is left of one that leaves a CPU that had no budget to serve at `relaxed_ns`; what counts of it from now on.
+    /// Whether this leaving promise has left by `now`. If the CPU had no budget to serve at `relaxed_ns`, after the last use, only what was used
+    /// counts from now on.
     fn has_left_at(&mut self, relaxed_ns: u64, now: u64) -> bool {
         if relaxed_ns < self.used_at_ns {
             return false;
@@ -60,28 +62,28 @@ impl Promise {
     }
 }
 
-/// What a promise that leaves holds of a CPU: so much in every period.
+/// The time that a leaving promise holds of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// What was used, or the whole budget as long as somebody may have been put off by it.
+    /// What was used, or the whole budget as long as that may still delay another context.
     pub budget_ns: u64,
-    /// In every period of this length.
+    /// The length of the period in which it holds that much.
     pub period_ns: u64,
 }
 
-/// Whose place a newcomer takes, of those that leave.
+/// Which leaving promise a newcomer replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Successor {
-    /// Nobody's.
+    /// None.
     OfNobody,
-    /// That of one of its line, and of its kind.
+    /// One of this template, with the same demand.
     OfTemplate(u64),
-    /// Its own: it comes back.
+    /// Its own: the context with this number comes back.
     OfItself(u64),
 }
 
-/// A copy of what a CPU has promised, to be judged where no lock is held. It has room for all that a CPU may promise, from the beginning on:
-/// nothing is allocated when it is filled.
+/// A copy of what a CPU has promised, to be judged where no lock is held. It is created with room for all promises of a CPU, so filling it allocates
+/// nothing.
 #[derive(Clone, Debug)]
 pub struct Survey {
     cpu: CpuId,
@@ -89,27 +91,27 @@ pub struct Survey {
     overheads: Overheads,
     contexts: usize,
     leaving: usize,
-    /// When the last of those that leave has left, and the first.
+    /// When the last of the leaving promises will have left, and when the first.
     until_ns: u64,
     soonest_ns: u64,
     inherited: Option<(usize, Demand)>,
     demands: Vec<Demand>,
 }
 
-/// A CPU can keep a promise.
+/// The result of a test that passed: the CPU can keep this promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     cpu: CpuId,
     generation: u64,
     spec: Spec,
     demand: Demand,
-    /// Whose place it takes.
+    /// The context whose leaving promise it replaces.
     heir_of: Option<u64>,
-    /// Of another specification: it fits beside the old one,
+    /// For a change of specification: the new one fits beside the old one.
     beside: bool,
-    /// or in its place, whoever was put off by the old one.
+    /// For a change of specification: the new one fits in place of the old one, even if that has delayed other contexts.
     in_place: bool,
-    /// How often all promises were looked at.
+    /// How many evaluations the test took.
     pub evaluations: u32,
 }
 
@@ -134,7 +136,7 @@ impl Survey {
         }
     }
 
-    /// One of nothing, with room; `None` without memory.
+    /// An empty survey with room for all promises; `None` if there is no memory.
     pub fn try_new() -> Option<Survey> {
         let mut demands = Vec::new();
         demands.try_reserve_exact(MAX_PROMISES_PER_CPU + 1).ok()?;
@@ -146,7 +148,7 @@ impl Survey {
         self.judge_in_pieces(spec, &mut || true)
     }
 
-    /// As [`Survey::judge`], with `pause` between two pieces (K-26); if that is `false`, the test gives up ([`Reason::AnalysisLimit`]).
+    /// As [`Survey::judge`], but calls `pause` between two pieces (K-26); if that returns `false`, the test gives up ([`Reason::AnalysisLimit`]).
     pub fn judge_in_pieces(
         &mut self,
         spec: &Spec,
@@ -173,7 +175,7 @@ impl Survey {
         Ok(self.verdict(spec, demand, heir_of, &effort))
     }
 
-    /// Can it promise `spec` to the context `id` in place of what it has promised to it? With pauses, as [`Survey::judge_in_pieces`].
+    /// Can the CPU promise `spec` to the context `id` in place of its present promise? With pauses, as [`Survey::judge_in_pieces`].
     pub fn judge_change(
         &mut self,
         id: u64,
@@ -214,7 +216,7 @@ impl Survey {
         }
     }
 
-    /// All places are taken, some by promises that leave.
+    /// The refusal when all places are taken, some of them by leaving promises.
     fn no_place(&self, band: u8) -> Witness {
         Witness {
             reason: Reason::BusyLeaving,
@@ -244,7 +246,7 @@ impl Survey {
         }
     }
 
-    /// As `judge_set`; a refusal says whether it is for those who leave only.
+    /// As `judge_set`; a refusal says whether leaving promises are the only cause.
     fn judge_all(&mut self, newcomer: &Demand, effort: &mut Effort<'_>) -> Result<(), AdmissionError> {
         let Err(mut witness) = self.judge_set(newcomer, effort) else { return Ok(()) };
         if self.leaving > 0 {
@@ -257,8 +259,8 @@ impl Survey {
         Err(AdmissionError::Refused(witness))
     }
 
-    /// One band, every deadline the end of its period, and nobody so urgent that it matters when the CPU does not listen. Then any mixture of
-    /// two sets that fit fits: demand is linear.
+    /// Whether there is one band, every deadline is the end of its period, there are no sections, and no deadline is so short that an interrupts-off
+    /// span matters. Then any mixture of two sets that fit fits, because demand is linear.
     fn is_plain(&self) -> bool {
         let Some(first) = self.listed().first() else { return true };
         let soonest_ns = self.listed().iter().map(|it| it.deadline_ns).min().unwrap_or(u64::MAX);
@@ -270,7 +272,7 @@ impl Survey {
                 || Utilisation::of(self.overheads.blocked_ns, soonest_ns) <= reserve)
     }
 
-    /// By band, highest first. There is room for one more than a CPU promises.
+    /// By band, highest first. There is room for one more demand than a CPU promises.
     fn insert(&mut self, demand: Demand) {
         let at = self.demands.iter().position(|it| it.band < demand.band).unwrap_or(self.demands.len());
         self.demands.insert(at, demand);
@@ -287,7 +289,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.contexts
     }
 
-    /// How many have gone and hold what they used.
+    /// How many promises are leaving: their contexts have gone and hold what they used.
     pub fn leaving(&self) -> usize {
         self.promises.len() - self.contexts
     }
@@ -297,13 +299,13 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.reserved
     }
 
-    /// The share that is promised, or held by those who have gone.
+    /// The share that is promised to contexts or held by leaving promises.
     pub fn taken(&mut self, now: u64) -> Utilisation {
         self.shed(now);
         self.promises.iter().fold(Utilisation::default(), |sum, promise| sum.plus(promise.share))
     }
 
-    /// Whether somebody of this line has gone and holds time here.
+    /// Whether a context of this template has gone and holds time here.
     pub fn has_left(&mut self, template: u64, now: u64) -> bool {
         if template == 0 {
             return false;
@@ -312,19 +314,19 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.promises.iter().any(|it| it.demand.leaving && it.template == template)
     }
 
-    /// The promise that left last, by its number, if the CPU holds it still: of [`Cpu::retire`], [`Cpu::unhost`] or [`Cpu::readmit_judged`],
-    /// where it is asked at once.
+    /// The number of the promise that began to leave last, if the CPU still held it then: to be asked right after [`Cpu::retire`], [`Cpu::unhost`]
+    /// or [`Cpu::readmit_judged`].
     pub fn departed(&self) -> Option<u64> {
         self.departed
     }
 
-    /// What the promise that left under this number holds since [`Cpu::shed`]; nothing, when it has left or another context has its place.
+    /// What the leaving promise with this number holds, as of the last [`Cpu::shed`]; `None` when it has left or a successor has its place.
     pub fn held(&self, number: u64) -> Option<Held> {
         let left = self.promises.iter().find(|it| it.number == number && it.demand.leaving)?;
         Some(Held { budget_ns: left.demand.budget_ns - left.extra_ns, period_ns: left.demand.period_ns })
     }
 
-    /// Whether an unbound context, if it went now, would leave something to be held.
+    /// Whether an unbound context that went now would leave a promise to be held.
     pub fn would_leave(&mut self, context: &Context, now: u64) -> bool {
         let now = now.max(self.at_ns);
         self.shed(now);
@@ -332,17 +334,17 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.is_put_off(context) || held_ns > 0 && until_ns > now
     }
 
-    /// Whether somebody may still wait because this context ran. The last one here put off nobody who is left.
+    /// Whether another context may still be delayed because this one ran. If this is the only context here, there is no other.
     fn is_put_off(&self, context: &Context) -> bool {
         self.contexts > 1 && self.relaxed_ns < context.used_at_ns
     }
 
-    /// What the machine takes for itself; before anybody is admitted.
+    /// Sets what the machine takes for itself; to be called before any context is admitted.
     pub fn set_overheads(&mut self, overheads: Overheads) {
         self.overheads = overheads;
     }
 
-    /// Copies what is promised here, for a newcomer that may take somebody's place.
+    /// Copies what is promised here into `survey`, for a newcomer that may replace a leaving promise.
     pub fn survey(&mut self, successor: Successor, now: u64, survey: &mut Survey) {
         self.shed(now);
         survey.cpu = self.id;
@@ -371,8 +373,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// Promises CPU time, or says why not (S-11). Everything is checked before anything changes. The test is made here and now, on a
-    /// survey that is allocated for it: where a lock is held, use one that was made before, and [`Cpu::admit_judged`].
+    /// Promises CPU time, or says why not (S-11). Everything is checked before anything changes. The test is made here, on a survey that is
+    /// allocated for it: a caller that holds a lock uses a survey that was judged before, and [`Cpu::admit_judged`].
     pub fn admit(&mut self, proposal: Proposal, now: u64) -> Result<Box<Context>, Refused> {
         let mut survey = Survey::default();
         self.survey(Successor::OfTemplate(proposal.template()), now, &mut survey);
@@ -382,7 +384,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// Promises what was judged, if nothing was promised since.
+    /// Makes the promise that was judged, if nothing else was promised since.
     pub fn admit_judged(
         &mut self,
         proposal: Proposal,
@@ -403,7 +405,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         verdict.cpu == self.id && verdict.generation == self.admissions && verdict.spec == *spec
     }
 
-    /// The place of one that leaves is taken: what it had used, and until when that is not back.
+    /// Removes the leaving promise that the newcomer replaces; returns what it had used, and when the last of that comes back.
     fn take_over(&mut self, verdict: &Verdict, now: u64) -> Option<(u64, u64)> {
         self.shed(now);
         let of = verdict.heir_of?;
@@ -431,15 +433,15 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.admissions += 1;
     }
 
-    /// By band, highest first.
+    /// Inserts a promise: by band, highest first.
     fn put(&mut self, mut promise: Promise) {
         promise.share = promise.demand.utilisation();
         let at = self.promises.partition_point(|it| it.demand.band >= promise.demand.band);
         self.promises.insert(at, promise);
     }
 
-    /// Another spec for a context that was admitted here, is unbound and not hosted elsewhere. Identity and counters stay, and what was used
-    /// stays used ([`crate::Ledger::reconfigure`]). Everything is checked before anything changes. As [`Cpu::admit`], here and now.
+    /// Gives another spec to a context that was admitted here, is unbound and is not hosted elsewhere. Identity and counters stay, and what was used
+    /// stays used ([`crate::Ledger::reconfigure`]). Everything is checked before anything changes. Allocates a survey, as [`Cpu::admit`] does.
     pub fn readmit(
         &mut self,
         context: Box<Context>,
@@ -454,7 +456,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// As [`Cpu::readmit`] of what was judged, if nothing was promised since.
+    /// As [`Cpu::readmit`], with a verdict that was made before, if nothing was promised since.
     pub fn readmit_judged(
         &mut self,
         mut context: Box<Context>,
@@ -472,7 +474,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.shed(now);
         let is_full = self.promises.len() == MAX_PROMISES_PER_CPU && self.would_leave(&context, now);
         if is_full || !(verdict.beside || verdict.in_place || self.relaxed_ns >= context.used_at_ns) {
-            // What it used has no place of its own, or somebody whom it has put off may be put off once more.
+            // There is no place for what it used as a leaving promise, or a context that it has delayed may be delayed once more.
             let (_, until_ns) = context.booked(now);
             let witness = Witness {
                 reason: Reason::BusyLeaving,
@@ -490,8 +492,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         Ok(context)
     }
 
-    /// Takes an unbound context in as a guest: it runs here, beside the promise of its origin, which stays. For a loan to a thread that
-    /// may not run there. As [`Cpu::admit`], here and now.
+    /// Takes an unbound context in as a guest: it runs here, and the promise of its origin stays. For a loan to a thread that may not run on the
+    /// origin. Allocates a survey, as [`Cpu::admit`] does.
     pub fn host(
         &mut self,
         context: Box<Context>,
@@ -505,7 +507,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// As [`Cpu::host`] of what was judged, if nothing was promised since.
+    /// As [`Cpu::host`], with a verdict that was made before, if nothing was promised since.
     pub fn host_judged(
         &mut self,
         mut context: Box<Context>,
@@ -518,14 +520,15 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         if !self.is_good(verdict, context.spec()) {
             return Err((AdmissionError::Stale, context));
         }
-        // What it used when it was here is in its own books.
+        // What it used when it was here before is in its own ledger, so the result is not needed.
         self.take_over(verdict, now.max(self.at_ns));
         context.move_to(self.id);
         self.promise(&context, verdict);
         Ok(context)
     }
 
-    /// Sends an unbound guest home; what it used here is held until it is back. One that is no guest of this CPU comes back as it is.
+    /// Sends an unbound guest home; what it used here is held until that time has come back. A context that is no guest of this CPU is returned as
+    /// it is.
     pub fn unhost(&mut self, mut context: Box<Context>, now: u64) -> Box<Context> {
         if context.is_hosted() && context.home() == self.id {
             self.depart(&context, now.max(self.at_ns));
@@ -535,8 +538,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         context
     }
 
-    /// Takes a promise back; the context must be unbound, from here and here. What it used is held until it is back. What is left can be
-    /// proposed elsewhere, or dropped when no lock is held.
+    /// Takes a promise back; the context must be unbound, admitted here and not hosted elsewhere. What it used is held until that time has come
+    /// back. The rest can be proposed elsewhere, or dropped when no lock is held.
     pub fn retire(&mut self, context: Box<Context>, now: u64) -> Result<Proposal, Box<Context>> {
         if context.is_hosted() || context.home() != self.id {
             return Err(context);
@@ -557,7 +560,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         self.contexts -= 1;
         if self.contexts == 0 {
             self.relaxed_ns = now;
-            self.noted = Noted::NOTHING; // its thread blocked, and nobody dispatched since
+            self.noted = Noted::NOTHING; // its thread blocked, and no dispatch has followed
         }
         let (held_ns, until_ns) = context.booked(now);
         left.full_ns = left.demand.budget_ns;
@@ -569,20 +572,20 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         let is_held = !left.has_left_at(self.relaxed_ns, now);
         self.departed = is_held.then_some(left.number);
         if is_held {
-            // In the place that it had.
+            // It keeps one of the places of the list, as before.
             self.put(left);
         }
     }
 
-    /// Forgets what those who left had used, as if it were nothing: for tests that show what comes of it, and for nobody else.
+    /// Forgets what contexts that left had used, as if it were nothing: only for tests that show what goes wrong then.
     pub fn forget_leaving(&mut self) {
         self.promises.retain(|promise| !promise.demand.leaving);
     }
 
-    /// Forgets those who left and have nothing here any more.
+    /// Drops the leaving promises that hold nothing here any more.
     pub fn shed(&mut self, now: u64) {
         let now = now.max(self.at_ns);
-        // Otherwise only dispatches say so, and not whoever looks: a trace tells of what is promised, not of what is refused.
+        // With contexts here, only dispatches move `relaxed_ns`, and never a mere look: a trace records promises, but no refusals.
         if self.contexts == 0 {
             self.relaxed_ns = now;
         }
@@ -590,7 +593,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
             return;
         }
         let relaxed_ns = self.relaxed_ns;
-        // In one pass: thirty may go at once, and each would move all behind it, under the CPU's lock (K-26).
+        // In one pass: thirty may leave at once, and removing each would move all behind it, under the CPU's lock (K-26).
         self.promises.retain_mut(|it| !(it.demand.leaving && it.has_left_at(relaxed_ns, now)));
     }
 }

@@ -10,8 +10,8 @@
 //! * summaries of subtrees answer "first that may run on CPU x" and "first that is eligible" in one descent, so that entries
 //!   which cannot be taken cost nothing to skip (F-09).
 //!
-//! A thread that comes to an empty queue stays outside of the tree until a second one comes: most CPUs have nobody or one waiting, and two
-//! threads that take turns need no tree at all.
+//! A thread that comes to an empty queue stays outside of the tree until a second one comes: on most CPUs at most one thread waits, and
+//! two threads that take turns need no tree at all.
 //!
 //! Loops over a node are bounded by [`FANOUT`], recursion by the height.
 
@@ -37,18 +37,18 @@ impl Aggregates {
 /// Which thread to look for: always the first, in key order, that fits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wanted {
-    /// Any.
+    /// Any thread.
     First,
     /// The one with this key.
     Exactly(Key),
-    /// At or behind this position.
+    /// One at or behind this position in virtual time.
     EligibleAt(i64),
-    /// Allowed on this CPU.
+    /// One that may run on this CPU.
     AllowedOn(CpuId),
 }
 
 impl Wanted {
-    /// Is it this one?
+    /// Whether `thread` is wanted.
     #[inline]
     fn fits<T>(self, thread: &Entity<T>) -> bool {
         match self {
@@ -59,7 +59,7 @@ impl Wanted {
         }
     }
 
-    /// The entry of a node to take, or to go on below.
+    /// The entry of a node to take, or to descend into.
     #[inline]
     fn entry_in<T>(self, node: &Node<T>) -> Option<usize> {
         match self {
@@ -83,7 +83,7 @@ impl Wanted {
 }
 
 pub(crate) struct Queue<T> {
-    /// The only thread, which came when nobody was here. It keeps its own spare node. While it is here there is no tree.
+    /// The only thread, which came to an empty queue. It keeps its own spare node. While it is here there is no tree.
     lone: Link<T>,
     root: Option<Box<Node<T>>>,
     len: usize,
@@ -182,7 +182,7 @@ impl<T> Queue<T> {
         self.root = Some(leaf);
     }
 
-    /// Puts a thread where the leaf is full: another descent, which splits every full node on its way.
+    /// Inserts a thread whose leaf is full: a second descent, which splits every full node on the path.
     #[cold]
     fn put_where_full(&mut self, thread: Box<Entity<T>>, place: impl Fn(&Node<T>) -> usize) {
         let Some(root) = &mut self.root else { return };
@@ -206,8 +206,8 @@ impl<T> Queue<T> {
         node.insert_thread(place(node), thread);
     }
 
-    /// Takes the first thread. The usual case is a walk to the last leaf, where it is the last entry; only a leaf that runs out
-    /// has to be mended from above.
+    /// Takes the first thread. The usual case is a walk to the last leaf, where it is the last entry; only a leaf that becomes empty has
+    /// to be mended from above.
     #[inline]
     pub(crate) fn pop_first(&mut self) -> Option<Box<Entity<T>>> {
         if self.lone.is_some() {
@@ -240,7 +240,7 @@ impl<T> Queue<T> {
     pub(crate) fn take(&mut self, wanted: Wanted) -> Option<Box<Entity<T>>> {
         match wanted {
             _ if self.lone.is_some() => self.take_lone(wanted),
-            // What every pick asks for gets code of its own.
+            // Every pick among eligible threads asks for this, so it gets code of its own.
             Wanted::EligibleAt(position) => self.take_entry(move |node| node.last_at_or_below(position)),
             _ => self.take_entry(move |node| wanted.entry_in(node)),
         }
@@ -286,14 +286,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The first thread behind this key, which need not be anybody's: one descent, and at most one more.
+    /// The first thread after `key`, which need not be the key of a queued thread: one descent, and at most one more.
     pub(crate) fn first_after(&self, key: Key) -> Option<&Entity<T>> {
         fn below<T>(node: &Node<T>, key: Key) -> Option<&Entity<T>> {
             let larger = node.place_of(key);
             if node.is_leaf() {
                 return node.thread(larger.checked_sub(1)?);
             }
-            // A bound may be lower than all that is below it.
+            // The bound of an entry may be lower than all keys below it.
             let within = if larger < node.len() { below(node.node(larger)?, key) } else { None };
             within.or_else(|| below(node.node(larger.checked_sub(1)?)?, key))
         }
@@ -366,7 +366,7 @@ fn first_of<T>(root: Option<&Node<T>>) -> Option<Key> {
     }
 }
 
-/// A thread is about to be added below an entry: the summaries on its way learn of it.
+/// Updates the summaries at an entry below which a thread is about to be added.
 #[inline]
 fn note<T>(node: &mut Node<T>, at: usize, thread: &Entity<T>, keeps: Aggregates) {
     if keeps.least {
@@ -393,13 +393,13 @@ fn grow<T>(root: &mut Box<Node<T>>, keep: usize, pool: &mut Pool<T>, keeps: Aggr
     split(root, 0, keep, pool, keeps);
 }
 
-/// How many entries stay when a full node is split for a newcomer. Most threads come to the end of the order: few then, because
-/// what is left behind is seldom added to, and had better be full.
+/// How many entries stay in a full node that is split for a newcomer at this place. Most threads join at the end of the order, which is
+/// the front of a node: then few stay, because the part that is split off is seldom added to, and should be as full as possible.
 fn share(newcomer: usize) -> usize {
     if newcomer < MIN_FILL { MIN_FILL } else { FANOUT / 2 }
 }
 
-/// Splits the full node below an entry, where `keep` entries stay; there is room for one more entry.
+/// Splits the full node below an entry, which keeps `keep` of its entries; `node` has room for one more entry.
 fn split<T>(node: &mut Node<T>, at: usize, keep: usize, pool: &mut Pool<T>, keeps: Aggregates) {
     let mut smaller = pool.node();
     let old = node.key(at);
@@ -417,7 +417,7 @@ fn split<T>(node: &mut Node<T>, at: usize, keep: usize, pool: &mut Pool<T>, keep
     node.insert_node(at + 1, Entry { key: old, floor: smaller.floor() }, smaller);
 }
 
-/// Takes a thread out of a subtree, and mends what that leaves too small.
+/// Takes a thread out of a subtree, and mends a node that becomes too small.
 fn take_below<T>(
     node: &mut Node<T>,
     choose: impl Fn(&Node<T>) -> Option<usize> + Copy,
@@ -437,7 +437,7 @@ fn take_below<T>(
         let floor = node.node_mut(at).floor();
         node.set_floor(at, floor);
     }
-    // The last node is where threads are taken from: it may run out before anything is done about it.
+    // Threads are mostly taken from the last node: it may shrink until it is empty before anything is done about it.
     if len < MIN_FILL && (len == 0 || at + 1 < node.len()) {
         mend(node, at, keeps, pool);
     }
@@ -445,11 +445,12 @@ fn take_below<T>(
     Some(thread)
 }
 
-/// The node below an entry has become too small: it is taken out, merged with the next one, or gets some of its entries.
+/// The node below an entry has become too small: it is removed if it is empty, merged with the next one, or gets some of that one's
+/// entries.
 #[cold]
 fn mend<T>(node: &mut Node<T>, at: usize, keeps: Aggregates, pool: &mut Pool<T>) {
     if at + 1 == node.len() {
-        // The last one, and empty.
+        // A last node comes here only when it is empty.
         return remove_empty(node, at, pool);
     }
     let (bound, next_bound) = (node.key(at), node.key(at + 1));
@@ -457,11 +458,12 @@ fn mend<T>(node: &mut Node<T>, at: usize, keeps: Aggregates, pool: &mut Pool<T>)
     let (total, seam) = (larger.len() + smaller.len(), larger.len() - 1);
     let merged = total <= FANOUT;
     if !larger.is_leaf() {
-        larger.set_bound(seam, bound); // it will not be the last one any more
+        larger.set_bound(seam, bound); // this entry will not be the last of its node any more
     }
     larger.take_front_of(smaller, if merged { smaller.len() } else { total / 2 - larger.len() });
     let key = if merged { next_bound } else { larger.cut() };
-    // What was small enough for a last node may be too small now: one node a level, down to the leaves.
+    // A last node may be small, but the one at the seam is last no longer: it may have to be mended, too; one node a level, down to the
+    // leaves.
     if larger.node(seam).is_some_and(|below| below.len() < MIN_FILL) {
         mend(larger, seam, keeps, pool);
     }
@@ -486,7 +488,7 @@ fn remove_empty<T>(node: &mut Node<T>, at: usize, pool: &mut Pool<T>) {
     }
 }
 
-/// Computes the CPU reach of a node anew, if it is kept.
+/// Recomputes the CPU reach of a node, if the queue keeps it.
 #[inline]
 fn refresh<T>(node: &mut Node<T>, keeps: Aggregates) {
     if keeps.reach {
@@ -511,7 +513,7 @@ struct Checked {
     largest: Key,
 }
 
-/// `above` is the entry for this node, and whether it is the last one of its node.
+/// `above` is the parent's entry for this node, and whether that is the parent's last entry.
 fn check_node<T>(
     node: &Node<T>,
     keeps: Aggregates,
@@ -626,7 +628,7 @@ mod tests {
                         assert_eq!(queue.find(Wanted::AllowedOn(on)).map(|n| n.key), allowed);
                     }
                     _ => {
-                        // Behind somebody, and behind a key that is nobody's.
+                        // After the key of a queued thread, and after a key that no thread has.
                         let at = next() as usize % map.len().max(1);
                         let there = map.keys().nth(at).copied();
                         for key in there.into_iter().chain([Key { tag, sequence: next() % 4_000 }]) {
@@ -661,7 +663,7 @@ mod tests {
         }
     }
 
-    /// Three levels and more: the first eligible thread, taken and put in again for long.
+    /// In a tree of three levels and more, the first eligible thread is found and taken while others keep coming.
     #[test]
     fn eligible_threads_of_a_large_queue() {
         let mut queue = Queue::new(Aggregates { least: true, reach: false });
@@ -699,7 +701,7 @@ mod tests {
             if sequence % 500 == 0 {
                 around = next(10_000);
             }
-            // Grows, then shrinks; where it does so moves about.
+            // The queue grows, then shrinks, around a key that moves about.
             let growing = sequence % 4_000 < 2_200;
             if keys.len() < 10 || (growing && next(4) > 0) || next(8) == 0 {
                 let key = Key { tag: (around + next(300)) as i64, sequence };

@@ -1,4 +1,4 @@
-//! Where queued threads are, and what may be told of them: by ticket, or one after the other.
+//! Finding queued threads, by ticket or one after the other, and reading their counters.
 
 use crate::cpu::Cpu;
 use crate::entity::{Entity, Key};
@@ -6,7 +6,7 @@ use crate::queue::Wanted;
 use crate::{Payload, Policy, QueueKind, Snapshot, ThreadId, Ticket};
 
 impl<T: Payload, P: Policy> Cpu<T, P> {
-    /// Calls `visit` with the ticket and snapshot of every queued thread, the wait that goes on included. Linear: for listings, not for dispatch.
+    /// Calls `visit` with the ticket and snapshot of every queued thread, its present wait included. Linear: for listings, not for dispatch.
     pub fn for_each_queued(&self, mut visit: impl FnMut(Ticket, Snapshot, &T)) {
         let queues = [
             (QueueKind::Guaranteed, &self.guaranteed),
@@ -25,8 +25,8 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         }
     }
 
-    /// Where a thread is: what finds it later, unless it has moved. Of one that is not here, a ticket that finds nobody. Linear: for those who
-    /// do not keep the tickets that [`Payload::queued`] brings.
+    /// The ticket of a thread, valid until the thread moves. For a thread that is not queued here, a ticket that finds nothing. Linear: for
+    /// callers that do not keep the tickets that [`Payload::queued`] brings.
     pub fn find(&self, thread: ThreadId) -> Ticket {
         let mut found =
             Ticket { thread, cpu: self.id, queue: QueueKind::Direct, key: Key { tag: 0, sequence: 0 } };
@@ -38,7 +38,7 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         found
     }
 
-    /// Who waits where a ticket says, if that one still does.
+    /// The thread that waits where the ticket says, unless the ticket is stale.
     pub(crate) fn waiting_at(&self, ticket: &Ticket) -> Option<&Entity<T>> {
         if ticket.cpu != self.id {
             return None;
@@ -53,12 +53,12 @@ impl<T: Payload, P: Policy> Cpu<T, P> {
         waiting.filter(|thread| thread.id == ticket.thread)
     }
 
-    /// Counters and knobs of a queued thread, the wait that goes on included. `None` if the ticket is stale.
+    /// Counters and knobs of a queued thread, its present wait included. `None` if the ticket is stale.
     pub fn queued_snapshot(&self, ticket: &Ticket) -> Option<Snapshot> {
         self.waiting_at(ticket).map(|thread| self.waiting_snapshot(thread, ticket.queue))
     }
 
-    /// As of the last charge: a thread is charged for its wait when that ends, and may have waited long by now.
+    /// A snapshot as of the last charge. A wait enters a thread's account only when it ends, so the present one is added here.
     fn waiting_snapshot(&self, thread: &Entity<T>, queue: QueueKind) -> Snapshot {
         let mut snapshot = thread.snapshot();
         let mut account = thread.account;

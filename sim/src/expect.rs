@@ -68,7 +68,8 @@ fn judge_one(scenario: &Scenario, outcome: &Outcome, expect: &Expect) -> Verdict
 }
 
 /// The shares that perfectly divisible CPUs would give, for scenarios in which every thread always wants to run: contexts get
-/// their budgets, the others share the rest by weight, nobody more than one CPU. `None` for scenarios that are not so simple.
+/// their budgets, the others share the rest by weight, and no thread gets more than one CPU. `None` for scenarios that are
+/// not so simple.
 #[must_use]
 pub fn fluid_shares(scenario: &Scenario) -> Option<Vec<f64>> {
     let simple = scenario.timed.is_empty()
@@ -94,7 +95,7 @@ pub fn fluid_shares(scenario: &Scenario) -> Option<Vec<f64>> {
             shares.push(promised.unwrap_or(0.0));
         }
     }
-    // Whoever's weight asks for more than one CPU gets one; the others share what is left. At most one round a thread.
+    // A thread whose weight asks for more than one CPU gets one; the others share what is left. At most one round a thread.
     for _ in 0..weights.len() {
         let total: f64 = weights.iter().sum();
         let Some(at) =

@@ -1,6 +1,6 @@
 //! Random workloads with things going wrong, checked at every step (M-03).
 //!
-//! A seed is everything: it makes the scenario, the policy and the faults, so a failing seed replays anywhere.
+//! The seed determines everything: the scenario, the policy and the faults, so a failing seed replays anywhere.
 
 use crate::engine::costs::Costs;
 use crate::engine::random::Random;
@@ -169,7 +169,7 @@ fn for_ever(mut body: Vec<Op>) -> Vec<Op> {
 }
 
 /// Clients with contexts that call servers without, which call on: loans of all depths, now and then in a circle, to servers that are bound to
-/// other CPUs, that forget to answer or do something after it; and a handler of their faults.
+/// other CPUs, that forget to answer or go on working after the answer; and a handler of their faults.
 fn add_loans(scenario: &mut Scenario, random: &mut Random) {
     if random.below(2) != 0 {
         return;
@@ -287,7 +287,7 @@ fn add_forks(scenario: &mut Scenario, random: &mut Random) {
 }
 
 /// Neighbours with large promises, and beside them contexts that come and go: threads that use what they have, end, and are followed by others
-/// who ask for the same. Whoever gets more than its share takes it from a neighbour (S-13).
+/// that ask for the same. A context that gets more than its share takes it from a neighbour (S-13).
 fn add_thieves(scenario: &mut Scenario, random: &mut Random) {
     if random.below(3) != 0 {
         return;
@@ -307,7 +307,7 @@ fn add_thieves(scenario: &mut Scenario, random: &mut Random) {
     let its = scenario.threads.len();
     scenario.threads.push(neighbour);
     if random.below(2) == 0 {
-        // So that the thieves have an odd or an even place: strangers, or a line.
+        // So that the thieves have an odd or an even index: independent of each other, or successors of one template.
         scenario
             .threads
             .push(ThreadSpec { program: vec![Op::Run(span(random, MS))], ..ThreadSpec::new("passer") });
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
     use crate::engine::Plant;
 
-    /// M-03: a hundred seeds hold, and each is a function of itself.
+    /// M-03: a hundred seeds keep all invariants, and each gives the same run again.
     #[test]
     fn m_03_seeds_hold_and_replay() {
         let mut different = 0;

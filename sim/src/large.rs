@@ -38,7 +38,7 @@ pub fn scenario(threads: u32, duration_ns: u64) -> Scenario {
     scenario
 }
 
-/// How it is run: nothing recorded, everything checked now and then.
+/// How the large scenario is run: nothing recorded, everything checked now and then.
 #[must_use]
 pub fn options(scenario: &Scenario) -> Options {
     let mut options = Options::of(scenario);

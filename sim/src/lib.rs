@@ -2,7 +2,7 @@
 //!
 //! `scenario` reads workloads from small text files, `engine` runs them on N simulated CPUs around the core of `sched`,
 //! `expect` judges them, `report` shows what happened; `fuzz` and `smp` make workloads of their own. Nothing in here decides
-//! who runs.
+//! which thread runs.
 #![forbid(unsafe_code)]
 
 pub mod engine;

@@ -170,7 +170,7 @@ pub fn run(workload: Workload, cpus: u32, policy: PolicyName) -> Result<Cell, Si
     options.record = false;
     options.check = CheckLevel::Every(1024);
     let outcome = Engine::new(&scenario, options)?.run()?;
-    // Servers never end; what counts is when the others have.
+    // Servers never end; what counts is when the other threads have ended.
     let elapsed_ns =
         outcome.threads.iter().filter_map(|thread| thread.ended_ns).max().unwrap_or(outcome.end_ns);
     let overhead: u64 = outcome.cpus.iter().map(|time| time.interrupt_ns).sum();

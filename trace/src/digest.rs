@@ -1,4 +1,4 @@
-//! What a trace says, added up: what a reader that is not ours must find in the exports (`trace/tests/load_trace.py`).
+//! A trace, added up: what an independent reader must find in the exports (`trace/tests/load_trace.py`).
 
 use crate::json::Quoted;
 use crate::{RunKind, State, Trace};
@@ -21,7 +21,7 @@ fn add(totals: &mut BTreeMap<String, u64>, key: impl ToString, amount: u64) {
     *totals.entry(key.to_string()).or_default() += amount;
 }
 
-/// What the trace says, as JSON.
+/// The sums of the trace, as JSON.
 #[must_use]
 pub fn json(trace: &Trace) -> String {
     let mut run_ns = BTreeMap::new();

@@ -1,16 +1,16 @@
-//! What a kernel writes when it powers off with a trace, and how it is read: buffers, thread table, check sum.
+//! The dump that a kernel writes when it powers off with a trace, and how it is read: buffers, thread table, check sum.
 //!
 //! The writing half needs neither `std` nor an allocator. All numbers are little-endian. In order:
 //! * [`Header`];
 //! * a [`CpuPart`] for each CPU;
-//! * a [`NamedThread`] for each thread that ever was;
+//! * a [`NamedThread`] for each thread that ever existed;
 //! * the records of CPU 0, of CPU 1, and so on: a *ticket* and the three words of an [`Event`];
 //! * the [`Sum`] of all bytes before it.
 //!
 //! A ticket is the record's place in the one order of all CPUs. A writer takes it while it holds the locks of the queues
 //! that the event is about, so that the order of tickets is the order in which each queue saw its events.
-//! In a full buffer an event is written over the oldest one, or, where the first ones are kept, not at all. The tickets go on in any case: they show how
-//! many events are missing, and where.
+//! In a full buffer an event is written over the oldest one or, if the first events are kept, not at all. Tickets are counted in either case: they
+//! show how many events are missing, and where.
 
 use crate::Event;
 
@@ -42,26 +42,26 @@ pub const SUM_BYTES: usize = 8;
 pub struct Sum(pub u64);
 
 impl Sum {
-    /// Of no bytes.
+    /// The sum of no bytes.
     pub const NEW: Sum = Sum(0xcbf2_9ce4_8422_2325);
 
-    /// With these bytes added.
+    /// The sum with these bytes added.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Sum {
         Sum(bytes.iter().fold(self.0, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)))
     }
 }
 
-/// What comes first.
+/// The beginning of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: u16,
     /// The ordering policy, numbered as the scheduling core does.
     pub policy: u8,
-    /// The kernel panicked.
+    /// Whether the kernel panicked.
     pub panicked: bool,
-    /// The last events of each CPU are kept, and not the first ones.
+    /// Whether the last events of each CPU are kept, and not the first ones.
     pub keeps_last: bool,
     /// Events that a buffer holds.
     pub capacity: u32,
@@ -82,24 +82,24 @@ pub struct CpuPart {
     pub time: Option<[u64; 3]>,
     /// Events that were kept.
     pub events: u32,
-    /// Events that were not.
+    /// Events that were not kept.
     pub lost: u64,
-    /// The ticket of the first of those, or of the last one if the last events are kept; `u64::MAX` if there is none.
+    /// The ticket of the first lost event, or of the last one if the last events are kept; `u64::MAX` if none was lost.
     pub lost_at: u64,
 }
 
 /// One thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedThread {
-    /// The name that events use; never used twice.
+    /// The number that events use; never used twice.
     pub id: u32,
     /// Its process.
     pub pid: u32,
-    /// What that is called, with zeros behind it.
+    /// The process's name, with zeros behind it.
     pub name: [u8; NAME_BYTES],
 }
 
-/// Puts words behind one another.
+/// Appends numbers and bytes to a buffer.
 struct Pen<const N: usize> {
     bytes: [u8; N],
     at: usize,

@@ -1,4 +1,4 @@
-//! Reads a dump. Nothing in it is believed: sizes are checked before anything is allocated.
+//! Reads a dump. Nothing in it is trusted: sizes are checked before anything is allocated.
 
 use super::{
     CPU_BYTES, CPUS_MAX, CpuPart, EVENTS_MAX, HEADER_BYTES, Header, MAGIC, NAME_BYTES, NamedThread,
@@ -11,12 +11,12 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// An event and its place in the order of all.
+/// An event and its place in the order of all events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The place.
     pub ticket: u64,
-    /// The CPU that wrote it: not always the one that it is about.
+    /// The CPU that wrote it, which is not always the one that it is about.
     pub writer: u16,
     /// The event.
     pub event: Event,
@@ -25,18 +25,18 @@ pub struct Record {
 /// A thread of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// The name that events use.
+    /// The number that events use.
     pub id: u32,
     /// Its process.
     pub pid: u32,
-    /// What that is called.
+    /// The process's name.
     pub name: String,
 }
 
 /// A dump that was read: all its numbers fit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
-    /// What came first.
+    /// Its header.
     pub header: Header,
     /// Its CPUs.
     pub cpus: Vec<CpuPart>,
@@ -49,13 +49,13 @@ pub struct Dump {
 /// Why bytes are no dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpError {
-    /// There is nothing: the kernel never came to write.
+    /// There are no bytes: the kernel never began to write.
     Empty,
     /// It does not begin as a dump does.
     NotADump,
     /// Written by another version.
     Version {
-        /// Which.
+        /// The version of the dump.
         found: u32,
     },
     /// It ends too early.
@@ -72,7 +72,7 @@ pub enum DumpError {
         /// Bytes that it has.
         found: u64,
     },
-    /// The bytes are not those that were written.
+    /// The bytes do not match their check sum.
     Sum {
         /// As the dump says.
         wanted: u64,
@@ -81,19 +81,19 @@ pub enum DumpError {
     },
     /// A number that is larger than it may be.
     OutOfRange {
-        /// Which.
+        /// The number's name.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
     },
     /// A record that is no event.
     NoEvent {
-        /// Which, counted over all CPUs.
+        /// The record's index, counted over all CPUs.
         index: usize,
     },
     /// A record that names a CPU which the dump does not have.
     NoSuchCpu {
-        /// Which record.
+        /// The record's index.
         index: usize,
         /// The CPU.
         cpu: u16,
@@ -103,7 +103,7 @@ pub enum DumpError {
         /// The ticket.
         ticket: u64,
     },
-    /// Kept and lost events are not as many as there were tickets, or a ticket is missing though nothing was lost before.
+    /// Kept and lost events are not as many as there were tickets, or a ticket is missing where nothing was lost.
     Count {
         /// Tickets that were given out, or the first that is missing.
         wanted: u64,
@@ -112,7 +112,7 @@ pub enum DumpError {
     },
     /// A thread is in the table twice.
     DuplicateThread {
-        /// Which.
+        /// The thread's number.
         id: u32,
     },
 }
@@ -150,7 +150,7 @@ impl fmt::Display for DumpError {
 
 impl std::error::Error for DumpError {}
 
-/// Reads numbers; whoever uses it has checked the length.
+/// Reads numbers; the caller has checked the length.
 struct Eye<'a>(&'a [u8]);
 
 impl<'a> Eye<'a> {
@@ -305,7 +305,7 @@ impl Dump {
         if accounted != self.header.tickets {
             return Err(DumpError::Count { wanted: self.header.tickets, found: accounted });
         }
-        // Of what is whole, every ticket is here.
+        // In the part without losses, every ticket is here.
         let first = self.first_whole();
         match (first..).zip(self.whole()).find(|(at, record)| record.ticket != *at) {
             Some((at, _)) => Err(DumpError::Count { wanted: at, found: at }),
@@ -313,14 +313,14 @@ impl Dump {
         }
     }
 
-    /// The ticket of the first event that was lost, on any CPU; nothing if the last ones are kept.
+    /// The ticket of the first event that was lost, on any CPU; `None` if the last events are kept.
     #[must_use]
     pub fn lost_from(&self) -> Option<u64> {
         let first = self.cpus.iter().map(|cpu| cpu.lost_at).min();
         first.filter(|ticket| *ticket != u64::MAX && !self.header.keeps_last)
     }
 
-    /// The ticket from which on no event was written over by a later one, on any CPU: 0, if there is the beginning.
+    /// The ticket from which on no event was overwritten by a later one, on any CPU: 0 if the beginning is still there.
     #[must_use]
     pub fn first_whole(&self) -> u64 {
         let over = self.cpus.iter().filter(|cpu| cpu.lost > 0 && self.header.keeps_last);
@@ -333,22 +333,22 @@ impl Dump {
         self.cpus.iter().fold(0, |sum, cpu| sum.saturating_add(cpu.lost))
     }
 
-    /// The records between which none is missing: those before the first loss, or those after the last one. What can be drawn.
+    /// The records between which none is missing: those before the first loss, or those after the last one. Only these can be drawn.
     #[must_use]
     pub fn whole(&self) -> &[Record] {
         let place = |ticket: u64| self.records.partition_point(|record| record.ticket < ticket);
         &self.records[place(self.first_whole())..self.lost_from().map_or(self.records.len(), place)]
     }
 
-    /// The name of a thread: of its process, and its own number.
+    /// The name of a thread: its process's name and its own number.
     #[must_use]
     pub fn name(&self, id: u32) -> String {
         let known = self.threads.iter().find(|thread| thread.id == id);
         known.map_or_else(|| format!("thread {}", show_id(id)), Thread::title)
     }
 
-    /// What happened before the first loss, or after the last one, for pictures and rules. Times are those that were recorded, except that none is earlier than
-    /// the one before it: a CPU that read its clock and then waited for a lock comes when it had the lock.
+    /// The events before the first loss, or after the last one, for pictures and rules. Times are as recorded, except that none is earlier than the
+    /// one before it: an event of a CPU that read its clock and then waited for a lock is placed at the time when it had the lock.
     #[must_use]
     pub fn trace(&self, title: &str) -> Trace {
         let mut trace = Trace { title: title.into(), cpus: self.header.cpus, ..Trace::default() };
@@ -493,7 +493,7 @@ mod tests {
         assert_eq!(Dump::parse(b"hello"), Err(DumpError::NotADump));
     }
 
-    /// With a good sum, too: a kernel may be wrong.
+    /// Also with a correct check sum, because a kernel may be wrong.
     #[test]
     fn numbers_that_do_not_fit_have_their_own_errors() {
         let spoil = |change: &dyn Fn(&mut Dump)| {

@@ -13,10 +13,10 @@
 //!    is system time, so no nanosecond is ever charged to a thread that has left.
 //! 3. Everything else is a remark at a point in time and moves no CPU time.
 //!
-//! `Spawn` and `Wake` name the CPU whose queue takes the thread. `Weight`, `Class`, `Affinity` and `Debt` of a
-//! thread that does not exist yet are what it is born with.
+//! `Spawn` and `Wake` name the CPU whose queue takes the thread. `Weight`, `Class`, `Affinity` and `Debt` of a thread that does not exist yet are
+//! what it starts with.
 //!
-//! This crate may not make scheduling decisions; it only says what was decided.
+//! This crate makes no scheduling decisions; it only records what was decided.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -71,7 +71,7 @@ const _: () = assert!(size_of::<Event>() == 24);
 pub enum Kind {
     /// The CPU starts to run this thread.
     Run {
-        /// Who runs.
+        /// The thread that runs.
         thread: u32,
     },
     /// The CPU has nothing to run.
@@ -80,88 +80,88 @@ pub enum Kind {
     System,
     /// The thread begins to exist, runnable.
     Spawn {
-        /// Who was made.
+        /// The thread that was created.
         thread: u32,
     },
     /// The thread becomes runnable after a block.
     Wake {
-        /// Who woke.
+        /// The thread that woke.
         thread: u32,
     },
     /// The thread loses the CPU while it could still run.
     Preempt {
-        /// Who was preempted.
+        /// The thread that was preempted.
         thread: u32,
     },
     /// The thread gives the CPU away and stays runnable.
     Yield {
-        /// Who yielded.
+        /// The thread that yielded.
         thread: u32,
     },
     /// The thread waits for something other than the CPU.
     Block {
-        /// Who blocked.
+        /// The thread that blocked.
         thread: u32,
     },
     /// The thread is gone.
     Exit {
-        /// Who ended.
+        /// The thread that ended.
         thread: u32,
     },
     /// An idle CPU (the event's) took the thread from another CPU's queue.
     Steal {
-        /// Who was moved.
+        /// The thread that was moved.
         thread: u32,
         /// The CPU that lost it.
         from: u16,
     },
     /// The periodic balance step moved the thread to the event's CPU.
     Balance {
-        /// Who was moved.
+        /// The thread that was moved.
         thread: u32,
         /// The CPU that lost it.
         from: u16,
     },
     /// Wake placement put the thread on the event's CPU.
     Place {
-        /// Who was placed.
+        /// The thread that was placed.
         thread: u32,
         /// The CPU where it last ran.
         from: u16,
     },
     /// The thread's budget is spent: it waits in the refill queue.
     Throttle {
-        /// Who is throttled.
+        /// The thread that is throttled.
         thread: u32,
     },
     /// The thread's budget was refilled; a throttled thread is runnable again.
     Refill {
-        /// Whose budget.
+        /// The thread whose budget it is.
         thread: u32,
     },
     /// The thread's budget reached zero.
     Deplete {
-        /// Whose budget.
+        /// The thread whose budget it is.
         thread: u32,
     },
     /// Something went wrong with the thread: an injected or a real fault.
     Fault {
-        /// Who is affected.
+        /// The thread that is affected.
         thread: u32,
     },
     /// The thread fell back to best effort.
     Demote {
-        /// Who is affected.
+        /// The thread that is affected.
         thread: u32,
     },
     /// The thread's scheduling context was revoked.
     Revoke {
-        /// Who is affected.
+        /// The thread that is affected.
         thread: u32,
     },
     /// The CPU, and the budget on loan, were handed straight to this thread.
     Handoff {
-        /// Who receives.
+        /// The thread that receives them.
         thread: u32,
     },
     /// The event's CPU sent an inter-processor interrupt.
@@ -171,14 +171,14 @@ pub enum Kind {
     },
     /// The thread's weight changed.
     Weight {
-        /// Whose weight.
+        /// The thread whose weight it is.
         thread: u32,
         /// The new weight.
         weight: u32,
     },
     /// The thread's latency class changed.
     Class {
-        /// Whose class.
+        /// The thread whose class it is.
         thread: u32,
         /// The new class, numbered as the scheduling core does.
         class: u8,
@@ -187,16 +187,16 @@ pub enum Kind {
     Stall,
     /// A timer tick that was due did not come.
     LostTick,
-    /// The CPU was asked who runs next, and the answer was: this thread goes on.
+    /// The CPU was asked which thread runs next, and the answer was: this one goes on.
     Keep {
-        /// Who goes on.
+        /// The thread that goes on.
         thread: u32,
     },
     /// The scheduling core was told that a timer fired, or that another CPU asked for a look.
     Timer,
-    /// The accounts of the CPU were brought up to date, because somebody looked at them.
+    /// The accounts of the CPU were brought up to date, because they were read.
     Charge,
-    /// The CPU gave up what its virtual clock is behind a limit in the common frame.
+    /// The CPU's virtual clock was behind a limit in the common frame and was moved up to it.
     Forgive {
         /// The upper half of the limit, a signed number of 64 bits.
         high: u32,
@@ -207,17 +207,17 @@ pub enum Kind {
     Affinity {
         /// Which part of the mask.
         part: u16,
-        /// Whose mask.
+        /// The thread whose mask it is.
         thread: u32,
         /// Bit n is CPU `32 * part + n`.
         cpus: u32,
     },
     /// The thread, which does not exist yet, will begin with a debt of `high << 32 | low` nanoseconds; or it runs on the event's CPU, is about to
-    /// leave it, and pays that much for what interrupts did on its behalf; or it waits, is about to be queued, and its context pays.
+    /// leave it, and is charged that much for interrupts that served it; or it waits, is about to be queued, and its context is charged.
     Debt {
         /// The upper 16 bits.
         high: u16,
-        /// Whose debt.
+        /// The thread whose debt it is.
         thread: u32,
         /// The lower 32.
         low: u32,
@@ -226,76 +226,76 @@ pub enum Kind {
     Spec {
         /// Which part.
         part: u16,
-        /// Whose.
+        /// The context that it is for.
         context: u32,
-        /// It.
+        /// The value of that part.
         value: u32,
     },
     /// The event's CPU promised time to a context.
     Admit {
-        /// Which one.
+        /// The context.
         context: u32,
     },
     /// The event's CPU changed what it promised.
     Readmit {
-        /// To which context.
+        /// The context to which it was promised.
         context: u32,
     },
-    /// The event's CPU need not keep its promise any more.
+    /// The event's CPU takes its promise back.
     Retire {
-        /// To which context.
+        /// The context to which it was promised.
         context: u32,
     },
-    /// The event's CPU takes a context of another CPU in.
+    /// The event's CPU takes in a context of another CPU as a guest.
     Host {
-        /// Which one.
+        /// The context.
         context: u32,
     },
-    /// The event's CPU sends a context home.
+    /// The event's CPU sends a guest back to its home.
     Unhost {
-        /// Which one.
+        /// The context.
         context: u32,
     },
     /// The thread has a context from now on. It runs on the event's CPU, or waits for something, or does not exist yet.
     Bind {
-        /// Who.
+        /// The thread.
         thread: u32,
-        /// Which one.
+        /// The context.
         context: u32,
     },
-    /// The thread has none any more. It is on the event's CPU, or waits for something.
+    /// The thread has no context any more. It is on the event's CPU, or waits for something.
     Unbind {
-        /// Who.
+        /// The thread.
         thread: u32,
     },
     /// As `Handoff`, and the context of the thread that waits goes along: a loan, or its return.
     Lend {
-        /// Who has it now.
+        /// The thread that has the context now.
         thread: u32,
     },
     /// The thread that yields queues behind this one.
     Behind {
-        /// Behind whom.
+        /// The thread that goes first.
         thread: u32,
     },
     /// Whether the thread stops without a context, from now on.
     ContextOnly {
-        /// It does.
+        /// Whether it does.
         only: bool,
-        /// Who.
+        /// The thread.
         thread: u32,
     },
-    /// The thread that leaves, or that waited for the CPU, is in no queue any more: it waits for what somebody does about it.
+    /// The thread that leaves, or that waited for the CPU, is in no queue any more: it waits until another thread acts on it.
     Evict {
-        /// Because it has lost its context; or else because its budget is spent, or to be queued anew.
+        /// Whether it has lost its context; otherwise its budget is spent, or it is to be queued again.
         lost: bool,
-        /// Who.
+        /// The thread.
         thread: u32,
     },
 }
 
-/// The parts of a [`Kind::Spec`]: budget, period and deadline in nanoseconds, each low half first; overrun policy, criticality and
-/// number of refills, a byte each; the CPU mask as in [`Kind::Affinity`]; and the line of contexts that it is of.
+/// The parts of a [`Kind::Spec`]: budget, period and deadline in nanoseconds, each low half first; overrun policy, criticality and number of
+/// refills, a byte each; the CPU mask as in [`Kind::Affinity`]; and the template of the context.
 pub const SPEC_PARTS: u16 = 16;
 
 impl Kind {
@@ -415,7 +415,7 @@ impl Kind {
         }
     }
 
-    /// The other CPU that the event names: where a moved thread came from, or whom an IPI hits.
+    /// The other CPU that the event names: where a moved thread came from, or which one an IPI interrupts.
     #[must_use]
     pub const fn other_cpu(self) -> Option<u16> {
         match self {
@@ -444,7 +444,7 @@ impl Kind {
         )
     }
 
-    /// Is this only what a replay needs to give the core the same input again? Pictures leave it out.
+    /// Is this only input that a replay must give to the core again? Pictures leave it out.
     #[must_use]
     pub const fn is_for_replay(self) -> bool {
         matches!(
@@ -521,7 +521,7 @@ mod tests {
             let words = event.to_words();
             assert_eq!(usize::from(kind.tag()), tag);
             assert_eq!(Event::from_words(words), Some(event));
-            // No bit is without a meaning: whatever changes is seen, or is another event.
+            // Every bit has a meaning: any change is rejected, or makes another event.
             for bit in 0..192 {
                 let mut spoilt = words;
                 spoilt[bit / 64] ^= 1 << (bit % 64);

@@ -1,7 +1,7 @@
-//! A whole trace: who the threads are, what happened, and when it ended.
+//! A whole trace: its threads, what happened, and when it ended.
 //!
-//! It may be filled by anybody, so [`Trace::check`] says what is wrong with one before an
-//! exporter or a picture makes nonsense of it.
+//! A trace may come from any writer, so [`Trace::check`] says what is wrong with one before an exporter or a
+//! picture makes nonsense of it.
 
 use crate::{Event, Kind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::string::String;
 use std::vec::Vec;
 
-/// What a person wants to know about a thread beside its number.
+/// What readers want to know about a thread beside its number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadInfo {
     /// The id that events use.
@@ -224,7 +224,7 @@ mod tests {
     fn a_thread_that_left_may_run_elsewhere_at_once() {
         let (run, yields) = (Kind::Run { thread: 5 }, Kind::Yield { thread: 5 });
         assert_eq!(checked(&[(0, 0, run), (7, 0, yields), (7, 1, run)]), Ok(()));
-        // A yield of somebody else does not free the CPU of thread 5.
+        // A yield of another thread does not free the CPU of thread 5.
         let other = Kind::Yield { thread: 0 };
         assert!(checked(&[(0, 0, run), (7, 0, other), (7, 1, run)]).is_err());
     }

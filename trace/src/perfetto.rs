@@ -43,7 +43,7 @@ const SLICE_END: u64 = 2;
 const INSTANT: u64 = 3;
 /// Children are shown by rank, not by name: `cpu10` comes after `cpu9`.
 const ORDER_EXPLICIT: u64 = 3;
-/// One writer, so one sequence; and it depends on nothing that was sent before.
+/// There is one writer, so one sequence; and it depends on nothing that was sent before.
 const SEQUENCE: u64 = 1;
 const STATE_CLEARED: u64 = 1;
 

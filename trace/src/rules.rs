@@ -35,7 +35,7 @@ pub enum RuleError {
     State {
         /// Which event.
         index: usize,
-        /// Who.
+        /// The thread.
         thread: u32,
         /// What happened.
         event: &'static str,
@@ -46,9 +46,9 @@ pub enum RuleError {
     NotThere {
         /// Which event.
         index: usize,
-        /// Who.
+        /// The thread.
         thread: u32,
-        /// Where it was said to leave.
+        /// The CPU that it was said to leave.
         cpu: u16,
     },
     /// Thread, idle and system time of a CPU do not add up to the time of the trace (S-12).
@@ -88,9 +88,9 @@ impl From<TraceError> for RuleError {
 }
 
 struct Lives {
-    /// Absent: does not exist yet.
+    /// A thread that is absent does not exist yet.
     states: BTreeMap<u32, Life>,
-    /// Who is on each CPU; a thread stays there, runnable, over system time.
+    /// The thread on each CPU; it stays there, runnable, during system time.
     on_cpu: Vec<Option<u32>>,
 }
 
@@ -107,17 +107,17 @@ impl Lives {
         }
     }
 
-    /// What the event makes of its thread; `Err` if that cannot be.
+    /// The state of the thread after the event; `Err` with the present state if the event cannot happen in it.
     fn next(&self, cpu: u16, kind: Kind, thread: u32) -> Result<Option<Life>, Option<Life>> {
         let state = self.state(thread);
         match (kind, state) {
             (Kind::Spawn { .. }, None | Some(Life::Gone))
             | (Kind::Wake { .. }, Some(Life::Blocked))
             | (Kind::Refill { .. }, Some(Life::Throttled)) => Ok(Some(Life::Runnable)),
-            // It waits for budget: that it need not wait for anything else makes no difference yet.
+            // It still waits for budget: the wake-up makes no difference yet.
             (Kind::Wake { .. }, Some(Life::Throttled)) => Ok(None),
             (Kind::Spawn { .. } | Kind::Wake { .. }, _) => Err(state),
-            // A kernel does not see refills; that it runs again says it.
+            // A kernel records no refills; that the thread runs again implies one.
             (Kind::Run { .. }, Some(Life::Runnable | Life::Throttled)) => Ok(Some(Life::Running { cpu })),
             (Kind::Evict { .. }, Some(Life::Runnable | Life::Throttled)) => Ok(Some(Life::Blocked)),
             (Kind::Evict { .. }, _) => Err(state),

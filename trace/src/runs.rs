@@ -78,9 +78,9 @@ impl Ending {
 /// One CPU did one thing from `start_ns` to `end_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Where.
+    /// The CPU.
     pub cpu: u16,
-    /// Who; `None` when the CPU was idle or busy with itself.
+    /// The thread that ran; `None` when the CPU was idle or busy with itself.
     pub thread: Option<u32>,
     /// From, inclusive.
     pub start_ns: u64,
@@ -151,7 +151,8 @@ impl Lane {
                 if self.now.thread == kind.thread() {
                     self.change(time_ns, None, RunKind::System, ending);
                 } else if let Some(last) = self.runs.last_mut() {
-                    // Be kind to writers that say who runs next before they say why.
+                    // Accept writers that say which thread runs next before they say why the last one
+                    // stopped.
                     let same = last.thread == kind.thread() && last.end_ns == time_ns;
                     if same && last.ending == Ending::Switch {
                         last.ending = ending;

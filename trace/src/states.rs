@@ -36,7 +36,7 @@ impl State {
 /// One thread was in one state from `start_ns` to `end_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSpan {
-    /// Who.
+    /// The thread.
     pub thread: u32,
     /// In which state.
     pub state: State,
@@ -46,7 +46,7 @@ pub struct StateSpan {
     pub start_ns: u64,
     /// To, exclusive; always after `start_ns`.
     pub end_ns: u64,
-    /// True when the span began with a wake or a spawn: a wait that somebody feels.
+    /// True when the span began with a wake or a spawn: a wait that counts as latency.
     pub from_wake: bool,
 }
 
@@ -95,7 +95,7 @@ impl Tracker {
 
     fn vacate(&mut self, event: &Event) {
         let old = self.on_cpu[usize::from(event.cpu)].take();
-        // Nobody said why it stopped, so all that is known is that it could go on.
+        // No event said why it stopped, so all that is known is that it could go on.
         if let Some(old) = old {
             self.enter(old, State::Runnable, event);
         }

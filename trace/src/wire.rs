@@ -3,7 +3,7 @@
 use crate::{Event, Kind};
 
 impl Kind {
-    /// Its number in [`Kind::NAMES`], which is its name in dumps: numbers are never used again for something else.
+    /// Its number in [`Kind::NAMES`], which stands for it in dumps: a number is never reused for something else.
     #[must_use]
     pub const fn tag(self) -> u8 {
         match self {
@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// What it holds: a small number, the thread (or the context, if it is about none), another number.
+    /// What it holds: a small number, the thread (or the context, if it names no thread), another number.
     const fn fields(self) -> (u16, u32, u32) {
         match self {
             Self::Steal { thread, from } | Self::Balance { thread, from } | Self::Place { thread, from } => {

@@ -1,4 +1,4 @@
-//! T-02: what we export is loaded by parsers that are not ours, and says what we say.
+//! T-02: independent parsers load what we export, and find in it what we say.
 //!
 //! `python-env.sh` brings Perfetto's message classes from PyPI and `load_trace.py` does the
 //! reading. When they cannot be had the test fails: an export that nobody read is not evidence.
@@ -119,7 +119,7 @@ fn small_traces_load_too() {
     assert!(ok, "{said}");
 }
 
-/// The reader must be able to say no, or its yes means nothing.
+/// The reader must be able to refuse, or its acceptance means nothing.
 #[test]
 fn the_reader_refuses_what_is_wrong() {
     let trace = busy_trace(7);

@@ -1,20 +1,20 @@
-//! The line of boot options: words, of which a bad one is left out and the others count.
+//! The line of boot options, as words: a bad one is left out, and the others count.
 
 use abi::BOOT_LINE_BYTES_MAX;
 
-/// The words of a line; one that is not UTF-8 as its bytes.
+/// The words of a line; a word that is not UTF-8 is an error that carries its bytes.
 pub fn words(line: &[u8]) -> impl Iterator<Item = Result<&str, &[u8]>> {
     let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     words.map(|word| core::str::from_utf8(word).map_err(|_| word))
 }
 
-/// As many whole words of a line as are read, and how many bytes that leaves out. A longer line is expected to be cut after at least one byte
-/// too many.
+/// The part of a line that is read, which ends with a whole word, and how many bytes are left out. A caller that cuts a longer line must
+/// leave at least one byte too many.
 pub fn fit(line: &[u8]) -> (&[u8], usize) {
     if line.len() <= BOOT_LINE_BYTES_MAX {
         return (line, 0);
     }
-    // The word across the limit would be another one if it were cut.
+    // A word across the limit would become another word if it were cut.
     let end = line[..=BOOT_LINE_BYTES_MAX].iter().rposition(u8::is_ascii_whitespace).unwrap_or(0);
     (&line[..end], line.len() - end)
 }

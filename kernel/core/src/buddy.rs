@@ -3,8 +3,8 @@
 //! The lists of free blocks run through a slice of [`FrameMeta`], one for each frame, that the caller provides:
 //! no allocation, and every operation takes at most one step for each order. It hands out numbers and never touches the memory.
 //!
-//! Single frames come and go most, and a frame that is freed is mostly asked for next. So the last few of them are set aside as they are
-//! ([`Buddy::set_aside`]) and joined with their buddies only when a larger block is not to be had without.
+//! Single frames come and go most often, and a freed frame is mostly the next one that is asked for. So the last few of them are set
+//! aside as they are ([`Buddy::set_aside`]) and joined with their buddies only when a larger block cannot be had otherwise.
 
 use core::fmt;
 use core::ops::Range;

@@ -1,23 +1,23 @@
 //! Calls that wait at an endpoint: by band, then deadline, then arrival (S-15).
 //!
-//! Callers that run on a promise come first, by *urgency*, the tag of the scheduling core: the band above, the deadline below. They are in a
-//! binary heap. All others have the urgency [`LAST`] and are a plain list, so a queue of those costs what a list does. Whoever is put in is
-//! told its place, and can be taken out by it: nothing is searched for (K-26).
+//! Callers that run on a promise come first, by *urgency*, the tag of the scheduling core: the band in the high bits, the deadline in the low ones.
+//! They are in a binary heap. All others have the urgency [`LAST`] and are in a plain list, so a queue of those costs what a list does. The place
+//! of a call is returned when it is put in, and the call can be taken out by it: nothing is searched for (K-26).
 //!
 //! Everything is in one vector: an entry has its own links, and besides that one cell of the heap, which has as many cells as there are entries.
 
 use alloc::vec::Vec;
 
-/// The urgency of those without a promise.
+/// The urgency of callers without a promise.
 pub const LAST: u64 = u64::MAX;
 
 const NONE: u32 = u32::MAX;
 
-/// Where somebody is in the order; smaller ones are first.
+/// The position of a call in the order; smaller ones are first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     urgency: u64,
-    /// When it came.
+    /// The order of arrival.
     sequence: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct Key {
 pub enum CallState {
     /// It waits, at this place.
     Waits(u32),
-    /// It was delivered, and is the flight of this number.
+    /// It was delivered and is not answered yet: it is in flight, under this number.
     Flies(usize),
 }
 
@@ -34,10 +34,10 @@ pub enum CallState {
 struct Entry<T> {
     item: Option<T>,
     key: Key,
-    /// In the list: the neighbours. In the heap: `before` is its cell. Free: `behind` is the next free one.
+    /// In the list, both are the neighbours. In the heap, `before` is the entry's cell. In a free entry, `behind` is the next free one.
     before: u32,
     behind: u32,
-    /// The heap's cell of this number: which entry is in it.
+    /// The heap's cell with this entry's number: which entry is in it.
     cell: u32,
 }
 
@@ -68,28 +68,28 @@ impl<T> CallQueue<T> {
         CallQueue { entries: Vec::new(), free: NONE, len: 0, urgent: 0, first: NONE, last: NONE, sequence: 0 }
     }
 
-    /// How many are in it.
+    /// How many calls are in it.
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there are none.
+    /// Whether no call is in it.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All places.
+    /// The number of places, free or not.
     pub fn places(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// Makes room for exactly `more` beyond those that are in it. False if there is no memory.
+    /// Makes room for exactly `more` calls beyond those that are in it. False if there is no memory.
     pub fn grow(&mut self, more: usize) -> bool {
         let wanted = self.len() + more;
         self.entries.try_reserve_exact(wanted.saturating_sub(self.entries.len())).is_ok()
     }
 
-    /// Puts one in, behind all that are as urgent, and says where it is: until it is taken out, that place is its own.
+    /// Puts a call in, behind all that are as urgent, and returns its place, which is its own until it is taken out.
     ///
     /// # Panics
     /// If there is no room.
@@ -99,7 +99,7 @@ impl<T> CallQueue<T> {
         self.put_back(key, item)
     }
 
-    /// Puts one that was taken out back to where it was in the order; its place may be another.
+    /// Puts a call that was taken out back to where it was in the order; its place may be another one.
     ///
     /// # Panics
     /// If there is no room.
@@ -117,27 +117,27 @@ impl<T> CallQueue<T> {
         at
     }
 
-    /// Takes the first one out.
+    /// Takes the first call out.
     pub fn pop(&mut self) -> Option<(Key, T)> {
         let at = if self.urgent > 0 { self.entries[0].cell } else { self.first };
         self.take_entry(at)
     }
 
-    /// Takes the one at a place out, if it is the one that is meant.
+    /// Takes the call at a place out, if it is the one that is meant.
     pub fn take(&mut self, at: u32, is_meant: impl FnOnce(&T) -> bool) -> Option<T> {
         let item = self.entries.get(at as usize)?.item.as_ref()?;
         if is_meant(item) { self.take_entry(at).map(|(_, item)| item) } else { None }
     }
 
-    /// The first place from `from` on, by number and not in order, of one of whom `is_meant` says so.
+    /// The first place from `from` on, by number and not in order, of a call for which `is_meant` holds.
     pub fn find_from(&self, from: u32, is_meant: impl Fn(&T) -> bool) -> Option<u32> {
         let rest = self.entries.get(from as usize..)?;
         let found = rest.iter().position(|entry| entry.item.as_ref().is_some_and(&is_meant))?;
         Some(from + found as u32)
     }
 
-    /// Where the one is that is meant, which waits here or is one of so many `flights`. It was `noted` to be somewhere, in one or the other; but a
-    /// note is a hint: it may have been left by another one, and then it is searched for.
+    /// Where the call is that is meant: it waits here, or is one of `flights` calls in flight. It was `noted` to be at some place of one or the
+    /// other, but the note is a hint: it may have been left by another call, and then the call is searched for.
     pub fn whereabouts(
         &self,
         noted: u32,
@@ -149,7 +149,7 @@ impl<T> CallQueue<T> {
         if entry.and_then(|entry| entry.item.as_ref()).is_some_and(&is_meant) {
             return Some(CallState::Waits(noted));
         }
-        // Those in flight first: a server seldom has many, and many may wait for it.
+        // Calls in flight are searched first: a server seldom has many, while many may wait for it.
         let noted = Some(noted as usize).filter(|at| *at < flights && is_flight(*at));
         let flight = noted.or_else(|| (0..flights).find(|at| is_flight(*at)));
         let waiting = || self.find_from(0, is_meant).map(CallState::Waits);
@@ -165,7 +165,7 @@ impl<T> CallQueue<T> {
             return at;
         }
         assert!(self.entries.len() < self.entries.capacity(), "callq: no room was made");
-        // K-30: there is room, as was just seen.
+        // K-30: there is room, as was just asserted.
         self.entries.push(Entry { item: Some(item), key, before: NONE, behind: NONE, cell: NONE });
         self.entries.len() as u32 - 1
     }
@@ -187,7 +187,7 @@ impl<T> CallQueue<T> {
 
     // ---- the list -----------------------------------------------------------------------------------------------------
 
-    /// At the end, mostly. One that is put back goes before all that came later: past those few that were put back before it.
+    /// Mostly at the end. A call that is put back goes before all that came later: past those few that were put back before it.
     fn link(&mut self, at: u32, key: Key) {
         let (mut before, mut behind) = (self.last, NONE);
         if self.entries.get(before as usize).is_some_and(|last| last.key > key) {
@@ -236,7 +236,7 @@ impl<T> CallQueue<T> {
         self.set_cell(b, in_a);
     }
 
-    /// Up, past all that are less urgent. Says where it is then.
+    /// Moves a call up, past all that are less urgent. Returns its cell then.
     fn rise(&mut self, cell: u32) -> u32 {
         let mut cell = cell;
         while cell > 0 && self.key_in(cell) < self.key_in((cell - 1) / 2) {
@@ -259,7 +259,7 @@ impl<T> CallQueue<T> {
         }
     }
 
-    /// Whoever is in a cell leaves the heap; the last one takes the cell.
+    /// Takes the call in a cell out of the heap; the last one takes the cell.
     fn leave(&mut self, cell: u32) {
         self.urgent -= 1;
         let last = self.urgent;
@@ -286,8 +286,8 @@ mod tests {
         }
     }
 
-    /// A note may be late and another one's (a caller that ended while its call was in nobody's hands): whatever it says, the call that is meant is
-    /// found, and no other.
+    /// A note may be late and belong to another call (of a caller that ended while its call was neither queued nor in flight): whatever it says,
+    /// the call that is meant is found, and no other.
     #[test]
     fn k_15_notes_are_hints() {
         let mut queue = CallQueue::new();
@@ -295,7 +295,7 @@ mod tests {
         for item in 10..14 {
             queue.push(if item % 2 == 0 { LAST } else { item }, item);
         }
-        // One in the middle has left.
+        // A call in the middle has left.
         assert_eq!(queue.take(1, |item| *item == 11), Some(11));
         let flights = [Some(20), None, Some(22), Some(23), None, Some(25)];
         let find = |noted: u32, meant: u64| {
@@ -329,7 +329,7 @@ mod tests {
             let mut random = Random(seed);
             let (mut queue, mut model) = (CallQueue::new(), Vec::<(u64, u64)>::new());
             let mut places = std::collections::BTreeMap::new();
-            // Taken out, and not given up yet: key in the queue, and in the model.
+            // Calls that were taken out and may be put back: key in the queue, and in the model.
             let mut in_hand = Vec::new();
             let kinds = 1 + random.below(4);
             for id in 1..=2_000_u64 {

@@ -1,7 +1,7 @@
 //! The capabilities of one process: slots with generations, so that an old number never names a new object.
 //!
-//! A capability is put in with two steps: [`CapTable::reserve`] is the only one that allocates or fails, [`CapTable::commit`] cannot fail.
-//! So an operation can make sure of its slot, then do what it does, and then publish the result.
+//! A capability is put in by two steps: [`CapTable::reserve`] is the only one that allocates or fails, [`CapTable::commit`] cannot fail. So an
+//! operation can reserve its slot, then do its work, and then publish the result.
 
 use alloc::vec::Vec;
 use core::alloc::Layout;
@@ -34,9 +34,9 @@ pub struct Reserved {
 
 #[derive(Debug)]
 struct Slot<O> {
-    /// Next free slot, or what the slot is.
+    /// The next free slot, or one of the constants above, which say what the slot is.
     link: u32,
-    /// Of the object that is here or comes here next; never 0.
+    /// The generation of the object that is here or comes here next; never 0.
     generation: u16,
     object: Option<O>,
 }
@@ -90,7 +90,7 @@ impl<O> CapTable<O> {
         CapId::new(reserved.index, generation)
     }
 
-    /// Gives up the slot. Nobody learned its number, so its generation stays.
+    /// Gives up the slot. Its number was never published, so its generation stays.
     ///
     /// # Panics
     /// As [`CapTable::commit`].
@@ -139,8 +139,8 @@ impl<O> CapTable<O> {
         Some(object)
     }
 
-    /// Takes the objects out one by one, each with its slot, from the last: so that a table of thousands goes in pieces. Slots that hold none count,
-    /// too.
+    /// Takes the objects out one by one, with their slots, the last one first, so that a table of thousands can be dropped in pieces. A slot without
+    /// an object yields `None`.
     pub fn into_objects(self) -> impl Iterator<Item = Option<O>> {
         let mut slots = self.slots;
         core::iter::from_fn(move || slots.pop().map(|slot| slot.object))
@@ -192,7 +192,7 @@ impl<O> CapTable<O> {
             .then(|| slots + slots.max(SLOTS_FIRST).min(SLOTS_MAX - slots))
     }
 
-    /// The memory of so many slots; nothing for none.
+    /// The memory of so many slots; `None` for no slots.
     pub fn layout(slots: usize) -> Option<Layout> {
         Layout::array::<Slot<O>>(slots).ok().filter(|layout| layout.size() > 0)
     }

@@ -3,8 +3,8 @@
 //! A [`Clock`] is a straight line from counter to nanoseconds. [`Clock::discipline`] bends it at each tick and never breaks it: the
 //! new line starts where the old one ends, and runs a little faster or slower until it meets the reference.
 //!
-//! Whoever publishes a new line to other CPUs must read the counter *after* it made readers wait (the odd phase of a sequence lock);
-//! then no reader used the old line at a later count, and time goes forward for everybody.
+//! A CPU that publishes a new line to others must read the counter *after* it made readers wait (the odd phase of a sequence lock); then no reader
+//! used the old line at a later count, and time goes forward on every CPU.
 
 use core::fmt;
 
@@ -12,9 +12,9 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Largest correction of the clock's speed, in parts per million. Counters and crystals are good to some 100.
 pub const SLEW_PPM_MAX: u64 = 500;
-/// A difference from the reference is worked off in this time, if it is not so large that the speed limit holds it up.
+/// A difference from the reference is corrected within this time, unless it is so large that the speed limit makes it take longer.
 pub const SLEW_HORIZON_NS: u64 = 100_000_000;
-/// The same for clocks whose tick is so rare that they would overshoot: then it is twice the time since the last tick, up to this.
+/// The most for clocks that tick so rarely that they would overshoot: for them it is twice the time since the last tick, up to this.
 pub const SLEW_HORIZON_NS_MAX: u64 = 10_000_000_000;
 /// Samples of a calibration may differ by this much, in parts per million.
 pub const CALIBRATION_SPREAD_PPM_MAX: u64 = 10_000;
@@ -39,7 +39,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Of a counter with frequency `hz`; nothing if that is not in [`HZ_MIN`]..=[`HZ_MAX`].
+    /// The factors of a counter with frequency `hz`; `None` if that is not in [`HZ_MIN`]..=[`HZ_MAX`].
     pub const fn from_hz(hz: u64) -> Option<Scale> {
         if hz < HZ_MIN || hz > HZ_MAX {
             return None;
@@ -72,7 +72,7 @@ impl Scale {
     }
 }
 
-/// What of a [`Clock`] is needed to read it.
+/// The part of a [`Clock`] that is needed to read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Line {
     /// The count at the last tick.
@@ -97,7 +97,7 @@ impl Line {
     }
 }
 
-/// Keeps a value that is hardly ever asked for out of the way of the others.
+/// Keeps the code of a rare case out of the usual path.
 #[cold]
 #[inline(never)]
 const fn rarely(value: u64) -> u64 {
@@ -133,7 +133,7 @@ impl Clock {
         self.line().now(tsc)
     }
 
-    /// What [`Clock::now`] goes by, for those who publish it as words.
+    /// What [`Clock::now`] computes with, for callers that publish it as words.
     #[inline]
     pub const fn line(&self) -> Line {
         Line { base_tsc: self.base_tsc, base_ns: self.base_ns, mult: self.scale.mult }
@@ -150,8 +150,8 @@ impl Clock {
 
     /// The clock after a tick at count `tsc`, when the reference says `reference_ns`.
     ///
-    /// It starts at what this one shows, so it is never behind it, and its speed differs from the calibrated one by
-    /// [`SLEW_PPM_MAX`] at most.
+    /// The new clock starts at what this one shows, so it is never behind it, and its speed differs from the calibrated one by [`SLEW_PPM_MAX`] at
+    /// most.
     #[must_use = "the clock that is given stays as it is"]
     pub fn discipline(&self, tsc: u64, reference_ns: u64) -> Clock {
         let now = self.now(tsc);
@@ -223,9 +223,9 @@ const AGREE: u128 = 200;
 
 /// Which intervals of (counts, nanoseconds by the reference) are believed: the slowest `N` that agree with each other, if there are so many.
 ///
-/// A host that stops the machine makes some wrong. If it does so for longer than a round of the reference, the interval looks shorter than it was, and the
-/// counter faster: so of several groups the slowest is right. If it does so between two readings, one interval looks slow and the next one fast:
-/// so one that stands alone says nothing, however slow it is.
+/// A host that pauses the virtual machine makes some of them wrong. A pause longer than a full turn of the reference counter makes the interval look
+/// shorter than it was, and the counter faster: so of several groups the slowest is right. A pause between two readings makes one interval look slow
+/// and the next one fast: so an interval that stands alone says nothing, however slow it is.
 pub fn believed<const N: usize>(intervals: &[(u64, u64)]) -> Option<[usize; N]> {
     let times = |a: u64, b: u64| u128::from(a) * u128::from(b);
     let is_slower = |(a, b): ((u64, u64), (u64, u64))| times(a.0, b.1) < times(b.0, a.1);
@@ -294,7 +294,7 @@ pub struct CpuClock {
 }
 
 impl CpuClock {
-    /// The boot CPU's own, and that of every CPU that is in step with it.
+    /// Of the boot CPU, and of every CPU whose counter is in step with it.
     pub const IN_STEP: CpuClock = CpuClock { offset_ticks: 0 };
 
     /// From exchanges at bring-up: in step if every answer lies within its exchange, because then no message between the CPUs has been
@@ -331,7 +331,7 @@ impl CpuClock {
     }
 }
 
-/// The latest time that any CPU was told. It costs a shared cache line, so it is used only if a CPU is out of step; then by all.
+/// The latest time that any CPU was told. It costs a shared cache line, so it is used only if some CPU is out of step; then all CPUs use it.
 #[derive(Debug, Default)]
 pub struct HighWater {
     engaged: AtomicBool,
@@ -344,14 +344,14 @@ impl HighWater {
         HighWater { engaged: AtomicBool::new(false), mark_ns: AtomicU64::new(0) }
     }
 
-    /// From now on all CPUs go by the mark. For a CPU that is out of step, before it reads the time for the first time; `now_ns` is the
-    /// boot CPU's time, to which the mark is raised.
+    /// From now on no CPU is told a time before the mark. To be called for a CPU that is out of step, before it reads the time for the first time;
+    /// `now_ns` is the boot CPU's time, to which the mark is raised.
     pub fn engage(&self, now_ns: u64) {
         self.mark_ns.fetch_max(now_ns, Ordering::AcqRel);
         self.engaged.store(true, Ordering::Release);
     }
 
-    /// Whether CPUs go by the mark.
+    /// Whether CPUs use the mark.
     pub fn is_engaged(&self) -> bool {
         self.engaged.load(Ordering::Acquire)
     }

@@ -1,29 +1,29 @@
-//! What a thread owes for interrupts that served it, until it pays (S-16).
+//! The deferred charge of a thread: the time of interrupts that served it, until it is charged (S-16).
 //!
-//! Whoever serves a thread knows its record and its generation, and puts the time down when the interrupt ends. By then the thread may have ended, on
-//! another CPU, and the record may be another's, who must not pay for it. So generation and debt are one word: a look at the one and a change of the
-//! other cannot be parted.
+//! An interrupt that serves a thread knows its record and its generation, and the time is added when the interrupt ends. By then the thread may have
+//! ended, on another CPU, and another thread may have the record, which must not be charged. So generation and charge are one word: checking the one
+//! and changing the other is one step.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const GENERATION_SHIFT: u32 = 32;
 
-/// Of the thread in one record.
+/// The deferred charge of the thread in one record.
 #[derive(Debug, Default)]
 pub struct Debt(AtomicU64);
 
 impl Debt {
-    /// Of a record that was never used.
+    /// For a record that was never used.
     pub const fn new() -> Debt {
         Debt(AtomicU64::new(0))
     }
 
-    /// The record is that of the thread of this generation from now on, which owes nothing.
+    /// The thread of this generation has the record from now on, with a charge of 0.
     pub fn begin(&self, generation: u32) {
         self.0.store(u64::from(generation) << GENERATION_SHIFT, Ordering::Relaxed);
     }
 
-    /// The thread of this generation owes `ns` more, if it is still here. Four seconds are the most that one owes at a time.
+    /// Adds `ns` to the charge of the thread of this generation, if it is still here. The charge is at most four seconds at a time.
     #[inline(always)]
     pub fn add(&self, generation: u32, ns: u64) {
         let more = |word: u64| {
@@ -34,7 +34,7 @@ impl Debt {
         let _ = self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// Whoever is here owes `ns` more: for records that have no generations, and for askers who are known to be here.
+    /// Adds `ns` to the charge of whichever thread is here: for records that have no generations, and for threads that are known to be here.
     #[inline(always)]
     pub fn add_to_whoever(&self, ns: u64) {
         let more = |word: u64| {
@@ -44,19 +44,20 @@ impl Debt {
         let _ = self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// What it owes.
+    /// The charge so far.
     #[inline(always)]
     pub fn ns(&self) -> u64 {
         u64::from(self.0.load(Ordering::Relaxed) as u32)
     }
 
-    /// May it be served on its own account, which has `available_ns`? Not if it owes all of that: what interrupts do for it then is limited, as for who has none.
+    /// Whether it may be served on its own account, which has `available_ns`. Not if the charge is at least as large as that: then interrupts may do
+    /// no more for it than for a thread without budget.
     #[inline(always)]
     pub fn is_covered_by(&self, available_ns: u64) -> bool {
         available_ns > self.ns()
     }
 
-    /// It pays: what it owed.
+    /// Takes the charge, which is 0 afterwards.
     pub fn pay(&self) -> u64 {
         let all = u64::MAX << GENERATION_SHIFT;
         u64::from(self.0.fetch_and(all, Ordering::Relaxed) as u32)
@@ -67,7 +68,7 @@ impl Debt {
 mod tests {
     use super::*;
 
-    /// S-16, K-05: an interrupt that ends after the thread that it served is paid for by nobody, least of all by the next one in its record.
+    /// S-16, K-05: an interrupt that ends after the thread that it served is charged to no thread, least of all to the next one in its record.
     #[test]
     fn s_16_nobody_pays_for_the_thread_before() {
         let debt = Debt::new();
@@ -82,12 +83,12 @@ mod tests {
         debt.add(7, 5_000);
         debt.add(0, 5_000);
         assert_eq!((debt.ns(), debt.pay(), debt.pay()), (30, 30, 0));
-        // It is still the same one after it has paid.
+        // It is still the same thread after it was charged.
         debt.add(8, 40);
         assert_eq!(debt.ns(), 40);
     }
 
-    /// A record that has never had a thread has none to owe anything.
+    /// A record that has never had a thread has no charge.
     #[test]
     fn s_16_an_unused_record_owes_nothing_to_anybody() {
         let debt = Debt::new();
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(debt.pay(), 0);
     }
 
-    /// S-16: who waits and is served meanwhile pays later; a promise that is spent by then serves it no more.
+    /// S-16: a thread that waits and is served meanwhile is charged later; a budget that the charge will use up does not count as available.
     #[test]
     fn s_16_what_is_owed_is_not_there_to_be_spent() {
         let debt = Debt::new();
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(debt.pay(), 1);
     }
 
-    /// What several CPUs put down at once is all paid, once.
+    /// What several CPUs add at once is all charged, once.
     #[test]
     fn s_16_what_cpus_add_at_once_is_paid_once() {
         extern crate std;

@@ -1,6 +1,6 @@
 //! Reads a program: a static x86-64 ELF executable. Checks everything before anything is mapped, and copies nothing.
 //!
-//! A [`Program`] exists only if all of it is sound: who maps its segments has no case left to refuse.
+//! A [`Program`] exists only if all of it is sound: the code that maps its segments has no case left to refuse.
 
 use core::fmt;
 

@@ -1,10 +1,11 @@
-//! Identity: a number and the generation of its slot (K-05). Whoever waits for a thread keeps a [`ThreadRef`], not a pointer.
+//! Identity: a number and the generation of its slot (K-05). Code that waits for a thread keeps a [`ThreadRef`], not a pointer.
 
 use core::num::NonZeroU32;
 
-/// How often a slot was used: counts from 1, never 0, so that 0 can mean "nobody".
+/// How often a slot was used: counts from 1, never 0, so that 0 can mean "no thread".
 ///
-/// It wraps after 2^32 - 1 uses of one slot. What holds an old generation is dropped when its thread or process ends, long before.
+/// It wraps after 2^32 - 1 uses of one slot. A reference with an old generation is dropped when its thread or process ends, long
+/// before that.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct SlotGeneration(NonZeroU32);
@@ -16,7 +17,7 @@ impl Default for SlotGeneration {
 }
 
 impl SlotGeneration {
-    /// Of a slot that was never used.
+    /// The generation of a slot's first use.
     pub const FIRST: SlotGeneration = SlotGeneration(NonZeroU32::MIN);
 
     /// The generation with number `raw`; 0 is none.
@@ -32,7 +33,7 @@ impl SlotGeneration {
         self.0.get()
     }
 
-    /// That of the slot's next use.
+    /// The generation of the slot's next use.
     #[must_use]
     pub const fn next(self) -> SlotGeneration {
         match self.0.checked_add(1) {
@@ -47,7 +48,7 @@ impl SlotGeneration {
     }
 }
 
-/// One thread, for ever: when its slot or its process's is used again, this names nobody.
+/// Names one thread for ever: when the thread's slot or its process's slot is used again, this names no thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ThreadRef {
     /// The process's slot.
@@ -61,7 +62,7 @@ pub struct ThreadRef {
 }
 
 impl ThreadRef {
-    /// Names nobody.
+    /// Names no thread.
     pub const NONE: ThreadRef = ThreadRef { pid: 0, process_generation: 0, tid: 0, thread_generation: 0 };
 
     /// The thread in slot `tid` of the process in slot `pid`.
@@ -69,7 +70,7 @@ impl ThreadRef {
         ThreadRef { pid, process_generation: process.get(), tid, thread_generation: thread.get() }
     }
 
-    /// Whether it names nobody.
+    /// Whether it names no thread.
     pub const fn is_none(self) -> bool {
         self.thread_generation == 0
     }

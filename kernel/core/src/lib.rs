@@ -1,4 +1,4 @@
-//! The part of the kernel that needs no machine: what can be said with numbers and slices is here, where host tests reach it.
+//! The part of the kernel that needs no machine: logic on numbers and slices, where host tests reach it.
 //!
 //! No `unsafe`, no locks, no global state: time and memory are arguments. Each module stands by itself:
 //! * [`bootline`] reads boot options;
@@ -7,15 +7,16 @@
 //! * [`timerq`] keeps deadlines;
 //! * [`callq`] is the order of calls at an endpoint;
 //! * [`captable`] holds a process's capabilities;
-//! * [`sqlease`] says who consumes a submission queue;
+//! * [`request`] decodes the entries of a ring, and [`sqlease`] says which consumer may take them from a submission queue;
+//! * [`sorted`] is a sorted list whose steps are bounded;
 //! * [`clock`] makes nanoseconds of the time-stamp counter;
-//! * [`debt`] is what a thread owes for interrupts;
-//! * [`quota`] counts what sessions use, and [`stakes`] what is left of contexts that have gone;
+//! * [`debt`] keeps a thread's deferred charge for interrupts;
+//! * [`quota`] counts what sessions use, and [`stakes`] what contexts that have gone still hold;
 //! * [`rank`] is the order of locks;
-//! * [`recorder`] is what is left of the last moments when the kernel fails;
-//! * [`generation`] is identity;
-//! * [`loans`] is who should have a context's time;
-//! * [`life`] is what a thread can do, and what can be done to it;
+//! * [`recorder`] keeps the last moments for the case that the kernel fails;
+//! * [`generation`] tells apart the successive uses of one number;
+//! * [`loans`] says which thread should have a context's time;
+//! * [`life`] says what a thread can do in each stage of its life, and what can be done to it;
 //! * [`topology`] reads which CPUs share what;
 //! * [`watch`] says what is wrong with a CPU that shows no sign of life.
 #![no_std]

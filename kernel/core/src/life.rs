@@ -1,33 +1,33 @@
-//! A thread's life (K-31): made, running, waiting, stopped, ending, ended, and the record used again.
+//! The life of a thread (K-31): made, running, waiting, stopped, ending, ended, and the record used again.
 //!
 //! ```text
 //!  63         32  31  30      12 11         8 7    6       5       4 3     0
 //! | generation | live |    0    |  errands   | 0 |  reply  | woken | ends | stage |
 //! ```
-//! All is one word, so that whoever looks sees one moment of it. It changes by [`Life::after`] alone, and in the kernel under the thread's
-//! *wait* lock alone, under which the thread itself (the scheduler's entity) lies while it is in no queue and on no CPU. So nothing can come
-//! between a look at the word and what is done about it: between "is it still this thread, and may it have a context" and the binding, or
-//! between "is it to end" and its being stopped for want of one.
+//! The state is one word, so that every reader sees one moment of it. It changes by [`Life::after`] alone, and in the kernel under the thread's
+//! *wait* lock alone. The same lock guards the thread itself (the scheduler's entity) while it is in no queue and on no CPU. So nothing can come
+//! between a look at the word and the action that follows: between "is it still this thread, and may it have a context" and the binding, or between
+//! "is it about to end" and stopping it for lack of a context.
 //!
 //! `models/src/lives.rs` drives this very file from several CPUs, and visits every interleaving.
 
 use crate::generation::SlotGeneration;
 
-/// Where a thread is in its life, and with it where the scheduler's entity of it is.
+/// The stage of a thread's life, which also says where its entity of the scheduler is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Stage {
     /// The record has no thread.
     Free = 0,
-    /// It has one that was never run: the entity is in the hands of who made it.
+    /// The thread has never run: its creator holds the entity.
     Made = 1,
-    /// It runs, or is queued to, or on its way there.
+    /// It runs, is queued, or is in transit to a queue.
     Running = 2,
-    /// It waits to be woken: the entity lies under the *wait* lock, as in all that follow.
+    /// It is blocked until it is woken: the entity is under the *wait* lock, as in all stages that follow.
     Waiting = 3,
-    /// It was taken off its CPU to be placed anew, and is as soon as it stands on its stack no more.
+    /// It was taken off its CPU to be placed again, which happens as soon as it no longer uses its stack.
     SwitchingOut = 4,
-    /// It could run, but for a context or for a fault handler's reply.
+    /// It could run, but lacks a context or a fault handler's reply.
     Stopped = 5,
     /// It never runs again.
     Ended = 6,
@@ -38,82 +38,83 @@ pub enum Stage {
 pub enum StopReason {
     /// It runs on contexts only, and has none.
     Context,
-    /// Its budget is spent, and its handler was asked.
+    /// Its budget is spent, and its fault handler was asked.
     FaultReply,
 }
 
-/// What happens in a life. `runnable`: it could be queued as it is; it has a context, or needs none.
+/// What can happen to a thread. `runnable` says whether it could be queued as it is: it has a context, or needs none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
     /// The record gets a new thread.
     Reuse,
-    /// That is queued for the first time.
+    /// The new thread is queued for the first time.
     Start,
-    /// It wants to wait.
+    /// It wants to block.
     Block,
-    /// It is taken off its CPU to be placed anew.
+    /// It is taken off its CPU to be placed again.
     SwitchOut,
-    /// It is off its stack: it is placed.
+    /// It no longer uses its stack and is placed.
     Requeue {
-        /// See above.
+        /// Whether it could be queued as it is.
         runnable: bool,
     },
-    /// Somebody wakes it.
+    /// It is woken.
     Wake {
-        /// See above.
+        /// Whether it could be queued as it is.
         runnable: bool,
     },
-    /// The dispatcher took it off its CPU, or another CPU out of a queue, for want of something. The entity is at hand.
+    /// The dispatcher took it off its CPU, or another CPU took it out of a queue, because it lacks something. The caller holds the entity.
     Evict(StopReason),
-    /// Somebody wants to bind it or to lend to it.
+    /// It is about to be bound to a context, or lent one: may it be?
     Bind,
-    /// A context is in its hands, or about to be: what it was asked to bind to before is void.
+    /// It has got a context, or is about to: an earlier request to bind is void.
     GiveContext,
-    /// The context lies in its record, promised: the thread is to fetch it before it returns to user mode. If the promise is taken back before
-    /// that, it stops without (`Some(true)`), goes on without (`Some(false)`), or does what it did before.
+    /// A context is promised to it, and lies in the context's record until the thread fetches it, before it returns to user mode. If the promise is
+    /// taken back before that, the thread stops without a context (`Some(true)`), goes on without one (`Some(false)`), or does what it did before
+    /// (`None`).
     RequestBind(Option<bool>),
-    /// It does; or somebody found for it, while it was stopped, that there is nothing to fetch.
+    /// It fetches the promised context; or another thread found, while this one was stopped, that there is nothing to fetch.
     Fetch,
-    /// A loan, or the return of one, is handed to it: it runs at once, on that.
+    /// It is handed a loan, or gets back the context that it lent: it runs at once, on that.
     Take,
     /// Its context is lent: it does not return to user mode.
     Lend,
-    /// It is not, any more.
+    /// Its context is not lent any more.
     Return,
-    /// The handler has answered.
+    /// Its fault handler has answered.
     FaultReply,
-    /// It is to end: somebody kills its process.
+    /// It must end: its process is killed.
     Kill,
-    /// It ends, by itself or because it was told to. Comes before its last look for contexts.
+    /// It begins to end, by itself or because it was killed. Comes before its last search for contexts that it has.
     Exit,
-    /// From here on nobody finds it; under its ring's lock, too.
+    /// From here on no reference finds it. Done under its ring's lock, too.
     Close,
     /// It leaves its stack for ever.
     End,
-    /// What it had is free.
+    /// Its resources are free, and the record can be used again.
     Reap,
 }
 
-/// What the kernel does about it, under the same lock.
+/// What the kernel does after an event, under the same lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Nothing more.
     Nothing,
-    /// Puts the entity down to wait.
+    /// Puts the entity under the *wait* lock.
     Park,
     /// Queues the entity.
     Run,
-    /// Queues the entity, which needs no context from now on: it is to end, or was bound so.
+    /// Queues the entity, which needs no context from now on: the thread is about to end, or its request to bind said so.
     Free,
     /// Wakes it ([`Event::Wake`]), when no lock is held any more.
     Wake,
-    /// Gives it what is promised to it, when no lock is held any more: it cannot fetch it.
+    /// Gives it the promised context, when no lock is held any more: it is stopped and cannot fetch that.
     Deliver,
-    /// It does not wait: it was woken before, or is to end.
+    /// It does not block: it was woken before, or is about to end.
     Stay,
-    /// It fetches what is promised to it first ([`Event::Fetch`]), and asks again.
+    /// It fetches the promised context first ([`Event::Fetch`]), and asks again.
     Fetch,
-    /// It does what the request said for the case that there is nothing to fetch: it stops without a context, or does not.
+    /// It does what the request to bind said for the case that there is nothing to fetch: it stops without a context, or does not.
     Depend(Option<bool>),
 }
 
@@ -122,11 +123,11 @@ pub enum Action {
 pub enum Refused {
     /// There is no such thread any more, or the record has none.
     Ended,
-    /// It is to end: it gets no context, and waits for nothing.
+    /// It is about to end: it gets no context, and waits for nothing.
     Ending,
-    /// It waits: what it is asked to bind to is put into its hands.
+    /// It is off the CPU: the context is given to it directly, without a request.
     Waits,
-    /// It does not wait.
+    /// It is not blocked.
     Runs,
     /// It is not stopped for its fault handler's reply.
     NotStopped,
@@ -146,7 +147,7 @@ const ERRANDS: u64 = BIND_REQUESTED | LENT | STOPS | STAYS;
 const LIVE: u64 = 1 << 31;
 const GENERATION_SHIFT: u32 = 32;
 
-/// One moment of a record: who is there, and where in its life.
+/// The state of a record at one moment: which thread it has, and in which stage of its life.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Life(u64);
 
@@ -166,7 +167,7 @@ impl Life {
         self.0
     }
 
-    /// Where it is.
+    /// The stage of its life.
     #[inline(always)]
     pub const fn stage(self) -> Stage {
         match self.0 & STAGE {
@@ -180,7 +181,7 @@ impl Life {
         }
     }
 
-    /// Of the thread that is here, or was last.
+    /// The generation of the thread that is here, or was last.
     #[inline(always)]
     pub const fn generation(self) -> u32 {
         (self.0 >> GENERATION_SHIFT) as u32
@@ -192,47 +193,47 @@ impl Life {
         if self.0 & LIVE == 0 { 0 } else { self.generation() }
     }
 
-    /// Is the thread of this generation here, to be found? Nobody has generation 0.
+    /// Whether the thread of this generation is here and can be found. No thread has generation 0.
     #[inline(always)]
     pub const fn names(self, generation: u32) -> bool {
         self.0 >> (GENERATION_SHIFT - 1) == (generation as u64) << 1 | 1
     }
 
-    /// Does it fetch what is promised to the thread of this generation? Not another one, and not one that is to end: that must not have to wait for
-    /// budget, and who killed it may have looked already for what it has.
+    /// Whether it fetches what is promised to the thread of this generation. It does not if it is another thread, or is about to end: then it must
+    /// not have to wait for budget, and its killer may have searched already for the contexts that it has.
     #[inline(always)]
     pub const fn fetches(self, generation: u32) -> bool {
         self.names(generation) && !self.is_ending()
     }
 
-    /// It is to end.
+    /// Whether it is about to end.
     #[inline(always)]
     pub const fn is_ending(self) -> bool {
         self.0 & ENDS != 0
     }
 
-    /// It has to see to something before it returns to user mode.
+    /// Whether it has something to do before it returns to user mode.
     #[inline(always)]
     pub const fn has_errands(self) -> bool {
         self.0 & ERRANDS != 0
     }
 
-    /// A context is promised to it, and nothing keeps it from fetching that.
+    /// Whether a context is promised to it, and nothing keeps it from fetching that.
     pub const fn is_bind_requested_only(self) -> bool {
         self.0 & ERRANDS == BIND_REQUESTED
     }
 
-    /// Its context is lent.
+    /// Whether its context is lent.
     pub const fn has_lent(self) -> bool {
         self.0 & LENT != 0
     }
 
-    /// Does it wait, or is it stopped? For those who look.
+    /// Whether it is blocked or stopped.
     pub const fn waits(self) -> bool {
         matches!(self.stage(), Stage::Waiting | Stage::Stopped)
     }
 
-    /// Does the entity lie under the *wait* lock?
+    /// Whether the entity is under the *wait* lock.
     pub const fn is_parked(self) -> bool {
         matches!(self.stage(), Stage::Waiting | Stage::SwitchingOut | Stage::Stopped | Stage::Ended)
     }
@@ -252,7 +253,7 @@ impl Life {
         Life(self.0 & !bits)
     }
 
-    /// It could be queued, and is, unless it needs a context and has none.
+    /// Queues it, unless it needs a context and has none; a thread that is about to end needs none.
     #[inline(always)]
     const fn runs_if(self, runnable: bool) -> (Life, Action) {
         if self.0 & ENDS != 0 {
@@ -264,11 +265,11 @@ impl Life {
         }
     }
 
-    /// What becomes of it, and what is to be done.
+    /// The state after an event, and what the kernel has to do.
     #[inline(always)]
     pub const fn after(self, event: Event) -> Result<(Life, Action), Refused> {
         use Stage::*;
-        // What happens at every wait, by one comparison each.
+        // The events of every wait, with one comparison each.
         match event {
             Event::Block if self.0 & (STAGE | ENDS | WOKEN | BIND_REQUESTED) == Running as u64 => {
                 return Ok((self.at(Waiting), Action::Park));
@@ -283,14 +284,14 @@ impl Life {
         Ok(match event {
             Event::Block => match stage {
                 Running if self.0 & (ENDS | WOKEN) != 0 => (self.without(WOKEN), Action::Stay),
-                // Woken without a context that it needs, it would be stopped beside the one that it was promised.
+                // If it blocked now and were woken without a context that it needs, it would be stopped although one is promised to it.
                 Running => (self, Action::Fetch),
                 _ => return Err(Refused::Order),
             },
             Event::Wake { runnable } => match stage {
                 Waiting => self.runs_if(runnable),
                 Running | SwitchingOut | Made => (self.with(WOKEN), Action::Nothing),
-                // Whoever decides about it lets it go on; meanwhile it is as if it ran.
+                // It goes on when it gets what it lacks; until then the wake-up is noted as if it ran.
                 Stopped => (self.with(WOKEN), Action::Nothing),
                 Free | Ended => return Err(Refused::Ended),
             },
@@ -405,7 +406,7 @@ impl Life {
                 _ => return Err(Refused::Order),
             },
             Event::Evict(want) => match stage {
-                // It needs nothing to end with, so it is not stopped for it.
+                // A thread that is about to end needs nothing, so it is not stopped.
                 Running if self.0 & ENDS != 0 => (self, Action::Free),
                 Running => match want {
                     StopReason::FaultReply => (self.at(Stopped).with(FAULT_REPLY), Action::Park),
@@ -482,7 +483,7 @@ mod tests {
         all
     }
 
-    /// Every moment that a first life can have.
+    /// Every state that the first thread of a record can have.
     fn reachable() -> Vec<Life> {
         let (made, _) = Life::UNUSED.after(Event::Reuse).unwrap();
         let mut seen = vec![made];
@@ -500,7 +501,7 @@ mod tests {
         seen
     }
 
-    /// K-31: in every moment of every life, whatever happens next.
+    /// K-31: what holds in every state, whatever happens next.
     #[test]
     fn k_31_what_holds_in_every_life() {
         let lives = reachable();
@@ -522,7 +523,7 @@ mod tests {
                 assert!(!runs || next.stage() == Stage::Running, "{event:?} of {life:?}");
                 let parks = matches!(action, Action::Park | Action::Deliver);
                 assert!(!parks || next.is_parked(), "{event:?} of {life:?}");
-                // Who was to be found is lost by closing alone, and who was to end does.
+                // Only closing makes a thread impossible to find, and a thread that is about to end stays so until it has ended.
                 assert!(next.names(1) || !life.names(1) || event == Event::Close, "{event:?} of {life:?}");
                 assert!(
                     next.is_ending() || !life.is_ending() || stage == Stage::Ended,
@@ -532,7 +533,7 @@ mod tests {
         }
     }
 
-    /// K-31: nobody is bound, asked to bind or given a context who is to end; and a kill lets nobody wait.
+    /// K-31: a thread that is about to end is not bound, asked to bind or given a context; and a kill leaves no thread waiting.
     #[test]
     fn k_31_who_ends_gets_nothing_and_waits_for_nothing() {
         for life in reachable().into_iter().filter(|life| life.is_ending() && life.names(1)) {
@@ -551,7 +552,7 @@ mod tests {
         }
     }
 
-    /// K-31: a whole life, step by step; and none of the last ones can come before its time.
+    /// K-31: a whole life, step by step; and none of the last steps can come before its time.
     #[test]
     fn k_31_a_life_from_its_beginning_to_its_end() {
         let last = [Event::Exit, Event::Close, Event::End, Event::Reap];
@@ -565,7 +566,7 @@ mod tests {
         assert_eq!((life.stage(), life.generation(), life.live_generation()), (Stage::Free, 1, 0));
     }
 
-    /// K-05, K-31: the next life is another one, and begins with nothing of the last.
+    /// K-05, K-31: the next thread of a record has another generation, and inherits nothing from the last one.
     #[test]
     fn k_31_a_record_that_is_used_again_is_new() {
         let ended: Vec<_> = reachable().into_iter().filter_map(|life| life.after(Event::Reap).ok()).collect();

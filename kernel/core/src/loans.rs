@@ -1,30 +1,32 @@
-//! The book of loans (M-04, S-06, S-07): who should have the time of one scheduling context, and what may happen to it next.
+//! The book of loans (M-04, S-06, S-07): which thread should have one scheduling context, and what may happen to that next.
 //!
-//! The time is a box, `B`, and a value: it is in one place. The book is the record of one context. It says who owns the context, along
-//! which calls it is lent, who should have the box, and whether the box is in the record. It has no locks, wakes nobody and moves nothing
-//! between CPUs: a driver does that. A method is an event: it changes the book and says what the driver has to do, or it refuses by name
-//! and changes nothing. The kernel (`kernel/src/context.rs`) calls a method under the record's lock; the simulator
-//! (`sim/src/engine/loans.rs`) and the model (`models/src/loans.rs`) call the same ones.
+//! The context itself is a value, `B`, that cannot be copied: it is in one place (messages of assertions call it the box). The book is its
+//! record: it says which thread owns the context, along which calls it is lent, which thread should have it, and whether it is in the record.
+//! The book has no locks, wakes no thread and moves nothing between CPUs: a driver does that. A method is an event: it changes the book and
+//! says what the driver has to do, or it refuses by name and changes nothing. The kernel (`kernel/src/context.rs`) calls a method under the
+//! record's lock; the simulator (`sim/src/engine/loans.rs`) and the model (`models/src/loans.rs`) call the same ones.
 //!
-//! # Where the box is
+//! # Where the context is
 //! | [`Place`] | meaning |
 //! |---|---|
-//! | `Here` | in the record: idle if `holder` is nobody, otherwise promised to the holder, which fetches it |
-//! | `Away` | with the holder, or on its way to it: a call or an answer names the next holder first, and the box follows |
-//! | `InHand` | with the driver, which took it under the record's lock and puts it somewhere before it lets that lock go |
-//! | `Nowhere` | there is none: the context is over, or never had time |
+//! | `Here` | in the record: idle if there is no `holder`, otherwise promised to the holder, which fetches it |
+//! | `Away` | with the holder, or in transit to it: a call or an answer names the next holder first, and the context follows |
+//! | `InHand` | with the driver, which took it under the record's lock and puts it somewhere before it releases that lock |
+//! | `Nowhere` | there is none: the context has ended, or never had time |
 //!
 //! # Invariants
-//! * I-C1: a box is in one place. There is a box as long as the context is live.
-//! * I-C2: `holder` has the box, or gets it before it runs in user mode.
-//! * I-C3: the loans are a chain without a circle. The first lender is the owner, each borrower is the next one's lender, and the last
-//!   borrower is the holder. Without loans the holder is the owner or nobody.
+//! * I-C1: a context is in one place, and it is somewhere as long as it is live.
+//! * I-C2: `holder` has the context, or gets it before it runs in user mode.
+//! * I-C3: the loans are a chain without a circle. The first lender is the owner, each borrower is the next loan's lender, and the last
+//!   borrower is the holder. Without loans the holder is the owner, or there is none.
 //!
-//! The driver's part: a lender does not return to user mode (I-C4), and a thread is the owner or a borrower in one book at most (I-C5).
+//! The driver keeps two more: a lender does not return to user mode (I-C4), and a thread is the owner or a borrower in one book at most
+//! (I-C5).
 //!
-//! # Who takes the box first
-//! A loan ends, and a context ends, only with the box in hand. Otherwise the box would go on to a thread that the record does not name any
-//! more. So the driver waits, without a lock, until the box has arrived; meanwhile it is [sought](Book::seek), and is not lent anew.
+//! # Why the context is taken first
+//! A loan, and a context, is ended only with the context in the driver's hands. Otherwise the context would go on to a thread that the record
+//! does not name any more. So the driver waits, without a lock, until the context has arrived; meanwhile it is [sought](Book::seek), and is
+//! not lent again.
 
 use crate::generation::ThreadRef;
 use abi::MAX_LOAN_DEPTH;
@@ -32,7 +34,7 @@ use core::hash::{Hash, Hasher};
 
 /// What names a thread.
 pub trait Name: Copy + Eq {
-    /// Names nobody.
+    /// Names no thread.
     const NOBODY: Self;
 }
 
@@ -45,7 +47,7 @@ impl Name for u32 {
     const NOBODY: u32 = u32::MAX;
 }
 
-/// For a model, which has few.
+/// For a model, which has few threads.
 impl Name for u8 {
     const NOBODY: u8 = u8::MAX;
 }
@@ -65,7 +67,7 @@ pub trait Rules: Clone {
         false
     }
 
-    /// Whether it has none: then its invariants are asserted.
+    /// Whether the book has no bug: then its invariants are asserted.
     #[inline(always)]
     fn is_sound(&self) -> bool {
         true
@@ -81,17 +83,17 @@ impl Rules for Sound {}
 /// A bug of the book that a test can plant, to see that the test finds it. In a kernel the branches are compiled away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flaw {
-    /// The end of a loan ends that one only, and not those above it.
+    /// The end of a loan ends only that one, and not those above it in the chain.
     NestedIgnored,
-    /// A loan ends although the box is on its way.
+    /// A loan ends although the context is in transit.
     WayIgnored,
-    /// A context ends although somebody has the box.
+    /// A context ends although a thread has it.
     StaleAccepted,
     /// A capability of an old generation is obeyed.
     OldGenerationObeyed,
     /// The chain has no bound but the array.
     DepthIgnored,
-    /// A thread lends what is promised to it and not fetched yet.
+    /// A thread lends a context that is promised to it and not fetched yet.
     UnfetchedLent,
     /// An answer gives back the newest loan, whichever call it answers.
     AnyAnswerReturns,
@@ -102,46 +104,46 @@ pub enum Flaw {
 pub enum Refused {
     /// The generation has moved on.
     Stale,
-    /// The context is over.
+    /// The context has ended.
     Revoked,
     /// The context never had time: it can only create others.
     NoTime,
     /// It is bound already.
     Bound,
-    /// It is bound to nobody, or to another.
+    /// It is bound to no thread, or to another one.
     NotBound,
     /// It is lent.
     Lent,
-    /// This thread should not have the box.
+    /// This thread is not the holder.
     NotHolder,
-    /// The box is in the record, and was not fetched yet.
+    /// The context is in the record, and was not fetched yet.
     Unfetched,
     /// Nothing is promised to this thread.
     NotPromised,
-    /// The server has a context, its own or another's: it keeps that.
+    /// The server has a context, its own or a borrowed one, and keeps that.
     HasContext,
     /// The server is a lender in this chain: the call would close a circle.
     Cycle,
     /// The chain is as long as it may be.
     TooDeep,
-    /// Somebody looks for the box.
+    /// A driver looks for the context.
     Sought,
-    /// The box is with the holder, or on its way there: it has to be taken first.
+    /// The context is with the holder, or in transit to it: it has to be taken first.
     OnItsWay,
     /// The newest loan is not the one along this call.
     NotNewest,
-    /// The box is a guest of another CPU, and has to go home first.
+    /// The context is a guest of another CPU, and has to go home first.
     Guest,
 }
 
 /// One step of the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Loan<W> {
-    /// Who waits for the answer.
+    /// The thread that waits for the answer.
     pub lender: W,
-    /// Which of its calls that is.
+    /// Which of its calls it waits for.
     pub token: u64,
-    /// Who answers.
+    /// The thread that answers.
     pub borrower: W,
 }
 
@@ -154,16 +156,16 @@ impl<W: Name> Loan<W> {
     }
 }
 
-/// Where the box is: see the [module](self).
+/// Where the context is: see the [module](self).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Place<B> {
     /// There is none.
     Nowhere,
     /// In the record.
     Here(B),
-    /// With the holder, or on its way there.
+    /// With the holder, or in transit to it.
     Away,
-    /// With whoever has the record's lock.
+    /// With the driver that has the record's lock.
     InHand,
 }
 
@@ -177,7 +179,7 @@ enum Standing {
 /// What a logout means for a context.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Logout {
-    /// It is the session's: it ends, and nothing is restored to anybody.
+    /// It belongs to the session: it ends, and no thread gets it back.
     Ends,
     /// The session has it on loan: the loan goes on.
     Skipped,
@@ -185,7 +187,7 @@ pub enum Logout {
     Untouched,
 }
 
-/// The record of one context. `W` names threads, `B` is the box, `R` the rules.
+/// The record of one context. `W` names threads, `B` is the context, `R` the rules.
 #[derive(Clone, Debug)]
 pub struct Book<W, B, R = Sound> {
     rules: R,
@@ -201,7 +203,7 @@ pub struct Book<W, B, R = Sound> {
 }
 
 impl<W: Name, B, R: Rules> Book<W, B, R> {
-    /// The record has no context.
+    /// A record without a context.
     pub const fn vacant(rules: R) -> Book<W, B, R> {
         Book {
             rules,
@@ -217,7 +219,8 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         }
     }
 
-    /// What is in the record after this context. Whoever still looks for the box counts itself out of whatever is there by then.
+    /// The record when this context is gone. It still counts the drivers that look for the context: each counts itself out ([`Book::found`])
+    /// of whatever is there by then.
     #[must_use]
     pub fn after(&self) -> Book<W, B, R> {
         Book { sought: self.sought, ..Book::vacant(self.rules.clone()) }
@@ -225,7 +228,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
 
     // ---- looking ----------------------------------------------------------------------------------------------------------
 
-    /// Moves on when the context is taken back. Nobody remembers generation 0.
+    /// Moves on with [`Book::advance`] and when the context ends. No capability has generation 0.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -236,7 +239,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         &self.owner
     }
 
-    /// Who has the box, or is about to.
+    /// The thread that has the context, or is about to get it.
     #[inline(always)]
     pub fn holder(&self) -> &W {
         &self.holder
@@ -248,24 +251,24 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         &self.loans[..self.depth]
     }
 
-    /// Where the box is.
+    /// Where the context is.
     #[inline(always)]
     pub fn place(&self) -> &Place<B> {
         &self.place
     }
 
-    /// The box, if it is in the record.
+    /// The context, if it is in the record.
     pub fn kept(&self) -> Option<&B> {
         if let Place::Here(time) = &self.place { Some(time) } else { None }
     }
 
-    /// Is there time in it, somewhere?
+    /// Whether it is live and has time, wherever the context is.
     #[inline(always)]
     pub fn has_time(&self) -> bool {
         self.standing == Standing::Live
     }
 
-    /// Is it the context without time, that can only create?
+    /// Whether it is a context without time, which can only create others.
     pub fn is_root(&self) -> bool {
         self.standing == Standing::Root
     }
@@ -275,12 +278,12 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         self.standing == Standing::Over
     }
 
-    /// From this loan on the box is a guest of another CPU.
+    /// The loan from which on the context is a guest of another CPU.
     pub fn hosted_from(&self) -> Option<usize> {
         self.hosted_from
     }
 
-    /// Is the box promised to this thread?
+    /// Whether the context is promised to this thread, and not fetched yet.
     #[inline(always)]
     pub fn is_promised_to(&self, who: W) -> bool {
         self.holder == who && matches!(self.place, Place::Here(_))
@@ -296,7 +299,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         self.loans().iter().position(|loan| loan.borrower == borrower)
     }
 
-    /// What a capability of generation `held` is told before anything else.
+    /// The check that comes before every other for a capability of generation `held`.
     pub fn standing(&self, held: u64) -> Result<(), Refused> {
         if self.generation != held && !self.rules.has(Flaw::OldGenerationObeyed) {
             Err(Refused::Stale)
@@ -335,7 +338,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         Ok(())
     }
 
-    /// After every event.
+    /// Checks the invariants after every event.
     #[inline(always)]
     fn assert(&self) {
         if cfg!(debug_assertions) && self.rules.is_sound() {
@@ -343,7 +346,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         }
     }
 
-    /// Before an event: a driver that does otherwise has a bug.
+    /// Checks, before an event, what every driver must keep to.
     #[inline(always)]
     fn expect(&self, is_so: bool, what: &'static str) {
         debug_assert!(is_so || !self.rules.is_sound(), "{what}");
@@ -351,29 +354,29 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
 
     // ---- making and ending ------------------------------------------------------------------------------------------------
 
-    /// A context with this time is in the record from now on, idle.
+    /// Puts a new context into the record, where it is idle.
     pub fn make(&mut self, time: B) {
         self.expect(self.is_over(), "I-C1: one context in a record");
         (self.standing, self.generation, self.place) = (Standing::Live, 1, Place::Here(time));
         self.assert();
     }
 
-    /// The same, without time.
+    /// Makes a context without time.
     pub fn make_root(&mut self) {
         self.expect(self.is_over(), "I-C1: one context in a record");
         (self.standing, self.generation) = (Standing::Root, 1);
         self.assert();
     }
 
-    /// Every capability but one of generation `held` is stale from now on; that one's next generation. What is bound stays bound.
+    /// Makes every capability stale, but one of generation `held`, whose next generation is returned. A binding stays.
     pub fn advance(&mut self, held: u64) -> Result<u64, Refused> {
         self.standing(held)?;
         self.generation += 1;
         Ok(self.generation)
     }
 
-    /// The context is over: by a revocation, a logout, or its owner's end. The box is in hand, and all loans have ended ([`Book::end_loans`]).
-    /// Says who owned it, whose it is no more.
+    /// Ends the context: by a revocation, a logout, or its owner's end. The context is in hand, and all loans have ended
+    /// ([`Book::end_loans`]). Returns its owner.
     pub fn end(&mut self) -> Result<W, Refused> {
         if self.standing == Standing::Over {
             return Err(Refused::Revoked);
@@ -392,7 +395,8 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         Ok(owner)
     }
 
-    /// A session logs out. `is_its` says whether a thread works for it, `made` whether the session made the context.
+    /// What the logout of a session means for it. `is_its` says whether a thread works for the session, `made` whether the session made the
+    /// context.
     pub fn logout(&self, made: bool, is_its: impl Fn(&W) -> bool) -> Logout {
         let is_owned = self.owner != W::NOBODY;
         let ends = match self.standing {
@@ -412,7 +416,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
 
     // ---- binding ----------------------------------------------------------------------------------------------------------
 
-    /// Whether a capability of generation `held` may bind it to somebody.
+    /// Whether a capability of generation `held` may bind it to a thread.
     pub fn may_bind(&self, held: u64) -> Result<(), Refused> {
         self.standing(held)?;
         match self.standing {
@@ -422,15 +426,15 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         }
     }
 
-    /// It is bound to `who`, after [`Book::may_bind`]. The box stays in the record until it is promised: two threads may want to bind one
-    /// thread, and the one that comes second must not have moved anything.
+    /// Binds the context to `who`, after [`Book::may_bind`]. It stays in the record until it is promised: two threads may want to bind
+    /// contexts to the same thread, and the one that comes second must not have moved anything.
     pub fn bind(&mut self, who: W) {
         self.expect(self.may_bind(self.generation).is_ok(), "I-C3: bound once");
         self.owner = who;
         self.assert();
     }
 
-    /// The box is promised to `who`, to whom it was bound. It is not, if somebody has taken the context back since.
+    /// Promises the context to `who`, to which it was bound; refused if the context was taken back since.
     pub fn promise(&mut self, who: W) -> Result<(), Refused> {
         match self.place {
             _ if self.owner != who => return Err(Refused::NotBound),
@@ -442,7 +446,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         Ok(())
     }
 
-    /// `who` fetches what is promised to it. From here on the box is on its way to it.
+    /// `who` fetches the context that is promised to it. From here on the context is in transit to it.
     pub fn fetch(&mut self, who: W) -> Result<B, Refused> {
         if self.holder != who {
             return Err(Refused::NotPromised);
@@ -469,7 +473,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         }
     }
 
-    /// The owner goes on without: the box is in hand or in the record. Says who it was.
+    /// Unbinds the context, which is in hand or in the record. Returns the thread that owned it.
     pub fn unbind(&mut self) -> Result<W, Refused> {
         self.may_unbind(self.generation)?;
         if matches!(self.place, Place::Away) {
@@ -491,9 +495,9 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         }
     }
 
-    // ---- the box ----------------------------------------------------------------------------------------------------------
+    // ---- the context itself ------------------------------------------------------------------------------------------------
 
-    /// Takes the box out of the record, if it is there. If not, the holder has it, or will: then the driver takes it from there and says
+    /// Takes the context out of the record, if it is there. If not, the holder has it, or will: then the driver takes it from there and says
     /// so ([`Book::seized`]).
     pub fn seize(&mut self) -> Option<B> {
         match core::mem::replace(&mut self.place, Place::InHand) {
@@ -505,28 +509,29 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         }
     }
 
-    /// The driver has taken the box from the holder.
+    /// The driver has taken the context from the holder.
     pub fn seized(&mut self) {
         self.expect(matches!(self.place, Place::Away), "I-C1: taken from where it was");
         self.place = Place::InHand;
         self.assert();
     }
 
-    /// The driver has put the box into the holder's hands.
+    /// The driver has given the context to the holder.
     pub fn given(&mut self) {
         self.expect(matches!(self.place, Place::InHand), "I-C1: given by whoever had it");
         self.place = Place::Away;
         self.assert();
     }
 
-    /// The box lies in the record: idle, or promised to the holder.
+    /// Puts the context into the record: idle, or promised to the holder.
     pub fn put(&mut self, time: B) {
         self.expect(matches!(self.place, Place::InHand | Place::Away), "I-C1: no box over another");
         self.place = Place::Here(time);
         self.assert();
     }
 
-    /// The owner is to end, and must not have to wait for budget: the box, which is in the record, lies there idle until the owner has ended.
+    /// The owner is about to end, and must not have to wait for budget: the context, which is in hand or in the record, is idle until the
+    /// owner has ended.
     pub fn lay_down(&mut self) -> Result<(), Refused> {
         if self.owner == W::NOBODY {
             return Err(Refused::NotBound);
@@ -542,13 +547,13 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         Ok(())
     }
 
-    /// Somebody looks for the box and waits until it has arrived. Until [`Book::found`] it is not lent anew: two threads that call each
-    /// other all the time cannot keep it away.
+    /// A driver looks for the context and waits until it has arrived. Until [`Book::found`] it is not lent again: two threads that call each
+    /// other all the time cannot keep it in transit.
     pub fn seek(&mut self) {
         self.sought += 1;
     }
 
-    /// Who looked for it does not any more.
+    /// A driver that looked for the context does not any more.
     pub fn found(&mut self) {
         self.expect(self.sought > 0, "nobody finds what nobody looked for");
         self.sought -= 1;
@@ -556,8 +561,8 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
 
     // ---- lending ----------------------------------------------------------------------------------------------------------
 
-    /// Whether a call of `lender` to `server`, which waits, would lend. [`Refused::Cycle`] and [`Refused::TooDeep`]: such a call is not
-    /// made. All others: it is made without a loan.
+    /// Whether a call of `lender` to `server`, which waits, would lend the context. After [`Refused::Cycle`] and [`Refused::TooDeep`] the call
+    /// is not made; after any other refusal it is made without a loan.
     #[inline(always)]
     pub fn offer(&self, lender: W, server: W, server_has_context: bool) -> Result<(), Refused> {
         if self.holder != lender {
@@ -595,8 +600,8 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         }
     }
 
-    /// The context is lent along call `token` of `lender`, after [`Book::may_lend`]. From here on the borrower has this context, and the
-    /// lender does not return to user mode. The box is in hand, or follows when the lender waits. Says how long the chain is.
+    /// Lends the context along call `token` of `lender`, after [`Book::may_lend`]. From here on the borrower is the holder, and the lender
+    /// does not return to user mode. The context is in hand, or follows when the lender blocks. Returns the length of the chain.
     #[inline(always)]
     pub fn lend(&mut self, lender: W, token: u64, borrower: W) -> usize {
         self.expect(self.may_lend(lender).is_ok(), "I-C3: lent by whoever has it");
@@ -609,7 +614,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         self.depth
     }
 
-    /// Whether the holder, who answers call `token` of `lender`, can give the box back directly: the newest loan ends, and nobody's else.
+    /// Whether the holder, which answers call `token` of `lender`, can give the context back directly: only the newest loan ends.
     #[inline(always)]
     pub fn may_return(&self, lender: W, token: u64) -> Result<(), Refused> {
         let Some(newest) = self.loans().last() else { return Err(Refused::NotNewest) };
@@ -627,8 +632,8 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         }
     }
 
-    /// The newest loan ends by an answer, after [`Book::may_return`]: the record names the lender, and the box follows when the borrower
-    /// waits. From here on the borrower has no context, and the lender may return to user mode.
+    /// Ends the newest loan by an answer, after [`Book::may_return`]: the record names the lender as holder, and the context follows when the
+    /// borrower blocks. From here on the borrower has no context, and the lender may return to user mode.
     #[inline(always)]
     pub fn hand_back(&mut self) {
         self.expect(self.depth > 0, "I-C3: what is given back was lent");
@@ -639,10 +644,10 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         self.assert();
     }
 
-    /// The loan at `at` in the chain ends, and those above it: by a third party, by an answer that is not as simple as above, or with the
-    /// context. The box is in hand, and the first lender is the holder again. For each loan that has ended: the borrower has no context any
-    /// more, and the lender may return to user mode; it is to be woken, as it may wait for nothing else. The driver begins with the last:
-    /// who lent on what it had borrowed has it back before it has nothing.
+    /// Ends the loan at `at` in the chain and those above it: by a third party, by an answer that [`Book::may_return`] refuses, or with the
+    /// context. The context is in hand or in the record, and the lender of the first of these loans is the holder again. Returns the loans
+    /// that have ended: each borrower has no context any more, and each lender may return to user mode and is to be woken, as it may wait for
+    /// nothing else. The driver begins with the last loan: a thread that lent on what it had borrowed gets it back before it loses it.
     pub fn end_loans(&mut self, at: usize) -> Result<&[Loan<W>], Refused> {
         let is_ignored = self.rules.has(Flaw::WayIgnored) || self.rules.has(Flaw::StaleAccepted);
         if self.depth > at && matches!(self.place, Place::Away) && !is_ignored {
@@ -656,7 +661,7 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
         self.depth = keeps;
         if let Some(first) = self.loans[..end].get(keeps) {
             self.holder = first.lender;
-            // What was taken in for one of these is at home again, or about to be.
+            // A context that was hosted for one of these loans is at home again, or about to be.
             self.hosted_from.take_if(|from| *from >= keeps);
         }
         self.assert();
@@ -665,32 +670,33 @@ impl<W: Name, B, R: Rules> Book<W, B, R> {
 
     // ---- guests -----------------------------------------------------------------------------------------------------------
 
-    /// Another CPU has taken the box in, for the loan that comes next. It is in the record until the server has it, or the lender again.
+    /// Another CPU has taken the context in as a guest, for the loan that comes next. It is in the record until the server gets it, or the
+    /// lender again.
     pub fn host(&mut self, guest: B) {
         self.expect(self.hosted_from.is_none(), "a guest of one CPU");
         self.hosted_from = Some(self.depth);
         self.put(guest);
     }
 
-    /// Takes the box out of the record if it was [hosted](Book::host) for the next loan of `lender`. What else is in the record is promised,
-    /// or was taken from a thread that is to end.
+    /// Takes the context out of the record if it was [hosted](Book::host) for the next loan of `lender`. A context that is there for another
+    /// reason is promised, or was taken from a thread that is about to end.
     #[inline(always)]
     pub fn guest(&mut self, lender: W) -> Option<B> {
         if self.hosted_from == Some(self.depth) && self.holder == lender { self.seize() } else { None }
     }
 
-    /// Whether the end of the loan at `at` is the end of the visit: then the box, which is in hand, goes home first.
+    /// Whether the end of the loan at `at` is the end of the visit: then the context, which is in hand, goes home first.
     #[inline(always)]
     pub fn ends_visit(&self, at: usize) -> bool {
         self.hosted_from.is_some_and(|from| at <= from)
     }
 
-    /// The loan did not come about: the box is at home again.
+    /// The loan did not come about: the context is at home again.
     pub fn go_home(&mut self) {
         self.hosted_from = None;
     }
 
-    /// What makes two books the same: loans that have ended do not count.
+    /// What is compared between two books: loans that have ended do not count.
     fn key(&self) -> impl Eq + Hash + use<'_, W, B, R>
     where
         W: Hash,

@@ -1,7 +1,7 @@
-//! Quotas: what a session may use of the machine, and what it does (K-29).
+//! Quotas: what a session may use of the machine, and what it uses (K-29).
 //!
-//! Sessions are a tree. What a process uses is charged to its session and to every one above it, so whoever makes a session gives of what it has:
-//! making more of them is no way to more.
+//! Sessions are a tree. What a process uses is charged to its session and to every session above it, so a session that creates another gives of
+//! what it has: creating more sessions yields no more.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,7 @@ impl Kind {
     pub const ALL: [Kind; KINDS] =
         [Kind::Memory, Kind::Threads, Kind::Processes, Kind::Endpoints, Kind::Contexts, Kind::Bandwidth];
 
-    /// What one has, for people.
+    /// What is counted, for messages.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Memory => "bytes of memory",
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// Of what a session has, the part that one of the sessions in it may use. None may have all, so that one is left for its neighbours.
+    /// The part of what a session has that one of the sessions in it may use. None may have all, so that something is left for its neighbours.
     const fn part(self) -> (u64, u64) {
         match self {
             Kind::Contexts => (1, 2),
@@ -52,10 +52,10 @@ impl Kind {
     }
 }
 
-/// Of what a session has, one part in so many is for its own processes and for operators in it: guests do not get it.
+/// One part in so many of what a session has is kept for its own processes and for operators in it: guests do not get it.
 const OWN_PART: u64 = 16;
 
-/// What one session may use and does.
+/// What one session may use and what it uses.
 #[derive(Debug)]
 pub struct Account {
     used: [AtomicU64; KINDS],
@@ -63,12 +63,12 @@ pub struct Account {
 }
 
 impl Account {
-    /// Nothing used of `limits`, in the order of [`Kind::ALL`].
+    /// An account with nothing used of `limits`, which are in the order of [`Kind::ALL`].
     pub const fn new(limits: [u64; KINDS]) -> Account {
         Account { used: [const { AtomicU64::new(0) }; KINDS], limits }
     }
 
-    /// For a session that is made in this one, with at most `asked` of each kind; 0 asks for what there is.
+    /// An account for a session that is created in this one, with at most `asked` of each kind; 0 asks for the most that there is.
     pub fn inner(&self, asked: [u64; KINDS]) -> Account {
         Account::new(Kind::ALL.map(|kind| {
             let (part, of) = kind.part();
@@ -90,7 +90,7 @@ impl Account {
         self.limits[kind as usize]
     }
 
-    /// What guests inside it may use together: so that something is left for its own processes and for operators.
+    /// What guests inside it may use together, so that something is left for its own processes and for operators.
     fn shared(&self, kind: Kind) -> u64 {
         let limit = self.limit(kind);
         limit - limit / OWN_PART
@@ -109,15 +109,15 @@ impl Account {
 
 /// Something with an account, perhaps inside another.
 pub trait Member {
-    /// Its own.
+    /// Its own account.
     fn account(&self) -> &Account;
-    /// What it is in.
+    /// The member that it is in.
     fn outer(&self) -> Option<&Self>;
-    /// It gets nothing of what those around it keep for themselves.
+    /// Whether it gets nothing of the part that those around it keep for themselves.
     fn is_guest(&self) -> bool;
 }
 
-/// Charges `member` and all around it, or nobody: then the one that may not have as much is said.
+/// Charges `member` and all around it, or none of them: then the one whose limit would be exceeded is returned.
 pub fn take<M: Member>(member: &M, kind: Kind, amount: u64) -> Result<(), &M> {
     let mut at = Some(member);
     while let Some(one) = at {
@@ -149,7 +149,7 @@ fn release_until<M: Member>(member: &M, end: Option<&M>, kind: Kind, amount: u64
     }
 }
 
-/// A share of a quota on its way to another size: as large as the larger of the two, until it is known whether the change comes about.
+/// A share of a quota that is about to change its size: it counts as the larger of the two until it is known whether the change comes about.
 #[must_use = "it is as large as the larger one until it is settled"]
 #[derive(Debug)]
 pub struct Growth {
@@ -159,13 +159,13 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Of a share of `before` that `member` has, to `wanted`: what is more is taken now.
+    /// Begins the change of a share of `before` that `member` has, to `wanted`: the excess is charged now.
     pub fn begin<M: Member>(member: &M, kind: Kind, before: u64, wanted: u64) -> Result<Growth, &M> {
         take(member, kind, wanted.saturating_sub(before))?;
         Ok(Growth { kind, before, wanted })
     }
 
-    /// The change came about, or was refused, and all is as before: what was taken for the other case is given back. How large the share is now.
+    /// Ends the change, which came about or was refused: what was charged for the other case is given back. Returns the size of the share now.
     pub fn settle<M: Member>(self, member: &M, is_changed: bool) -> u64 {
         let now = if is_changed { self.wanted } else { self.before };
         release(member, self.kind, self.before.max(self.wanted) - now);
@@ -176,7 +176,7 @@ impl Growth {
 
 impl Drop for Growth {
     fn drop(&mut self) {
-        // What was taken would stay taken for good.
+        // What was charged would stay charged for good.
         debug_assert!(false, "a change that began is settled: {self:?}");
     }
 }
@@ -223,13 +223,13 @@ mod tests {
         assert_eq!([&machine, &operator, &guest].map(|s| s.account.used(Kind::Threads)), [49, 49, 49]);
         let refused = take(&guest, Kind::Threads, 1).err();
         assert!(refused.is_some_and(|refused| core::ptr::eq(refused, &guest)));
-        // Another one in the same session finds the rest, and is told whose limit it is.
+        // Another guest in the same session finds the rest, and is told whose limit it is.
         let other = inside(&operator, true);
         assert!(take(&other, Kind::Threads, 4).is_ok());
         let refused = take(&other, Kind::Threads, 1).err();
         assert!(refused.is_some_and(|refused| core::ptr::eq(refused, &operator)));
         assert_eq!([&machine, &operator, &other].map(|s| s.account.used(Kind::Threads)), [53, 53, 4]);
-        // What is left is for the session's own.
+        // What is left is for the session's own processes.
         assert!(take(&operator, Kind::Threads, 3).is_ok());
         assert!(take(&operator, Kind::Threads, 1).is_err());
         release(&operator, Kind::Threads, 3);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!([&machine, &operator, &guest, &other].map(|s| s.account.used(Kind::Threads)), [0; 4]);
     }
 
-    /// K-29: however many sessions somebody makes, together they get no more than it has.
+    /// K-29: however many sessions are created in a session, together they get no more than it has.
     #[test]
     fn sessions_in_a_session_share_what_it_has() {
         let machine = machine();
@@ -256,7 +256,7 @@ mod tests {
         assert!(take(&inside(&machine, true), Kind::Contexts, 1).is_ok());
     }
 
-    /// K-29: a change counts as it came out, and a refused one is as if nobody had asked.
+    /// K-29: a change counts as it came out, and a refused one as if it had never been asked for.
     #[test]
     fn k_29_a_refused_change_keeps_nothing_of_what_it_asked_for() {
         let machine = machine();
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(used(), [30; 2]);
     }
 
-    /// K-29: nobody forgets what came of a change.
+    /// K-29: a change that is dropped without being settled is a bug that is found.
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic = "a change that began is settled"]
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(machine.account.used(Kind::Memory), 1);
     }
 
-    /// K-29: who makes a session may give it less than it would get, and never more.
+    /// K-29: the creator of a session may give it less than it would get, and never more.
     #[test]
     fn k_29_limits_that_are_asked_for_only_lower() {
         let outer = Account::new([800; KINDS]);

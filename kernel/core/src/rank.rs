@@ -17,7 +17,7 @@ pub enum Rank {
     Space = 3,
     /// One kernel object.
     Object = 4,
-    /// One scheduling context: who should have its time.
+    /// One scheduling context: which thread should have its time.
     Context = 5,
     /// One bucket of parked threads.
     Park = 6,
@@ -113,8 +113,8 @@ impl HeldRanks {
         Err(RankError { wanted: rank, held: Rank::ALL[held.ilog2() as usize - 1] })
     }
 
-    /// Notes that a second CPU's lock is taken beside one that is held. Two CPUs are locked in one order, whoever does it: `first` and `second`
-    /// are their places in that order.
+    /// Notes that a second CPU's lock is taken beside one that is held. Two CPUs are always locked in one order: `first` and `second` are their
+    /// places in that order.
     pub const fn acquire_second_cpu(&mut self, first: usize, second: usize) -> Result<(), RankError> {
         // Exactly one CPU lock, and nothing above it.
         if self.bits >> Rank::Cpu as u8 != 1 || first >= second {

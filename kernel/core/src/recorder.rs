@@ -1,5 +1,5 @@
-//! The flight recorder (K-27): what is left in memory of the last moments, for a panic's report and for whoever reads the memory of a machine that
-//! hangs or has reset itself.
+//! The flight recorder (K-27): the last moments, kept in memory for a panic's report and for a tool that reads the memory of a machine that hangs or
+//! has reset itself.
 //!
 //! Kernel and host tool compile this file: the kernel writes the rings, both read and print them. Everything is fixed in size and made of atomics,
 //! so a writer takes no lock and a reader may come at any instruction.
@@ -18,7 +18,7 @@ pub const SYMBOL: &str = "FLIGHT_RECORDER";
 pub const EVENTS: usize = 128;
 /// Bytes of console output that are kept.
 pub const LOG_BYTES: usize = 8 << 10;
-/// Threads whose names are kept; of two with the same remainder, the younger one's.
+/// How many threads' names are kept; of two whose numbers have the same remainder, the name that came last.
 pub const NAMES: usize = 256;
 /// Most CPUs.
 pub const CPUS: usize = 256;
@@ -29,8 +29,8 @@ const _: () = assert!(EVENTS.is_power_of_two() && LOG_BYTES.is_power_of_two() &&
 
 /// One event of a CPU. A thread is named by the address of its record, which the kernel has at hand; [`Head::thread`] makes a number of it.
 ///
-/// Only what is needed to follow a CPU: an event more on the way of a call between CPUs would cost a percent of it. That a CPU was idle is said by the
-/// interrupt that ended it, or by a thread that runs twice in a row.
+/// Only what is needed to follow a CPU: one more event on the path of a call between CPUs would cost a percent of that call. That a CPU was idle
+/// shows in the interrupt that ended it, or in a thread that runs twice in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     /// The CPU runs this thread from now on.
@@ -38,22 +38,23 @@ pub enum Mark {
         /// The address of its record.
         thread: u64,
     },
-    /// An interrupt was taken while somebody ran. Not one by which another CPU only asks for a look: who runs then says that.
+    /// An interrupt was taken while a thread ran. Not one by which another CPU only asks for a look at the queue: the thread that runs next shows
+    /// that.
     Interrupt {
-        /// Which one.
+        /// The interrupt's vector.
         vector: u32,
     },
-    /// The same, while nobody ran.
+    /// The same, while the CPU was idle.
     IdleInterrupt {
-        /// Which one.
+        /// The interrupt's vector.
         vector: u32,
     },
 }
 
-/// The vector of what waited and was served in a pause of a long path: no interrupt has that number.
+/// The vector noted for interrupts that waited and were served in a pause of a long path: no interrupt has that number.
 pub const IN_A_PAUSE: u32 = 0;
 
-/// Records of threads are aligned to this: the kind of an event has the low bits.
+/// Records of threads are aligned to this, which leaves the low bits of the address for the kind of an event.
 pub const THREAD_ALIGN: u64 = 8;
 
 impl Mark {
@@ -62,14 +63,14 @@ impl Mark {
     #[must_use]
     pub const fn to_word(self) -> u64 {
         match self {
-            // An addition: the address has none of these bits, and there is an instruction for that.
+            // An addition: the address has none of these bits, and one instruction does it.
             Mark::Run { thread } => thread + 1,
             Mark::Interrupt { vector } => (vector as u64) << 3 | 2,
             Mark::IdleInterrupt { vector } => (vector as u64) << 3 | 3,
         }
     }
 
-    /// From one word; nothing from a word that is none.
+    /// From one word; `None` if the word is no event.
     #[must_use]
     pub const fn from_word(word: u64) -> Option<Mark> {
         match word % THREAD_ALIGN {
@@ -84,7 +85,7 @@ impl Mark {
 /// The last events of one CPU, written by that CPU alone.
 #[repr(C, align(64))]
 pub struct Ring {
-    /// Events that were ever written, times [`STEP`]. Also how others see that the CPU does something.
+    /// Events that were ever written, times [`STEP`]. Other CPUs also see by it that this CPU makes progress.
     written: AtomicU64,
     slots: [[AtomicU64; 2]; EVENTS],
 }
@@ -96,24 +97,24 @@ const STEP: u64 = 16;
 pub const RING_WORDS: usize = size_of::<Ring>() / 8;
 
 impl Ring {
-    /// Without events.
+    /// A ring without events.
     #[must_use]
     pub const fn new() -> Ring {
         Ring { written: AtomicU64::new(0), slots: [const { [AtomicU64::new(0), AtomicU64::new(0)] }; EVENTS] }
     }
 
-    /// One event more, over the oldest one. Only by the CPU that the ring belongs to.
+    /// Writes an event, over the oldest one. Only for the CPU that the ring belongs to.
     #[inline(always)]
     pub fn push(&self, time_ns: u64, mark: Mark) {
         let at = self.written.load(Ordering::Relaxed);
         let [time, word] = &self.slots[(at / STEP) as usize % EVENTS];
         time.store(time_ns, Ordering::Relaxed);
         word.store(mark.to_word(), Ordering::Relaxed);
-        // Release: whoever sees the count sees the event.
+        // Release: a reader that sees the count sees the event.
         self.written.store(at + STEP, Ordering::Release);
     }
 
-    /// How many were ever written.
+    /// How many events were ever written.
     #[inline(always)]
     #[must_use]
     pub fn written(&self) -> u64 {
@@ -150,7 +151,7 @@ impl Default for Ring {
     }
 }
 
-/// The last bytes of console output. Whoever writes holds the console, or is the only CPU that still runs.
+/// The last bytes of console output. The writer holds the console, or is the only CPU that still runs.
 #[repr(C)]
 pub struct Log {
     written: AtomicU64,
@@ -158,13 +159,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// Without output.
+    /// A log without output.
     #[must_use]
     pub const fn new() -> Log {
         Log { written: AtomicU64::new(0), bytes: [const { AtomicU8::new(0) }; LOG_BYTES] }
     }
 
-    /// One byte more.
+    /// Writes a byte, over the oldest one.
     #[inline]
     pub fn push(&self, byte: u8) {
         let at = self.written.load(Ordering::Relaxed);
@@ -179,7 +180,7 @@ impl Log {
         let oldest = end.saturating_sub(LOG_BYTES as u64);
         let (mut start, mut left) = (end, lines);
         while start > oldest {
-            // A line ends before the byte that follows its end.
+            // A line begins after a newline; after one at the very end, no line begins.
             if start < end && at(start - 1) == b'\n' {
                 left -= 1;
                 if left == 0 {
@@ -188,7 +189,7 @@ impl Log {
             }
             start -= 1;
         }
-        // What was written over has left half a line.
+        // The oldest line may be half overwritten: it is left out.
         if start == oldest && oldest > 0 {
             start = (start..end).find(|place| at(*place) == b'\n').map_or(end, |place| place + 1);
         }
@@ -212,7 +213,7 @@ impl Default for Log {
     }
 }
 
-/// What the record begins with: where other things are. All of it is known when the kernel is compiled.
+/// The beginning of the record: where other things are. All of it is known when the kernel is compiled.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -239,7 +240,7 @@ pub struct Head {
 /// Words of a [`Head`].
 pub const HEAD_WORDS: usize = size_of::<Head>() / 8;
 
-/// What of a CPU's record a reader of the memory looks at.
+/// The parts of a CPU's record that a reader of the memory looks at.
 #[repr(usize)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
@@ -247,7 +248,7 @@ pub enum Part {
     Ring,
     /// The address of the thread that runs; 0 for none. 8 bytes.
     Current,
-    /// It is in an interrupt handler. 1 byte.
+    /// Whether it is in an interrupt handler. 1 byte.
     InInterrupt,
     /// The locks that are held. 4 bytes.
     Held,
@@ -257,7 +258,7 @@ pub enum Part {
     Path,
     /// What others have asked it for. 4 bytes.
     Asked,
-    /// Its name for interrupt delivery. 4 bytes.
+    /// Its number for interrupt delivery. 4 bytes.
     ApicId,
 }
 
@@ -270,7 +271,7 @@ impl Head {
     /// From the first words of a record.
     ///
     /// # Errors
-    /// When it is none, or another kernel's.
+    /// When the words are no record, or that of another kernel.
     pub fn from_words(words: &[u64]) -> Result<Head, HeadError> {
         let words = words.get(..HEAD_WORDS).ok_or(HeadError::Short)?;
         let mut parts = [0; Part::COUNT];
@@ -332,29 +333,29 @@ impl core::error::Error for HeadError {}
 /// The record itself: one static of the kernel.
 #[repr(C)]
 pub struct Recorder {
-    /// Where what is.
+    /// Where everything is.
     pub head: Head,
     /// The address of each CPU's record; 0 for none.
     pub cpus: [AtomicU64; CPUS],
-    /// Who is called what: thread's number and process's number in the first word, the name in the others.
+    /// Names of threads: the numbers of thread and process in the first word, the process's name in the others.
     names: [[AtomicU64; 4]; NAMES],
     /// The last output.
     pub log: Log,
 }
 
-/// What a thread is called.
+/// How a thread is named in reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Name {
     /// The thread's number.
     pub thread: u32,
-    /// Its process's.
+    /// Its process's number.
     pub pid: u32,
     /// Its process's name, with zeros behind it.
     pub name: [u8; NAME_BYTES],
 }
 
 impl Name {
-    /// Of a thread that has been forgotten.
+    /// For a thread whose name is no longer known.
     #[must_use]
     pub const fn unknown(thread: u32) -> Name {
         Name { thread, pid: 0, name: [0; NAME_BYTES] }
@@ -380,7 +381,7 @@ impl fmt::Display for Name {
 }
 
 impl Recorder {
-    /// An empty one.
+    /// An empty record.
     #[must_use]
     pub const fn new(head: Head) -> Recorder {
         Recorder {
@@ -391,10 +392,10 @@ impl Recorder {
         }
     }
 
-    /// From now on this thread is called so.
+    /// Records the name of a thread.
     pub fn introduce(&self, name: &Name) {
         let slot = &self.names[name.thread as usize % NAMES];
-        // Two makers of threads may meet here: what they leave is a wrong name in a report, and nothing else.
+        // Two CPUs that create threads may write here at the same time: the worst result is a wrong name in a report.
         slot[0].store(u64::from(name.thread) | u64::from(name.pid) << 32, Ordering::Relaxed);
         for (cell, bytes) in slot[1..].iter().zip(name.name.chunks_exact(8)) {
             let word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
@@ -402,7 +403,7 @@ impl Recorder {
         }
     }
 
-    /// What the thread with this number is called, if that is still known.
+    /// The name of the thread with this number, if it is still known.
     #[must_use]
     pub fn name(&self, thread: u32) -> Name {
         let slot = &self.names[thread as usize % NAMES];
@@ -413,7 +414,7 @@ impl Recorder {
     /// The record that another machine's memory holds.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the bytes hold no record.
     pub fn from_bytes(bytes: &[u8]) -> Result<Recorder, HeadError> {
         let word = |at: usize| -> Option<u64> {
             Some(u64::from_le_bytes(bytes.get(at * 8..at * 8 + 8)?.try_into().ok()?))
@@ -497,19 +498,19 @@ impl fmt::Display for Entry {
 /// What a CPU does at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuState {
-    /// Who runs.
+    /// The thread that runs.
     pub thread: Option<Name>,
-    /// It is in an interrupt handler.
+    /// Whether it is in an interrupt handler.
     pub in_interrupt: bool,
     /// The locks that it holds, if this kernel keeps them.
     pub held: Option<HeldRanks>,
-    /// How long until its timer fires, in ns; past, if negative; nothing, if it is not armed or the time is not known.
+    /// How long until its timer fires, in ns; negative if that is past; `None` if the timer is not armed or the time is not known.
     pub timer_ns: Option<i64>,
     /// What it entered the kernel for, last.
     pub entry: Entry,
     /// What others have asked it for and it has not done: bits.
     pub asked: u32,
-    /// Who waits for it.
+    /// The threads that wait for it.
     pub queue: Queue,
 }
 
@@ -520,7 +521,7 @@ pub enum Queue {
     Waiting(usize),
     /// Its lock is held.
     Locked,
-    /// Whoever reads does not know.
+    /// The reader does not know.
     Unknown,
 }
 
@@ -672,7 +673,7 @@ mod tests {
         let read = Recorder::from_bytes(&bytes).expect("a record");
         assert_eq!((read.head, read.cpus[3].load(Ordering::Relaxed)), (HEAD, 0x1234));
         assert_eq!(format!("{} {}", read.name(7), tail(&read.log, 1)), "smoke #7 last words\n");
-        // The slot is another's by now.
+        // Another thread has the slot by now.
         assert_eq!(format!("{}", read.name(8)), "thread #8");
         let thread = HEAD.threads_base + 7 * HEAD.thread_bytes;
         assert_eq!(format!("{}", read.show(Some(Mark::Run { thread }))), "runs smoke #7");

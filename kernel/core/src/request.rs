@@ -1,7 +1,7 @@
 //! An entry of a ring, decoded (K-28): what is asked, with the fields that the operation names and no others.
 //!
-//! Whoever submits an entry, and however, gets the same checks in the same place. Fields that an operation does not name must be 0, so that a
-//! later version can give them a meaning; one that is not is refused with [`TransportError::BadFlags`], and nothing has happened.
+//! Every entry, however it is submitted, gets the same checks in the same place. Fields that an operation does not name must be 0, so that a later
+//! version can give them a meaning; an entry with another value there is refused with [`TransportError::BadFlags`], and nothing has happened.
 
 use abi::{Op, SQE_VERSION, Sqe, TransportError, flags};
 
@@ -74,7 +74,7 @@ pub const fn is_rest_zero(sqe: &Sqe, named: Fields) -> bool {
     if !named.has(Fields::CAP) {
         rest |= sqe.cap as u64;
     }
-    // Two that lie beside each other are one load, where both are looked at.
+    // Two neighbouring fields are one load, where both are looked at.
     match (named.has(Fields::METHOD), named.has(Fields::BYTES)) {
         (false, false) => rest |= sqe.method as u64 | (sqe.len as u64) << 32,
         (false, true) => rest |= sqe.method as u64,
@@ -111,7 +111,7 @@ pub struct Buffer {
     pub length: u32,
 }
 
-/// What a call or an answer says.
+/// The message of a call or an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Said {
     /// Two words, in the entry itself.
@@ -125,22 +125,22 @@ pub enum Said {
 pub struct Passed {
     /// Its number.
     pub cap: u32,
-    /// It leaves the submitter's table.
+    /// Whether it leaves the submitter's table.
     pub is_moved: bool,
 }
 
 /// A call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// Of this capability.
+    /// The capability that is called.
     pub cap: u32,
-    /// This method.
+    /// The method.
     pub method: u32,
-    /// What is said.
+    /// The message.
     pub said: Said,
     /// Where the answer goes.
     pub result: Buffer,
-    /// What goes along.
+    /// The capability that goes along.
     pub passed: Passed,
 }
 
@@ -153,9 +153,9 @@ pub struct Return {
     pub token: u64,
     /// 0, or the exception to raise.
     pub method: u32,
-    /// What is said.
+    /// The message.
     pub said: Said,
-    /// What goes along.
+    /// The capability that goes along.
     pub passed: Passed,
 }
 
@@ -179,7 +179,8 @@ pub enum Request {
     Yield,
 }
 
-/// [`is_rest_zero`], of an operation that is known when it comes: each has a check of its own, of the few words that it does not name.
+/// [`is_rest_zero`] for an operation that is known only at run time: each operation has a check of its own, of the few words that it does not
+/// name.
 #[inline(always)]
 fn is_rest_zero_of(sqe: &Sqe, op: Op) -> bool {
     macro_rules! check {
@@ -198,7 +199,7 @@ fn is_rest_zero_of(sqe: &Sqe, op: Op) -> bool {
     check!(Nop Call Recv Return Park Unpark Sleep Write Read Cancel Release Copy Revoke Yield)
 }
 
-/// Decodes an entry, or says what is wrong with it. What needs the submitter's tables or memory is not looked at here.
+/// Decodes an entry, or says what is wrong with it. Nothing that needs the submitter's tables or memory is checked here.
 #[inline(always)]
 pub fn decode(sqe: &Sqe) -> Result<Request, TransportError> {
     if sqe.version != SQE_VERSION {
@@ -238,8 +239,8 @@ pub fn decode(sqe: &Sqe) -> Result<Request, TransportError> {
     })
 }
 
-/// The usual forms of the usual entries: operation, version and flags as one number. What has such a shape and [`is_usual`] needs no decoding: its
-/// fields say what [`decode`] would, and there are no others.
+/// The usual forms of the usual entries: operation, version and flags as one number. An entry that has such a shape and [`is_usual`] needs no
+/// decoding: its fields say what [`decode`] would, and there are no others.
 pub mod shape {
     use super::{Op, SQE_VERSION, Sqe, flags};
 
@@ -247,22 +248,22 @@ pub mod shape {
         op as u32 | (SQE_VERSION as u32) << 8 | (flags as u32) << 16
     }
 
-    /// A call with words, to which nothing goes along, of a method with 16 bits.
+    /// A call with words and without a capability that goes along, of a method with 16 bits.
     pub const CALL: u32 = of(Op::Call, flags::INLINE);
     /// A wait for a call.
     pub const RECV: u32 = of(Op::Recv, 0);
-    /// An answer with words, no exception, to which nothing goes along; nobody is told that it was given.
+    /// An answer with words, without an exception or a capability that goes along, and without a completion for the server.
     pub const RETURN: u32 = of(Op::Return, flags::INLINE | flags::QUIET);
     /// A park on a word of 32 bits.
     pub const PARK: u32 = of(Op::Park, 0);
-    /// An unpark, and nobody is told how many there were.
+    /// An unpark without a completion.
     pub const UNPARK: u32 = of(Op::Unpark, flags::QUIET);
     /// A sleep of more than nothing.
     pub const SLEEP: u32 = of(Op::Sleep, 0);
     /// A yield.
     pub const YIELD: u32 = of(Op::Yield, 0);
 
-    /// That of an entry.
+    /// The shape of an entry.
     #[inline(always)]
     pub const fn of_entry(sqe: &Sqe) -> u32 {
         sqe.op as u32 | (sqe.version as u32) << 8 | (sqe.flags as u32) << 16

@@ -1,14 +1,14 @@
 //! A sorted list whose every step is bounded (K-26): items lie in short runs, so that putting one in or taking one out moves a few neighbours and
-//! never the whole list, as a `Vec` of thousands of regions would.
+//! never the whole list, as it would in a `Vec` of thousands of regions.
 
 use alloc::vec::Vec;
 
-/// Items of a run at most.
+/// The most items of a run.
 const RUN: usize = 64;
-/// Two neighbours with no more than this together become one run: so there are few runs whatever was put in and taken out.
+/// Two neighbouring runs with no more items than this together are merged, so that there are few runs whatever was put in and taken out.
 const MERGED: usize = RUN / 2;
 
-/// A place in a list: that of an item, or behind the last one. It is good until the list changes.
+/// A place in a list: that of an item, or behind the last one. It is valid until the list changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     run: usize,
@@ -16,19 +16,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// That of the first item, if there is one.
+    /// The place of the first item, if there is one.
     pub const FIRST: Place = Place { run: 0, at: 0 };
 }
 
-/// The list. The order of items is their owner's affair: it asks with a condition that holds for the first ones and then for none.
+/// The list. Its owner defines the order of items: it searches with a condition that holds for the first items and then for none.
 #[derive(Debug)]
 pub struct Sorted<T> {
-    /// None is empty.
+    /// No run is empty.
     runs: Vec<Vec<T>>,
     len: usize,
 }
 
-/// There is no memory for one more.
+/// There is no memory for one more item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoMemory;
 
@@ -66,7 +66,8 @@ impl<T> Sorted<T> {
         Place { run, at }
     }
 
-    /// As [`Sorted::search`], where the place is probably `near`: then that is seen by two items. Any place will do, also one of before the list changed.
+    /// As [`Sorted::search`], when the place is probably `near`: looking at two items is then enough. Any place will do, also one from before the
+    /// list changed.
     #[inline]
     pub fn search_near(&self, near: Place, is_before: impl Fn(&T) -> bool) -> Place {
         if let Some(run) = self.runs.get(near.run)
@@ -85,7 +86,7 @@ impl<T> Sorted<T> {
         self.runs.get(place.run)?.get(place.at)
     }
 
-    /// As [`Sorted::get`], to be changed; what orders it may not pass its neighbours.
+    /// As [`Sorted::get`], to be changed; the item must stay in order with its neighbours.
     #[inline]
     pub fn get_mut(&mut self, place: Place) -> Option<&mut T> {
         self.runs.get_mut(place.run)?.get_mut(place.at)
@@ -176,7 +177,7 @@ impl<T> Sorted<T> {
         Some(item)
     }
 
-    /// Makes a run and the next one, one, if both are short. For lack of memory they stay two.
+    /// Merges a run with the next one, if both are short. For lack of memory they stay two.
     fn merge(&mut self, run: usize) -> bool {
         let [first, second] = match self.runs.get(run..run + 2) {
             Some([first, second]) => [first.len(), second.len()],
@@ -220,7 +221,7 @@ mod tests {
             let place = list.search(|item| *item < key);
             let at = model.partition_point(|item| *item < key);
             assert_eq!(list.get(place), model.get(at));
-            // With the right place at hand, with one of before, and with any.
+            // With the right place, with an earlier one, and with any.
             let any = Place { run: next(300) as usize, at: next(70) as usize };
             for near in [place, before, any] {
                 assert_eq!(list.search_near(near, |item| *item < key), place);
@@ -248,7 +249,7 @@ mod tests {
         assert!(list.into_items().eq(model));
     }
 
-    /// The way of an adversary: runs are made full, split, and emptied from the left, so that none becomes short beside a short one on its right.
+    /// What an adversary would do: runs are made full, split, and emptied from the left, so that none becomes short beside a short one on its right.
     #[test]
     fn short_runs_become_one() {
         let mut list = Sorted::new();

@@ -1,13 +1,13 @@
-//! Who may take entries from a submission queue (K-12). It is decided here, outside of what a program can write.
+//! Which consumer may take entries from a submission queue (K-12). It is decided here, outside of the memory that a program can write.
 //!
 //! ```text
 //!  63                      32 31                8 7    5 4    2   1      0
 //! |  generation (odd, never 0) |      owner      |  0   | mode |closed| held |
 //! ```
-//! All is one word. To consume, a consumer takes a *lease*: it sets `held` and moves the generation on. The word is then that lease, and
-//! everything that ends the lease changes the word. After [`SqOwner::invalidate`] nobody gets a lease, and `held` stays until the last
-//! consumer has let go, so a stale consumer that checked just before and takes an entry just after is never beside another one.
-//! `models/tests/sqlease_loom.rs` compiles this very file with loom's atomics.
+//! The state is one word. To consume, a consumer takes a *lease*: it sets `held` and moves the generation on. The word is then that lease,
+//! and everything that ends the lease changes the word. After [`SqOwner::invalidate`] no consumer gets a lease, and `held` stays set until
+//! the last consumer has released its own, so a stale consumer that checked just before and takes an entry just after is never beside
+//! another one. `models/tests/sqlease_loom.rs` compiles this very file with loom's atomics.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -26,13 +26,13 @@ const GENERATION_STEP: u64 = 2 << 32;
 pub enum RingMode {
     /// By the thread itself, in `cap_enter`.
     Syscall = 0,
-    /// A poller is being started; nobody consumes.
+    /// A poller is being started; there is no consumer.
     SqpollStarting = 1,
     /// By a poller.
     SqpollRunning = 2,
     /// The poller sleeps; `cap_enter` wakes it.
     SqpollSleeping = 3,
-    /// The poller is being stopped; nobody consumes.
+    /// The poller is being stopped; there is no consumer.
     SqpollStopping = 4,
 }
 
@@ -49,9 +49,9 @@ pub enum ModeEvent {
     Sleep,
     /// The poller has work.
     Wake,
-    /// The poller is to go.
+    /// The poller is asked to stop.
     Stop,
-    /// The poller is gone.
+    /// The poller has stopped.
     Stopped,
 }
 
@@ -92,9 +92,9 @@ impl RingMode {
 /// Why there is no lease, or no change of mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SqError {
-    /// Somebody else consumes, or the word changed under way: try again.
+    /// Another consumer has the lease, or the word changed meanwhile: try again.
     Busy,
-    /// The ring is in this mode, in which that cannot be done.
+    /// The ring is in this mode, which does not allow it.
     WrongMode(RingMode),
     /// The ring is being torn down.
     Closed,
@@ -106,8 +106,8 @@ pub enum SqError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StaleSqConsumer;
 
-/// A lease was found to hold, a moment ago: the right to take one entry. Only [`SqOwner::verify`] makes it, and it cannot be used twice, so
-/// that nothing takes an entry without having asked (K-12).
+/// The right to take one entry: the lease was found to hold a moment ago. Only [`SqOwner::verify`] makes it, and it cannot be used twice,
+/// so that no entry is taken without a check (K-12).
 #[must_use = "it stands for one entry"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Verified(());
@@ -125,13 +125,13 @@ impl SqLease {
         (self.word >> 32) as u32
     }
 
-    /// Who took it.
+    /// The thread that took it.
     pub const fn owner(&self) -> u32 {
         ((self.word & OWNER_MASK) >> OWNER_SHIFT) as u32
     }
 }
 
-/// Who consumes one submission queue.
+/// The word that says which consumer has one submission queue.
 #[derive(Debug)]
 pub struct SqOwner {
     word: AtomicU64,
@@ -144,7 +144,7 @@ impl Default for SqOwner {
 }
 
 impl SqOwner {
-    /// Nobody yet; in [`RingMode::Syscall`].
+    /// No consumer yet; in [`RingMode::Syscall`].
     pub fn new() -> SqOwner {
         SqOwner { word: AtomicU64::new(GENERATION_FIRST) }
     }
@@ -169,7 +169,7 @@ impl SqOwner {
         let word = (old & !OWNER_MASK).wrapping_add(GENERATION_STEP)
             | (u64::from(owner) << OWNER_SHIFT & OWNER_MASK)
             | HELD;
-        // Acquire: what the consumer before did with the queue is seen.
+        // Acquire: what the previous consumer did with the queue is seen.
         match self.word.compare_exchange(old, word, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(SqLease { word }),
             Err(_) => Err(SqError::Busy),
@@ -192,14 +192,15 @@ impl SqOwner {
         }
     }
 
-    /// Closed while it was held, and this lets go of it. If not even that, the lease is from before [`SqOwner::reset`].
+    /// The ring was closed while the lease was held: only `held` is cleared. If the word is another one, the lease is from before
+    /// [`SqOwner::reset`].
     #[cold]
     fn release_stale(&self, lease: u64) {
         let closed = closed(lease);
         let _ = self.word.compare_exchange(closed, closed & !HELD, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Ends every lease and gives out no more. Returns whether a consumer has yet to let go of its own.
+    /// Ends every lease and gives out no more. Returns whether a consumer has not released its own yet.
     pub fn invalidate(&self) -> bool {
         let mut old = self.word.load(Ordering::Relaxed);
         while old & CLOSED == 0 {
@@ -211,7 +212,7 @@ impl SqOwner {
         old & HELD != 0
     }
 
-    /// Makes a closed ring usable again, in [`RingMode::Syscall`]; busy while the last consumer has not let go.
+    /// Makes a closed ring usable again, in [`RingMode::Syscall`]; busy until the last consumer has released its lease.
     pub fn reopen(&self) -> Result<(), SqError> {
         let old = self.word.load(Ordering::Relaxed);
         if old & CLOSED == 0 {
@@ -227,8 +228,8 @@ impl SqOwner {
         }
     }
 
-    /// As new, for a ring whose consumer ended without letting go; `&mut` says that nobody consumes any more. Leases from before stay
-    /// stale.
+    /// As new, for a ring whose consumer ended without releasing its lease; `&mut` proves that there is no consumer any more. Earlier
+    /// leases stay stale.
     pub fn reset(&mut self) {
         let old = self.word.load(Ordering::Relaxed);
         self.word.store(reopened(old), Ordering::Release);
@@ -239,7 +240,7 @@ impl SqOwner {
         RingMode::of(self.word.load(Ordering::Relaxed))
     }
 
-    /// Changes the mode; busy while somebody consumes. Leases of the old mode stay stale.
+    /// Changes the mode; busy while a lease is held. Leases of the old mode stay stale.
     pub fn transition(&self, event: ModeEvent) -> Result<RingMode, SqError> {
         let old = self.word.load(Ordering::Relaxed);
         if old & (HELD | CLOSED) != 0 {
@@ -255,7 +256,7 @@ impl SqOwner {
     }
 }
 
-/// The word of a ring that is closed in the middle of whatever `word` says.
+/// The word of a ring that is closed in whatever state `word` says.
 const fn closed(word: u64) -> u64 {
     word.wrapping_add(GENERATION_STEP) | CLOSED
 }

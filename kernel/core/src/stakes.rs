@@ -1,47 +1,47 @@
-//! Stakes of contexts that have gone (K-29, S-13): what leaves a CPU is paid for in its session's quotas until it has left.
+//! Stakes of contexts that have gone (K-29, S-13): a promise that leaves a CPU is charged to its session's quotas until it has left.
 //!
-//! Nobody is told when a promise has left its CPU: that would be in an interrupt, where nothing may be freed. So the stakes wait in a list, and
-//! whoever has to do with the list next looks at a few of them, each in its turn. Every new one makes its caller do so: of `n` stakes whose
-//! promises the CPU still holds the list has less than twice as many, and it never allocates.
+//! There is no event when a promise has left its CPU: it would come in an interrupt, where nothing may be freed. So the stakes wait in a list, and
+//! each caller that uses the list looks at a few of them, each stake in its turn. Every new stake makes its caller do so: if the CPU still holds
+//! the promises of `n` stakes, the list has less than twice as many, and it never allocates.
 
 use alloc::vec::Vec;
 
 /// Stakes that are looked at in one piece of work.
 pub const PIECE: usize = 4;
 
-/// A stake in what has left.
+/// What is charged for a promise that leaves.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stake<S> {
-    /// The promise that it pays for, by its number on the CPU.
+    /// The number of the promise on its CPU.
     pub number: u64,
-    /// The line of contexts that the promise is of; 0: of none.
+    /// The template of the promise's context; 0 if there is none.
     pub template: u64,
-    /// Who pays, and how much.
+    /// Who is charged, and how much.
     pub payment: S,
 }
 
-/// The stakes in what leaves one CPU.
+/// The stakes of the promises that leave one CPU.
 #[derive(Debug)]
 pub struct Stakes<S> {
     all: Vec<Stake<S>>,
-    /// How many have not had their turn yet: those in front.
+    /// How many stakes have not had their turn yet: those in front.
     turn: usize,
 }
 
-/// How far somebody has come who looks at all stakes, the last one first. Others may do so, too, and stakes may come and go meanwhile: the place of
-/// one that goes is taken by the last of all, which was looked at, is new, or stands in front as that one did.
+/// How far a caller has come that looks at all stakes, the last one first. Others may do so, too, and stakes may come and go meanwhile: the place
+/// of a stake that goes is taken by the last of all, which was looked at already, is new, or stands in front as the other did.
 #[derive(Debug)]
 pub struct Round(usize);
 
 impl Round {
-    /// Whether all were looked at.
+    /// Whether all stakes were looked at.
     pub fn is_over(&self) -> bool {
         self.0 == 0
     }
 }
 
 impl<S> Stakes<S> {
-    /// None yet, with room for those of so many promises and for as many that have left.
+    /// An empty list with room for the stakes of so many promises and for as many that have left.
     pub fn with_room(promises: usize) -> Stakes<S> {
         // K-30: at boot.
         Stakes { all: Vec::with_capacity(2 * promises), turn: 0 }
@@ -57,7 +57,7 @@ impl<S> Stakes<S> {
         self.all.is_empty()
     }
 
-    /// One more; it comes back if there is no room before somebody has looked.
+    /// Adds a stake; it is given back if there is no room until some have been looked at.
     pub fn push(&mut self, stake: Stake<S>) -> Result<(), Stake<S>> {
         if self.all.len() == self.all.capacity() {
             return Err(stake);
@@ -67,7 +67,7 @@ impl<S> Stakes<S> {
         Ok(())
     }
 
-    /// Looks at the next few in their turn. Those of which `is_held` says no are taken out, for the caller to drop without a lock.
+    /// Looks at the next few stakes in their turn. Those for which `is_held` returns `false` are taken out, for the caller to drop without a lock.
     pub fn sweep(&mut self, is_held: impl FnMut(u64, &mut S) -> bool) -> [Option<S>; PIECE] {
         let end = if self.turn == 0 { self.all.len() } else { self.turn };
         let (gone, turn) = self.look(end, is_held);
@@ -75,12 +75,12 @@ impl<S> Stakes<S> {
         gone
     }
 
-    /// To look at all that are there now.
+    /// Begins to look at all stakes that are there now.
     pub fn round(&self) -> Round {
         Round(self.all.len())
     }
 
-    /// As [`Stakes::sweep`], at the next few of a round.
+    /// As [`Stakes::sweep`], for the next few stakes of a round.
     pub fn go_on(
         &mut self,
         round: &mut Round,
@@ -91,7 +91,7 @@ impl<S> Stakes<S> {
         gone
     }
 
-    /// Looks at a few in front of place `end`, the last of these first: those that have gone, and how many are left in front.
+    /// Looks at a few stakes in front of place `end`, the last of these first. Returns those that have gone, and how many are left in front.
     fn look(
         &mut self,
         end: usize,
@@ -109,7 +109,7 @@ impl<S> Stakes<S> {
         (gone, begin)
     }
 
-    /// Takes out one of this line whose payment is `right`.
+    /// Takes out a stake of this template whose payment is `right`.
     pub fn take(&mut self, template: u64, right: impl Fn(&S) -> bool) -> Option<Stake<S>> {
         let is_it = |stake: &Stake<S>| stake.template == template && right(&stake.payment);
         let at = self.all.iter().position(is_it)?;
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(stakes.sweep(|_, _| true), [None; PIECE], "of none");
     }
 
-    /// K-29: who looks at all finds every one that had gone before, wherever others have come in theirs and whoever comes and goes meanwhile.
+    /// K-29: a round finds every stake whose promise had gone before, whatever other rounds do and whichever stakes come and go meanwhile.
     #[test]
     fn k_29_a_round_leaves_out_nobody() {
         for seed in 0..2_000u64 {
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// K-30: with a sweep before each push the list never needs more room than it has, whoever goes when.
+    /// K-30: with a sweep before each push the list never needs more room than it has, whichever promises go when.
     #[test]
     fn k_30_there_is_room_for_every_promise_that_leaves() {
         for seed in 0..200u64 {
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// S-13: who follows in a line gets the stake of one that it may have, and of no other.
+    /// S-13: a successor gets the stake of a predecessor of its template that it may have, and no other.
     #[test]
     fn s_13_an_heir_finds_its_stake() {
         let mut stakes = Stakes::with_room(4);

@@ -121,8 +121,8 @@ impl TimerQueue {
     /// Adds timer `id`, which must be in no queue.
     pub fn insert<S: Store + ?Sized>(&mut self, store: &mut S, id: u32, deadline: u64) {
         debug_assert!(id != NONE, "timerq: {NONE} names no timer");
-        // It comes after all of its deadline, so down the right spine its place is before the first that is later; that one becomes its
-        // left child, and its own spine has one node.
+        // A new timer comes after all with the same deadline, so down the right spine its place is before the first that is later; that
+        // one becomes its left child, and its own spine has one node.
         let (mut parent, mut later) = (NONE, self.root);
         let mut left_rank = 0;
         while later != NONE {
@@ -208,7 +208,7 @@ impl TimerQueue {
     }
 }
 
-/// One heap of two; the parent of its root is left to the caller.
+/// Merges two heaps; the parent of the root is left to the caller.
 fn merge<S: Store + ?Sized>(store: &mut S, a: u32, b: u32) -> u32 {
     if a == NONE {
         return b;
@@ -246,7 +246,7 @@ fn merge<S: Store + ?Sized>(store: &mut S, a: u32, b: u32) -> u32 {
             b_key = right_key;
         }
     }
-    // And up again; each was the right child of the one above.
+    // And up again: each node was the right child of the one above.
     let mut at = upper;
     loop {
         let node = store.node(at);
@@ -259,7 +259,7 @@ fn merge<S: Store + ?Sized>(store: &mut S, a: u32, b: u32) -> u32 {
     }
 }
 
-/// Puts `heir` in the place of `child`, and the balance right.
+/// Puts `heir` in the place of `child`, and restores the balance.
 fn replace<S: Store + ?Sized>(store: &mut S, parent: u32, child: u32, heir: u32) {
     let mut rank = 0;
     if heir != NONE {
@@ -276,7 +276,7 @@ fn replace<S: Store + ?Sized>(store: &mut S, parent: u32, child: u32, heir: u32)
     rebalance(store, parent, heir, rank);
 }
 
-/// The child of `at` has this rank now: puts the balance right, up to where nothing changes.
+/// The child of `at` has this rank now: restores the balance, up to where nothing changes.
 fn rebalance<S: Store + ?Sized>(store: &mut S, mut at: u32, mut child: u32, mut rank: u8) {
     loop {
         let node = store.node(at);

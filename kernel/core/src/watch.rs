@@ -5,32 +5,32 @@ use core::fmt;
 /// What a look at a CPU shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Signs {
-    /// It is the CPU that looks.
+    /// Whether it is the CPU that looks.
     pub is_own: bool,
-    /// It has nobody to run, and said so.
+    /// Whether it has no thread to run, and said so.
     pub is_idle: bool,
-    /// It has recorded an event since the last look.
+    /// Whether it has recorded an event since the last look.
     pub has_moved: bool,
-    /// It has switched from one thread to another since then.
+    /// Whether it has switched from one thread to another since then.
     pub has_switched: bool,
-    /// Threads that wait for it; nothing if its queue is locked.
+    /// Threads that wait for it; `None` if its queue is locked.
     pub waiting: Option<usize>,
-    /// Somebody's deadline has long passed there.
+    /// Whether a timer's deadline has long passed there.
     pub is_overdue: bool,
-    /// It was interrupted for something that it has not done.
+    /// Whether it was interrupted for something that it has not done.
     pub is_asked: bool,
-    /// It is in a stretch of the kernel that is measured.
+    /// Whether it is in an interrupts-off span, which is measured.
     pub is_in_kernel: bool,
 }
 
 /// What a CPU that shows no sign of life has left undone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Undone {
-    /// Threads wait, and it is idle or runs the same one.
+    /// Threads wait, and it is idle or runs the same thread all the time.
     Queue(usize),
-    /// Somebody's deadline.
+    /// A timer's deadline has passed.
     Deadline,
-    /// It was interrupted for something.
+    /// Something that it was interrupted for.
     Request,
     /// Its queue is locked.
     Lock,
@@ -39,13 +39,13 @@ pub enum Undone {
 }
 
 impl Signs {
-    /// What the CPU has left undone, if it has shown no sign of life. A CPU that nobody wants anything of may be as quiet as it likes.
+    /// What the CPU has left undone, if it has shown no sign of life. A CPU with nothing to do may be as quiet as it likes.
     #[must_use]
     pub const fn undone(&self) -> Option<Undone> {
         if self.has_switched {
             return None;
         }
-        // Who looks takes interrupts.
+        // The CPU that looks takes interrupts.
         let is_silent = !self.has_moved && !self.is_own;
         if is_silent && self.is_asked {
             Some(Undone::Request)
@@ -54,7 +54,7 @@ impl Signs {
         } else if let Some(count @ 1..) = self.waiting
             && (self.is_idle || is_silent)
         {
-            // An idle CPU that takes interrupts and runs nobody does not dispatch either.
+            // An idle CPU that takes interrupts and runs no thread does not dispatch either.
             Some(Undone::Queue(count))
         } else if !is_silent {
             None
@@ -68,14 +68,14 @@ impl Signs {
     }
 }
 
-/// What to do about it.
+/// What the watchdog does about a CPU that has left something undone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Nothing.
     Wait,
     /// Interrupt it: if it takes that, all is well.
     Interrupt,
-    /// Give it up.
+    /// Raise the alarm.
     Alarm,
 }
 
@@ -83,7 +83,7 @@ impl Undone {
     /// The step after `misses` looks in a row that found something undone, of `limit` that are granted.
     #[must_use]
     pub const fn step(self, misses: u32, limit: u32) -> Step {
-        // An interrupt by which a CPU begins to dispatch would only hide that it did not.
+        // For the others an interrupt would make the CPU dispatch, and so hide that it did not.
         let is_irq_off = matches!(self, Undone::Request | Undone::Lock | Undone::Kernel);
         if misses >= limit {
             Step::Alarm

@@ -21,7 +21,7 @@ pub(crate) struct Results<'a> {
 }
 
 impl<'a> Results<'a> {
-    /// Of a completion that is a success, whose message is in `room`.
+    /// The results of a successful completion, whose message is in `room`.
     pub(crate) fn of(cqe: &Cqe, room: &'a [u8]) -> Results<'a> {
         let len = (cqe.value as usize).min(room.len());
         Results { bytes: &room[..len], words: cqe.w, cap: CapId(cqe.cap) }
@@ -80,7 +80,7 @@ where
     invoke_through::<P>(&tls::current().client, cap, method, room, fill)
 }
 
-/// As [`invoke_with`], through `client`: for a thread that does not know itself yet.
+/// As [`invoke_with`], through `client`: for a thread whose control block cannot be found yet.
 pub(crate) fn invoke_through<'a, P>(
     client: &Client,
     cap: CapId,

@@ -1,7 +1,7 @@
-//! Scheduling contexts: CPU time that can be made, bound to a thread, lent along a call, taken back and watched.
+//! Scheduling contexts: CPU time that can be created, bound to a thread, lent along a call, taken back and watched.
 //!
-//! Every method has an [`Outcome`]: the kernel's word, and what came with it. `?` takes exceptions and transport errors away, and
-//! [`Outcome::ok`] everything that is not `ok`:
+//! Every method has an [`Outcome`]: the kernel's result, and what came with it. `?` handles exceptions and transport errors, and
+//! [`Outcome::ok`] every result that is not `ok`:
 //!
 //! ```no_run
 //! # use rt::{Fallback, Result, SchedulingContext, Spec};
@@ -38,13 +38,13 @@ super::client!(SchedulingContext, "CPU time: a budget in every period, or only t
 /// Room for the parameters of any method: a specification with its mask.
 const PARAMS_BYTES: usize = 160;
 
-/// What a method that ran says: the second of the three planes of errors.
+/// The result of a method that ran: the second of the three planes of errors.
 #[must_use = "the method may have refused: see `result`, or `ok()`"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome<T> {
-    /// What came of it.
+    /// Whether the method did it, or why not.
     pub result: OperationResult,
-    /// What came with that. Some methods say something even if they refuse.
+    /// What came with the result. Some methods return something even if they refuse.
     pub value: T,
 }
 
@@ -55,7 +55,7 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What a bound thread does when it has no context any more.
+/// What a bound thread does when it loses its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallback {
     /// It runs on at its weight.
@@ -64,54 +64,55 @@ pub enum Fallback {
     Stop,
 }
 
-/// What became of a `create`.
+/// The result of a `create`.
 #[derive(Debug)]
 pub struct Created {
-    /// The context's number and generation; zeros if there is none.
+    /// The context's number; 0 if there is none.
     pub id: u64,
-    /// See there.
+    /// Its generation; 0 if there is none.
     pub generation: u64,
     /// What the CPU that has most left can still promise, if the result is `resourceExhausted`.
     pub free_ppm: u64,
-    /// Why there is none, if the result is `resourceExhausted`.
+    /// Why there is no context, if the result is `resourceExhausted`.
     pub witness: Option<Witness>,
     context: Option<SchedulingContext>,
 }
 
-/// What became of a `reconfigure`.
+/// The result of a `reconfigure`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reconfigured {
-    /// Whether somebody's running depends on it.
+    /// Whether a thread runs on it, so that its budget is enforced.
     pub effect: DispatchEffect,
-    /// Why it is as it was, if the result is `resourceExhausted`.
+    /// Why nothing was changed, if the result is `resourceExhausted`.
     pub witness: Option<Witness>,
 }
 
-/// Why a CPU cannot keep a promise (S-14): within a stretch of `stretch_ns`, `demand_ns` are due in `band`, and `supply_ns` can be had.
+/// Why a CPU cannot keep a promise (S-14): within an interval of `stretch_ns`, `demand_ns` are due in `band`, and `supply_ns` can be
+/// supplied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Witness {
-    /// In a word.
+    /// Why it was refused.
     pub reason: AdmissionReason,
-    /// Which CPU.
+    /// The CPU that refused.
     pub cpu: u32,
-    /// Somebody of this band would be late,
+    /// The band in which a context would be late.
     pub band: u8,
-    /// within a stretch of this length,
+    /// The length of the interval that shows it.
     pub stretch_ns: u64,
-    /// in which this much is due
+    /// What is due within that interval.
     pub demand_ns: u64,
-    /// and this much can be had.
+    /// What the CPU can supply within that interval.
     pub supply_ns: u64,
     /// The context that contributes most; 0: the one that was asked for.
     pub largest: u64,
     /// What is left of the CPU.
     pub free_ppm: u64,
-    /// When there is room, if it need only wait for what others used before they left; on the timer's clock.
+    /// When there will be room, if it is only taken by what contexts used before they left; on the timer's clock.
     pub until_ns: u64,
 }
 
 impl Witness {
-    /// `None` if nobody was refused.
+    /// The inner `None`: nothing was refused.
     fn of(witness: admission_witness::Reader<'_>) -> Option<Option<Witness>> {
         let reason = witness.get_reason().ok()?;
         Some((reason != AdmissionReason::None).then(|| Witness {
@@ -164,25 +165,25 @@ impl Outcome<Created> {
 pub struct ContextInfo {
     /// Its number.
     pub id: u64,
-    /// How often it was taken back.
+    /// Its generation, which moves on when it is revoked.
     pub generation: u64,
-    /// What it gives, without its endpoint.
+    /// Its specification, without the timeout endpoint.
     pub spec: Spec,
     /// The CPU that promised the time.
     pub home: u32,
-    /// Usable now.
+    /// Budget that is usable now.
     pub remaining_ns: u64,
-    /// When more is, or was, usable; on the timer's clock.
+    /// When the next refill becomes, or became, usable; on the timer's clock.
     pub next_refill_ns: u64,
     /// Used since it was made.
     pub consumed_ns: u64,
-    /// How often it ran dry.
+    /// How often the budget was used up.
     pub depletions: u64,
-    /// By how much it was overdrawn at the most.
+    /// The largest overrun.
     pub overrun_max_ns: u64,
     /// Calls that it is lent along.
     pub lent_depth: u32,
-    /// Whether somebody's running depends on it.
+    /// Whether a thread runs on it, so that its budget is enforced.
     pub effect: DispatchEffect,
 }
 
@@ -204,7 +205,7 @@ impl ContextInfo {
     }
 }
 
-/// A context, and who has it: as [`super::SystemInfo::contexts`] lists them.
+/// A context, and which threads have it: as [`super::SystemInfo::contexts`] lists them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContextListing {
     /// The context.
@@ -234,21 +235,21 @@ impl ContextListing {
 /// Something that happened to a context, as often as `coalesced` says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notification {
-    /// What.
+    /// What happened.
     pub kind: NotificationKind,
-    /// To which context: its number
+    /// The context's number.
     pub id: u64,
-    /// and generation.
+    /// The context's generation.
     pub generation: u64,
-    /// Events of this kind so far; stays at its end.
+    /// Events of this kind so far; saturates.
     pub sequence: u64,
-    /// Events since the last drain; stays at its end.
+    /// Events since the last drain; saturates.
     pub coalesced: u64,
-    /// Who ran on it: process
+    /// The process of the thread that ran on it.
     pub holder_pid: u32,
-    /// and thread.
+    /// The thread that ran on it.
     pub holder_tid: u32,
-    /// What was left.
+    /// The budget that was left.
     pub remaining_ns: u64,
     /// The next refill, or the deadline that passed.
     pub next_ns: u64,
@@ -311,7 +312,7 @@ impl fmt::Debug for Notifications {
 pub struct Consumed {
     /// Since it was made.
     pub total_ns: u64,
-    /// Since somebody asked last.
+    /// Since the last call of this method.
     pub since_last_ns: u64,
 }
 
@@ -408,10 +409,10 @@ macro_rules! methods {
 
 impl SchedulingContext {
     methods! {
-        /// What it is, and how much of it was used. One that is stale or was revoked still has its number, and no budget.
+        /// What it is, and how much of it was used. A context that is stale or was revoked still has its number, and no budget.
         info / info_start() -> Outcome<ContextInfo> = INFO, Params::NONE, info;
 
-        /// Makes another context; [`Outcome::context`] has it.
+        /// Creates another context; [`Outcome::context`] has it.
         create / create_start(spec: &Spec) -> Outcome<Created> = CREATE, Params::create(spec)?, created;
 
         /// From now on the calling thread runs on it.
@@ -426,20 +427,21 @@ impl SchedulingContext {
         bind_thread_raw / bind_thread_raw_start(thread: CapId, fallback: Fallback) -> Outcome<DispatchEffect>
             = BIND_THREAD, Params::bind(thread, fallback)?, effect;
 
-        /// Nobody runs on it any more.
+        /// Unbinds it: its thread does not run on it any more.
         unbind / unbind_start() -> Outcome<DispatchEffect> = UNBIND, Params::NONE, effect;
 
         /// Other numbers for the same context. What was used stays used.
         reconfigure / reconfigure_start(spec: &Spec) -> Outcome<Reconfigured>
             = RECONFIGURE, Params::reconfigure(spec)?, reconfigured;
 
-        /// Takes the time back, wherever it is. This capability sees `revoked` from now on, all others `staleGeneration`.
+        /// Takes the context back from whichever thread has it. This capability sees `revoked` from now on, all others
+        /// `staleGeneration`.
         revoke / revoke_start() -> Outcome<DispatchEffect> = REVOKE, Params::NONE, effect;
 
         /// Empties the cells, and says what was in them.
         drain / drain_start() -> Outcome<Notifications> = DRAIN_NOTIFICATIONS, Params::NONE, notifications;
 
-        /// Waits until there is something to drain. One waits at a time.
+        /// Waits until there is something to drain. Only one caller waits at a time.
         wait_notification / wait_notification_start() -> () = WAIT_NOTIFICATION, Params::NONE, nothing;
 
         /// What was used of it.
@@ -449,7 +451,7 @@ impl SchedulingContext {
         yield_to / yield_to_start() -> Outcome<DispatchEffect> = YIELD_TO, Params::NONE, effect;
     }
 
-    /// Calls any method with any bytes, to see what the kernel says. All results begin with the same field; none at all is `ok`.
+    /// Calls any method with any bytes, to test the kernel. All results begin with the same field; an empty result is `ok`.
     pub fn call_raw(&self, method: u32, message: &[u8]) -> Result<OperationResult> {
         let mut room = [0; RESULTS_BYTES];
         let answer = self.run(method, message, &mut room)?;
@@ -632,7 +634,7 @@ mod tests {
         assert_eq!(notifications(Results::of(&cqe, &room)), Err(Error::BadReply));
     }
 
-    /// S-05: who is told of a timeout knows the context, the thread, and whether it is a loan; other calls are no timeouts.
+    /// S-05: the handler of a timeout learns the context, the thread, and whether it is a loan; other calls are no timeouts.
     #[test]
     fn s_05_timeouts() {
         let call = |method, message| Incoming { token: 1, badge: 0, method, message, cap: None };

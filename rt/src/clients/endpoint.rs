@@ -1,7 +1,7 @@
 //! Endpoints: calls between threads and processes.
 //!
-//! A message is two words, or up to [`abi::MAX_MESSAGE_BYTES`] bytes, and may bring a capability along. What a method means is a
-//! matter between client and server.
+//! A message is two words, or up to [`abi::MAX_MESSAGE_BYTES`] bytes, and may bring a capability along. The meaning of methods
+//! is up to client and server.
 
 use alloc_crate::boxed::Box;
 use alloc_crate::vec::Vec;
@@ -26,7 +26,7 @@ pub enum Give<'a> {
     Nothing,
     /// The receiver gets a copy.
     Copy(&'a Cap),
-    /// The receiver gets it, and the sender has it no more, unless the message is refused.
+    /// The receiver gets it, and the sender has it no more; if the message is refused, it is dropped.
     Move(Cap),
 }
 
@@ -42,7 +42,8 @@ impl Give<'_> {
         }
     }
 
-    /// After the entry has completed: what was moved is no longer ours. A refusal drops (releases) it.
+    /// After the entry has completed: a capability that was moved is not ours to release any more. If the message was refused,
+    /// it is dropped, which releases it.
     fn done(self, is_sent: bool) {
         if let Give::Move(cap) = self
             && is_sent
@@ -91,12 +92,12 @@ fn cap_of(cqe: &Cqe) -> Option<Cap> {
     (cqe.cap != 0).then(|| Cap::owned(CapId(cqe.cap)))
 }
 
-/// What a message is.
+/// The form of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
     /// Two words.
     Inline([u64; 2]),
-    /// So many bytes, in the receiver's buffer.
+    /// This many bytes, in the receiver's buffer.
     Bytes(usize),
 }
 
@@ -211,7 +212,7 @@ impl Endpoint {
         give.put(&mut sqe);
         // SAFETY: reads `message` and writes `reply`, both lent to us until this returns.
         let cqe = unsafe { ring::run(sqe) };
-        // An exception comes from the server, which had the message; a transport error says that nobody had it.
+        // An exception comes from the server, which had the message; after a transport error no server had it.
         give.done(cqe.status >= 0);
         if cqe.status == 0 { Ok(Reply::of(&cqe)) } else { Err(Error::of(&cqe, reply)) }
     }
@@ -253,7 +254,7 @@ impl Endpoint {
         Pending::start(sqe, Vec::new(), alloc_crate::vec![0; buffer_bytes], |cqe, _| Ok(Incoming::of(cqe)))
     }
 
-    /// Answers the call with `token`, and says if there was no such call any more.
+    /// Answers the call with `token`; an error if there is no such call any more.
     pub fn reply(&self, token: u64, answer: Answer<'_>) -> Result<()> {
         self.reply_giving(token, answer, Give::Nothing)
     }
@@ -279,7 +280,7 @@ impl Endpoint {
         if cqe.status == 0 { Ok(Incoming::of(&cqe)) } else { Err(Error::of(&cqe, &[])) }
     }
 
-    /// Serves calls of two words: answers what `f` returns, and ends after `Break`.
+    /// Serves calls of two words: answers with what `f` returns, and ends after `Break`.
     pub fn serve(&self, mut f: impl FnMut(&Incoming) -> ControlFlow<[u64; 2], [u64; 2]>) -> Result<()> {
         let mut call = self.recv(&mut [])?;
         loop {

@@ -45,13 +45,13 @@ impl Factory {
         self.make_session(name, false, &[])
     }
 
-    /// The same for guests, who get nothing of the memory that is kept for operators.
+    /// As [`Factory::session`], for guests: they get nothing of what is kept for operators.
     pub fn guest_session(&self, name: &str) -> Result<UserSession> {
         self.make_session(name, true, &[])
     }
 
-    /// The same with at most so much of each quota, in the order in which [`UserSession::quotas`] lists them; 0: what a session gets by itself,
-    /// which is also the most.
+    /// As [`Factory::guest_session`], with at most so much of each quota, in the order in which [`UserSession::quotas`] lists them; 0: what a
+    /// session gets by itself, which is also the most.
     pub fn limited_session(&self, name: &str, limits: &[u64]) -> Result<UserSession> {
         self.make_session(name, true, limits)
     }
@@ -86,7 +86,7 @@ impl Power {
 }
 
 impl BootManifest {
-    /// All of it.
+    /// The whole manifest.
     pub fn read(&self) -> Result<Vec<u8>> {
         let mut whole = Vec::new();
         let mut room = alloc_crate::vec![0; abi::MAX_MESSAGE_BYTES];
@@ -115,9 +115,9 @@ impl BootManifest {
 pub struct SessionInfo {
     /// Its number.
     pub id: u64,
-    /// Whose it is.
+    /// The name of its user.
     pub name: String,
-    /// Whether nobody has logged out.
+    /// Whether it has not been logged out.
     pub is_live: bool,
 }
 
@@ -133,16 +133,16 @@ pub struct Logout {
 /// One of a session's quotas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Quota {
-    /// Of what.
+    /// What is counted.
     pub name: String,
     /// What is used.
     pub used: u64,
-    /// What may be.
+    /// What may be used.
     pub limit: u64,
 }
 
 impl UserSession {
-    /// Who it is.
+    /// What it is called, and whether it is live.
     pub fn info(&self) -> Result<SessionInfo> {
         let mut room = [0; RESULTS_BYTES];
         let results = invoke(self.0.id(), 0, &mut room)?;
@@ -166,12 +166,12 @@ impl UserSession {
         outcome.ok()
     }
 
-    /// Its processes and those of sessions inside it, whoever started them.
+    /// Its processes and those of sessions inside it, whichever process started them.
     pub fn processes(&self) -> Result<Vec<ProcessInfo>> {
         super::system::processes(self.0.id(), 2)
     }
 
-    /// Ends one of them.
+    /// Ends one of these processes.
     pub fn kill(&self, pid: u32) -> Result<()> {
         let mut room = [0; RESULTS_BYTES];
         let fill = |mut params: user_session_kill_params::Builder<'_>| params.set_pid(pid);
@@ -179,7 +179,7 @@ impl UserSession {
         Ok(())
     }
 
-    /// What it and those inside it use together, and what they may.
+    /// What it and the sessions inside it use together, and what they may use.
     pub fn quotas(&self) -> Result<Vec<Quota>> {
         let mut room = [0; 512];
         let results = invoke(self.0.id(), 4, &mut room)?;

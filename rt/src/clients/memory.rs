@@ -15,9 +15,9 @@ super::client!(MemoryObject, "Memory that can be shared.");
 /// What may be done with pages beyond reading them. Writing and executing together is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Protection {
-    /// They may be written.
+    /// Whether they may be written.
     pub writable: bool,
-    /// They may be executed.
+    /// Whether they may be executed.
     pub executable: bool,
 }
 
@@ -31,8 +31,8 @@ impl Protection {
 }
 
 impl VirtualMemory {
-    /// Maps `bytes` of zeros (rounded up to pages) at `addr`, or where there is room; returns where. What is mapped already is not
-    /// replaced: that is refused.
+    /// Maps `bytes` of zeros (rounded up to pages) at `addr`, or where there is room; returns where. Refused if something is
+    /// mapped there already: nothing is replaced.
     pub fn map(&self, addr: Option<u64>, bytes: usize, protection: Protection) -> Result<u64> {
         let mut room = [0; RESULTS_BYTES];
         let results =
@@ -48,7 +48,7 @@ impl VirtualMemory {
     /// Unmaps the pages from `addr`.
     ///
     /// # Safety
-    /// Nobody uses them any more.
+    /// The pages are not used any more.
     pub unsafe fn unmap(&self, addr: u64, bytes: usize) -> Result<()> {
         let mut room = [0; RESULTS_BYTES];
         invoke_with::<virtual_memory_unmap_params::Owned>(self.0.id(), 1, &mut room, |mut params| {
@@ -61,7 +61,7 @@ impl VirtualMemory {
     /// Changes what may be done with the pages from `addr`.
     ///
     /// # Safety
-    /// Whoever uses them must be able to go on with that.
+    /// All code that uses the pages must be able to go on with the new protection.
     pub unsafe fn protect(&self, addr: u64, bytes: usize, protection: Protection) -> Result<()> {
         let mut room = [0; RESULTS_BYTES];
         invoke_with::<virtual_memory_protect_params::Owned>(self.0.id(), 2, &mut room, |mut params| {
@@ -91,7 +91,7 @@ impl MemoryObject {
     /// Unmaps the pages from `addr`, which are of this object.
     ///
     /// # Safety
-    /// Nobody uses them any more.
+    /// The pages are not used any more.
     pub unsafe fn unmap(&self, addr: u64, bytes: usize) -> Result<()> {
         let mut room = [0; RESULTS_BYTES];
         invoke_with::<memory_object_unmap_params::Owned>(self.0.id(), 1, &mut room, |mut params| {
@@ -104,7 +104,7 @@ impl MemoryObject {
     /// Changes whether the pages from `addr`, which are of this object, may be written.
     ///
     /// # Safety
-    /// Whoever uses them must be able to go on with that.
+    /// All code that uses the pages must be able to go on with the new protection.
     pub unsafe fn protect(&self, addr: u64, bytes: usize, is_writable: bool) -> Result<()> {
         let mut room = [0; RESULTS_BYTES];
         invoke_with::<memory_object_protect_params::Owned>(self.0.id(), 2, &mut room, |mut params| {

@@ -34,7 +34,7 @@ impl ParkSpace {
         outcome(&unsafe { ring::run(sqe) })
     }
 
-    /// Wakes at most `count` of those who are parked on `wake`, then parks as [`ParkSpace::park`] does, by one system call. One of them
+    /// Wakes at most `count` threads that are parked on `wake`, then parks as [`ParkSpace::park`] does, by one system call. One of them
     /// runs at once in the caller's place: the way to pass a turn on and wait for the next.
     pub fn unpark_then_park(
         &self,
@@ -49,7 +49,7 @@ impl ParkSpace {
         self.park(word, expected, timeout_ns)
     }
 
-    /// Wakes at most `count` of those who are parked on `word`; returns how many.
+    /// Wakes at most `count` threads that are parked on `word`; returns how many.
     pub fn unpark(&self, word: &AtomicU32, count: u32) -> Result<u64> {
         // SAFETY: names a word that the caller holds a reference to.
         let cqe = unsafe { ring::run(self.unpark_entry(word, count)) };

@@ -80,7 +80,7 @@ impl SchedulingPolicy {
         share_of(invoke(self.0.id(), SNAPSHOT, &mut room)?.bytes)
     }
 
-    /// Starts to ask for it.
+    /// Starts [`SchedulingPolicy::snapshot`].
     pub fn snapshot_start(&self) -> Result<Pending<Share>> {
         let sqe = Sqe { method: SNAPSHOT, ..entry(Op::Call, self.0.id()) };
         Pending::start(sqe, Vec::new(), alloc_crate::vec![0; RESULTS_BYTES], |cqe, room| {

@@ -21,7 +21,7 @@ use crate::tls;
 super::client!(ProcessSpawner, "Makes processes from the programs of the boot image.");
 super::client!(ProcessHandle, "One process.");
 
-/// A process to be: program, arguments, and what it is granted.
+/// A process to be started: program, arguments, and what it is granted.
 #[derive(Debug)]
 pub struct Command<'a> {
     program: &'a str,
@@ -57,7 +57,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Calls the process something else than the program.
+    /// Gives the process another name than the program's.
     pub fn name(mut self, name: &'a str) -> Command<'a> {
         self.name = name;
         self
@@ -87,13 +87,14 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// Weight and class are chosen with this SchedulingPolicy rather than with the first that this process was granted.
+    /// Weight and class are set with this SchedulingPolicy rather than with the first one that this process was granted.
     pub fn policy(mut self, policy: &Cap) -> Command<'a> {
         self.policy = Some(policy.id());
         self
     }
 
-    /// Each of its threads gets a context of its own with this specification, or is not made. Needs a context that may create.
+    /// Each of its threads gets a context of its own with this specification, or is not created. Needs a context that may create
+    /// others.
     pub fn template(self, spec: Spec, context: &SchedulingContext) -> Command<'a> {
         self.template_raw(spec, context.0.id())
     }
@@ -106,7 +107,7 @@ impl<'a> Command<'a> {
 
     /// One more capability: the child finds it as `name`, with `rights` (a part of ours) and `badge` (0 keeps ours).
     ///
-    /// What belongs to a process by nature is not passed on: see [`Command::grant_own`].
+    /// Capabilities that each process has for itself are not passed on: see [`Command::grant_own`].
     pub fn grant(mut self, name: &'a str, cap: &Cap, rights: u16, badge: u32) -> Command<'a> {
         self.grants.push(Grant { name, cap: cap.id(), rights, badge });
         self
@@ -127,8 +128,8 @@ impl<'a> Command<'a> {
             .grant_own("park", Interface::ParkSpace, rights::CALL)
     }
 
-    /// Grants everything that this process was born with, under the same names and with the same rights, except what `is_left_out` says
-    /// and the handle to the process itself: each has its own.
+    /// Grants everything that this process was started with, under the same names and with the same rights, except what `is_left_out`
+    /// says and the handle to the process itself: each process has its own.
     pub fn grant_all(self, is_left_out: impl Fn(&abi::CapSetEntry) -> bool) -> Command<'a> {
         self.grant_each(|entry| (!is_left_out(entry)).then_some(entry.rights))
     }
@@ -191,7 +192,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Whether each process has its own.
+/// Whether each process has its own capability of this interface.
 fn is_own(interface: u16) -> bool {
     let own =
         [Interface::ThreadSpawner, Interface::ThreadControl, Interface::ParkSpace, Interface::VirtualMemory];
@@ -243,14 +244,14 @@ impl ProcessSpawner {
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exit {
-    /// With this code.
+    /// Its exit code.
     pub code: i64,
-    /// And why.
+    /// Why it ended.
     pub reason: ExitReason,
 }
 
 impl Exit {
-    /// By itself, with code 0.
+    /// Whether it ended by itself, with code 0.
     pub fn is_success(&self) -> bool {
         self.code == 0 && self.reason == ExitReason::Exited
     }
@@ -273,7 +274,7 @@ pub struct ProcessInfo {
     pub pid: u32,
     /// How often its number was used.
     pub generation: u32,
-    /// Who started it.
+    /// The process that started it.
     pub parent: u32,
     /// Its name.
     pub name: String,
@@ -287,7 +288,7 @@ pub struct ProcessInfo {
     pub frames: u64,
     /// Capabilities.
     pub caps: u32,
-    /// The session that it works for; 0 is none.
+    /// The session that it belongs to; 0 is none.
     pub session: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What is asked for when a scheduling context is made: budget, period and the rest, and sets of CPUs.
+//! What is asked for when a scheduling context is created: budget, period and the rest, and sets of CPUs.
 
 use abi::{CPU_MASK_BYTES_MAX, CapId, Overrun};
 use schema::messages_capnp::{OverrunPolicy, scheduling_context_spec};
@@ -7,7 +7,7 @@ use schema::words;
 use super::Endpoint;
 use crate::caps::Client;
 
-/// Bytes of a mask that [`CpuMask::raw`] keeps: more than the kernel takes, to see that it refuses.
+/// Bytes of a mask that [`CpuMask::raw`] keeps: more than the kernel accepts, to test that it refuses.
 const MASK_ROOM: usize = 2 * CPU_MASK_BYTES_MAX;
 
 /// A set of CPUs in the form of the ABI: CPU `n` is bit `n % 8` of byte `n / 8`, and the last byte is not 0.
@@ -42,7 +42,7 @@ impl CpuMask {
         CpuMask { len: len as u8, bytes }
     }
 
-    /// Any bytes, right or not, to see what the kernel says; the first 64 of them.
+    /// Any bytes, valid or not, to test the kernel; the first 64 of them.
     pub fn raw(bytes: &[u8]) -> CpuMask {
         let len = bytes.len().min(MASK_ROOM);
         let mut mask = CpuMask { len: len as u8, bytes: [0; MASK_ROOM] };
@@ -50,7 +50,7 @@ impl CpuMask {
         mask
     }
 
-    /// As messages have it.
+    /// The bytes as they are in messages.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
     }
@@ -75,26 +75,26 @@ impl core::fmt::Debug for CpuMask {
 /// A request for CPU time; the kernel says what is wrong with one that it cannot serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spec {
-    /// So much CPU time
+    /// CPU time in every period.
     pub budget_ns: u64,
-    /// in every period,
+    /// Length of the period.
     pub period_ns: u64,
-    /// within this time of becoming usable; 0: the period,
+    /// How soon after becoming usable the budget must have been available; 0: within the period.
     pub deadline_ns: u64,
-    /// on one of these CPUs.
+    /// The CPUs that may admit it.
     pub cpus: CpuMask,
     /// What happens when the budget is spent.
     pub overrun: Overrun,
     /// 0 to 7: higher ones run first.
     pub criticality: u8,
-    /// Who is told of a timeout.
+    /// The endpoint that is told of a timeout.
     pub timeout: CapId,
     /// Pieces that the budget may be split into, 2 to 8; 0: as many as there can be.
     pub refills: u8,
 }
 
 impl Spec {
-    /// `budget_ns` in every `period_ns`, on any CPU; who has used it up waits for the next refill.
+    /// `budget_ns` in every `period_ns`, on any CPU; a thread that has used it up waits for the next refill.
     pub const fn new(budget_ns: u64, period_ns: u64) -> Spec {
         Spec {
             budget_ns,
@@ -108,7 +108,7 @@ impl Spec {
         }
     }
 
-    /// Within this time of becoming usable, instead of within the period.
+    /// Sets the deadline: within this time of becoming usable, instead of within the period.
     pub const fn deadline(self, deadline_ns: u64) -> Spec {
         Spec { deadline_ns, ..self }
     }
@@ -118,22 +118,22 @@ impl Spec {
         self.mask(CpuMask::of(cpus))
     }
 
-    /// On the CPUs of this mask, right or not.
+    /// On the CPUs of this mask, valid or not.
     pub const fn mask(self, cpus: CpuMask) -> Spec {
         Spec { cpus, ..self }
     }
 
-    /// Who has used it up waits for the next refill. So it is anyway.
+    /// A thread that has used it up waits for the next refill. This is the default.
     pub const fn throttle(self) -> Spec {
         Spec { overrun: Overrun::Throttle, timeout: CapId::NONE, ..self }
     }
 
-    /// Who has used it up goes on at its weight until the next refill.
+    /// A thread that has used it up goes on at its weight until the next refill.
     pub const fn demote(self) -> Spec {
         Spec { overrun: Overrun::Demote, timeout: CapId::NONE, ..self }
     }
 
-    /// Who has used it up is stopped, and this endpoint gets a call: see [`super::Timeout`].
+    /// A thread that has used it up is stopped, and this endpoint gets a call: see [`super::Timeout`].
     pub fn fault(self, timeout: &Endpoint) -> Spec {
         Spec { overrun: Overrun::Fault, timeout: timeout.cap().id(), ..self }
     }
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Nonsense stays what it is.
+    /// Invalid masks are kept as they are.
     #[test]
     fn raw_masks_are_kept() {
         assert_eq!(CpuMask::raw(&[1, 0]).bytes(), [1, 0]);

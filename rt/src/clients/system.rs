@@ -32,7 +32,7 @@ pub struct Machine {
     pub cpus: u32,
     /// Frames of memory.
     pub frames: u64,
-    /// Frames that nobody uses.
+    /// Frames that are free.
     pub free_frames: u64,
     /// The kernel's version.
     pub kernel_version: String,
@@ -44,11 +44,11 @@ pub struct Machine {
     pub bytes_per_process: u32,
     /// Memory of one ring.
     pub bytes_per_ring: u32,
-    /// What interrupts.
+    /// The source of timer interrupts.
     pub timer: String,
-    /// What counts time.
+    /// The source of time.
     pub clock: String,
-    /// Who runs next: `wfq` or `eevdf`.
+    /// The ordering policy: `wfq` or `eevdf`.
     pub policy: String,
 }
 
@@ -100,7 +100,7 @@ pub struct CpuInfo {
     pub busy_ns: u64,
     /// Time in interrupts.
     pub interrupt_ns: u64,
-    /// Of that, what served threads, who pay for it; the rest is nobody's.
+    /// The part of that which served threads and is charged to them; the rest is charged to no thread.
     pub interrupt_owned_ns: u64,
     /// Switches between threads.
     pub switches: u64,
@@ -115,14 +115,14 @@ pub struct CpuInfo {
 /// Something that the kernel counts.
 #[derive(Clone, Debug)]
 pub struct Counter {
-    /// What.
+    /// What is counted.
     pub name: String,
     /// How many.
     pub value: u64,
 }
 
 impl SystemInfo {
-    /// The machine and the kernel. A `ring_abi_version` that the kernel does not speak is refused; 0 takes whatever there is.
+    /// The machine and the kernel. A `ring_abi_version` that the kernel does not support is refused; 0 accepts any.
     pub fn machine(&self, ring_abi_version: u32) -> Result<Machine> {
         let mut room = [0; 512];
         let results =
@@ -150,7 +150,7 @@ impl SystemInfo {
         })
     }
 
-    /// Frames that nobody uses.
+    /// Frames that are free.
     pub fn free_frames(&self) -> Result<u64> {
         let mut room = [0; 512];
         let results = invoke_with::<system_info_info_params::Owned>(self.0.id(), 0, &mut room, |_| {})?;
@@ -221,7 +221,7 @@ impl SystemInfo {
         })
     }
 
-    /// Every context, and who has it.
+    /// Every context, and which threads have it.
     pub fn contexts(&self) -> Result<Vec<ContextListing>> {
         self.list::<_, system_info_contexts_results::Owned>(5, |results, list| {
             for listing in results.get_contexts().ok()? {
@@ -231,8 +231,8 @@ impl SystemInfo {
         })
     }
 
-    /// For tests of the kernel: the `after`th allocation that it makes for this process from now on fails, none if that is 0. Says how many
-    /// there were since this was asked last, and whether one failed.
+    /// For tests of the kernel: the `after`th allocation that it makes for this process from now on fails, none if that is 0. Returns how many
+    /// there were since the last call, and whether one failed.
     pub fn fail_allocation(&self, after: u64) -> Result<(u64, bool)> {
         let mut room = [0; RESULTS_BYTES];
         let fill = |mut params: system_info_fail_allocation_params::Builder<'_>| params.set_after(after);
@@ -243,7 +243,7 @@ impl SystemInfo {
         })
     }
 
-    /// Reads a list piece by piece; `add` adds one piece and says whether there is more.
+    /// Reads a list piece by piece; `add` adds one piece and returns whether there is more.
     fn list<T, R: Owned>(
         &self,
         method: u32,
@@ -253,8 +253,8 @@ impl SystemInfo {
     }
 }
 
-/// Reads a list by capability `cap`, piece by piece; `next` says where to go on after what was read, `add` adds a piece and says whether there is
-/// more.
+/// Reads a list by capability `cap`, piece by piece; `next` says where to go on after what was read, `add` adds a piece and returns whether there
+/// is more.
 pub(super) fn list_from<T, R: Owned>(
     cap: abi::CapId,
     method: u32,

@@ -20,7 +20,7 @@ super::client!(ThreadHandle, "One thread of this process. Dropped, the thread is
 super::client!(ThreadControl, "The calling thread.");
 
 impl ThreadSpawner {
-    /// Makes a thread that begins at `entry` with `RDI = arg`, this stack and this FS base.
+    /// Creates a thread that begins at `entry` with `RDI = arg`, this stack and this FS base.
     ///
     /// # Safety
     /// The code at `entry` must be able to run with these, and what they point to must stay until the thread has ended.
@@ -47,7 +47,7 @@ impl ThreadSpawner {
 }
 
 impl ThreadHandle {
-    /// Waits until the thread has ended; its exit code. Once only.
+    /// Waits until the thread has ended; returns its exit code. Once only.
     pub fn join(&self) -> Result<i64> {
         let mut room = [0; RESULTS_BYTES];
         Ok(exit_code(&invoke(self.0.id(), 0, &mut room)?.words))
@@ -69,7 +69,7 @@ impl ThreadHandle {
     }
 }
 
-/// The answer to a join comes in the completion itself: whoever ends does not touch the waiter's memory.
+/// The answer to a join comes in the completion itself, so the thread that ends does not touch the waiting thread's memory.
 fn exit_code(words: &[u64; 2]) -> i64 {
     words[0] as i64
 }
@@ -87,8 +87,8 @@ impl ThreadControl {
     /// Changes where this thread's FS points.
     ///
     /// # Safety
-    /// rt finds everything about a thread there: it must be rt's control block again before anything of rt is used, and the kernel's
-    /// answer is already read through it.
+    /// rt finds everything about a thread there: FS must point to rt's control block again before anything of rt is used, and even
+    /// the kernel's answer to this call is read through it.
     pub unsafe fn set_fs_base(&self, fs_base: u64) -> Result<()> {
         set_fs_base(&crate::tls::current().client, self.0.id(), fs_base)
     }

@@ -7,14 +7,14 @@ use super::{MutexGuard, Parked, park, unpark};
 /// A place to wait for a change of what a [`super::Mutex`] guards. Waits may end without a reason: look at the condition again.
 #[derive(Debug, Default)]
 pub struct Condvar {
-    /// Counts notifications; whoever waits parks on the value that it saw with the lock held.
+    /// Counts notifications; a waiting thread parks on the value that it saw with the lock held.
     changes: AtomicU32,
-    /// How many wait; a notification without any makes no system call.
+    /// How many threads wait; a notification without any makes no system call.
     waiting: AtomicU32,
 }
 
 impl Condvar {
-    /// With nobody waiting.
+    /// A condition variable on which no thread waits.
     pub const fn new() -> Condvar {
         Condvar { changes: AtomicU32::new(0), waiting: AtomicU32::new(0) }
     }
@@ -24,7 +24,7 @@ impl Condvar {
         self.wait_timeout(guard, u64::MAX).0
     }
 
-    /// As [`Condvar::wait`] for `timeout_ns` at most; says whether the time was over.
+    /// As [`Condvar::wait`] for `timeout_ns` at most; returns whether the time was over.
     pub fn wait_timeout<'a, T: ?Sized>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -51,12 +51,12 @@ impl Condvar {
         guard
     }
 
-    /// Wakes one of those who wait, if any do.
+    /// Wakes one waiting thread, if there is one.
     pub fn notify_one(&self) {
         self.notify(1);
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.notify(u32::MAX);
     }

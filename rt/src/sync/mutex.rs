@@ -9,10 +9,10 @@ use super::{park, unpark};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may be parked on it.
+/// Held, and another thread may be parked on it.
 const CONTENDED: u32 = 2;
 
-/// Looks at a held lock before parking: on another CPU its holder is mostly done within these.
+/// How often a held lock is looked at before parking: a holder on another CPU is mostly done within these.
 const SPINS: u32 = 40;
 
 /// Data that one thread at a time may use. Not reentrant: a thread that locks twice waits for ever.
@@ -54,7 +54,7 @@ impl<T: ?Sized> Mutex<T> {
         taken.ok().map(|_| MutexGuard { lock: self })
     }
 
-    /// The data, without a lock: nobody else can have one.
+    /// The data, without locking: `&mut self` proves that no other thread has a reference.
     pub fn get_mut(&mut self) -> &mut T {
         self.data.get_mut()
     }
@@ -62,7 +62,7 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     fn lock_contended(&self) {
         for _ in 0..SPINS {
-            // Whoever spins leaves a contended lock to those who are parked already.
+            // A spinning thread leaves a contended lock to the threads that are parked already.
             match self.word.load(Ordering::Relaxed) {
                 FREE => {
                     if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -76,7 +76,7 @@ impl<T: ?Sized> Mutex<T> {
         self.lock_parking();
     }
 
-    /// Takes it as contended: others may be parked, and only the next unlock can tell them.
+    /// Takes the lock as contended: others may be parked, and only the next unlock can wake them.
     pub(super) fn lock_parking(&self) {
         while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
             park(&self.word, CONTENDED, u64::MAX);

@@ -1,4 +1,4 @@
-//! A value that is made once, by whoever needs it first.
+//! A value that is made once, by the first thread that needs it.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -8,11 +8,11 @@ use super::{park, unpark};
 
 const EMPTY: u32 = 0;
 const MAKING: u32 = 1;
-/// Somebody makes it and somebody else waits for it.
+/// One thread makes it and another one waits for it.
 const AWAITED: u32 = 2;
 const READY: u32 = 3;
 
-/// A cell that is filled once. Those who come while it is being filled wait.
+/// A cell that is filled once. Threads that come while it is being filled wait.
 pub struct Once<T> {
     state: AtomicU32,
     value: UnsafeCell<MaybeUninit<T>>,
@@ -37,12 +37,12 @@ impl<T> Once<T> {
             .then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 
-    /// The value, made by `make` if nobody has yet. `make` must not ask for the same cell.
+    /// The value, made by `make` if it is not there yet. `make` must not ask for the same cell.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         if self.state.load(Ordering::Acquire) == EMPTY
             && self.state.compare_exchange(EMPTY, MAKING, Ordering::Acquire, Ordering::Relaxed).is_ok()
         {
-            // SAFETY: only one thread gets from EMPTY to MAKING, and nobody reads before READY.
+            // SAFETY: only one thread gets from EMPTY to MAKING, and no thread reads before READY.
             unsafe { (*self.value.get()).write(make()) };
             if self.state.swap(READY, Ordering::AcqRel) == AWAITED {
                 unpark(&self.state, u32::MAX);
@@ -72,7 +72,7 @@ impl<T> Default for Once<T> {
 impl<T> Drop for Once<T> {
     fn drop(&mut self) {
         if *self.state.get_mut() == READY {
-            // SAFETY: READY says that it was written, and nobody else can have a reference.
+            // SAFETY: READY says that it was written, and with `&mut self` there is no other reference.
             unsafe { self.value.get_mut().assume_init_drop() };
         }
     }

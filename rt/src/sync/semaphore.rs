@@ -4,16 +4,16 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Parked, park, unpark};
 
-/// A count of permits; whoever finds none waits.
+/// A count of permits; a thread that finds none waits.
 #[derive(Debug)]
 pub struct Semaphore {
     permits: AtomicU32,
-    /// How many wait; giving a permit back without any makes no system call.
+    /// How many threads wait; giving a permit back without any makes no system call.
     waiting: AtomicU32,
 }
 
 impl Semaphore {
-    /// With `permits` of them.
+    /// A semaphore with this many permits.
     pub const fn new(permits: u32) -> Semaphore {
         Semaphore { permits: AtomicU32::new(permits), waiting: AtomicU32::new(0) }
     }
@@ -29,7 +29,8 @@ impl Semaphore {
         while !self.acquire_timeout(u64::MAX) {}
     }
 
-    /// Takes a permit, waiting for one until a wait of `timeout_ns` was in vain; says whether it has one.
+    /// Takes a permit; gives up when a wait of `timeout_ns` ended without a wake-up. Returns whether it has
+    /// one.
     pub fn acquire_timeout(&self, timeout_ns: u64) -> bool {
         loop {
             if self.try_acquire() {

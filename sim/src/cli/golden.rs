@@ -1,4 +1,4 @@
-//! Golden timelines: what each scenario does, written down beside it.
+//! Golden timelines: what each scenario does, recorded in a file beside it.
 
 use std::fs;
 use std::process::ExitCode;

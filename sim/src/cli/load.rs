@@ -70,7 +70,7 @@ pub(super) fn load(path: &Path, overrides: &Overrides) -> Result<Loaded, Failure
     Ok(Loaded { path: path.to_path_buf(), scenario, options, overrides: overrides.clone() })
 }
 
-/// Another number of CPUs; whatever names one that is not there any more is refused by its line.
+/// Sets another number of CPUs; a line that names a CPU which is then missing is refused.
 fn set_cpus(scenario: &mut Scenario, cpus: u32) -> Result<(), String> {
     let refuse = |line: u32, what: &str, cpu: u32| {
         Err(format!("line {line}: {what} names CPU {cpu}, and --cpus {cpus} has 0 to {}", cpus - 1))
@@ -133,7 +133,8 @@ impl Loaded {
         summary
     }
 
-    /// The command that makes the same run again: what was changed from outside, and nothing else.
+    /// The command that makes the same run again: it names what was changed on the command line, and nothing
+    /// else.
     fn command(&self) -> String {
         let mut command = format!("make sim SCENARIO='{}'", self.path.display());
         let mut arguments = String::new();

@@ -102,10 +102,10 @@ pub(super) fn write_report(loaded: &Loaded, outcome: &Outcome) -> Result<PathBuf
     Ok(path)
 }
 
-/// Prints what was expected and found; answers whether all of it was met.
+/// Prints what was expected and found; returns whether all expectations were met.
 pub(super) fn print_verdicts(loaded: &Loaded, outcome: &Outcome) -> bool {
     let verdicts = judge(&loaded.scenario, outcome);
-    // Colours only where somebody sees them.
+    // Colours only on a terminal.
     let is_seen = std::io::stdout().is_terminal();
     for verdict in &verdicts {
         let word = match (verdict.met, is_seen) {

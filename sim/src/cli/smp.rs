@@ -35,7 +35,7 @@ pub(super) fn smp(options: &Options) -> Result<ExitCode, Failure> {
         let mut first = None;
         for &cpus in &options.cpus {
             let cell = run(workload, cpus, policy)?;
-            // Against the smallest count asked for, scaled as if that one were perfect.
+            // Relative to the first count that was asked for, as if the work scaled perfectly up to that one.
             let (base_ns, base_cpus) = *first.get_or_insert((cell.elapsed_ns, cpus));
             let speed_up = base_ns as f64 * f64::from(base_cpus) / cell.elapsed_ns as f64;
             points.push((f64::from(cpus), speed_up));

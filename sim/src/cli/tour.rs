@@ -81,7 +81,7 @@ pub(super) fn tour(options: &Options) -> Result<ExitCode, Failure> {
     Ok(if all_met && Path::new(super::OUTPUT).is_dir() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// With the name of the CPU before them and a bar behind, a line of a hundred.
+/// With the name of the CPU before it and a bar behind, a line has a hundred columns.
 const COLUMNS: usize = 90;
 
 /// One line a CPU: the letter of the thread that ran most in each column.

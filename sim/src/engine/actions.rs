@@ -129,7 +129,7 @@ impl Engine<'_> {
         } else if let Some(cpu) = thread.on_cpu {
             running_on = Some(cpu);
             self.sync(cpu);
-            // The CPU may be in no state to turn to somebody else at once.
+            // The CPU may not be able to switch to another thread at once.
             self.cpus[cpu].doing = None;
             self.record(self.now, cpu, Kind::Idle);
             self.cpus[cpu].core.block(self.now).expect("it runs here")
@@ -159,7 +159,7 @@ impl Engine<'_> {
             state.runs_from_ns = state.runs_from_ns.max(end);
         }
         if !self.pending.contains(self.cpus[cpu].id) {
-            // It looks around when it is back.
+            // The CPU looks at its queue when the stall is over.
             self.pending.insert(self.cpus[cpu].id);
             self.push(end, Event::Ipi { cpu: cpu as u16 });
         }

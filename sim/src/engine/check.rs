@@ -1,16 +1,14 @@
 //! The invariants that every run is checked against, at every step.
 //!
-//! The core's own (`Cpu::check`: order, sums, refills, time, masks), and those that only somebody who sees all CPUs can check:
-//! every thread has exactly one owner, clocks do not go back, and nobody waits longer than the starvation bound.
+//! The core's own (`Cpu::check`: order, sums, refills, time, masks), and those that need a view of all CPUs: every thread has exactly one
+//! owner, clocks do not go back, and no thread waits longer than the starvation bound.
 //!
 //! # The starvation bound (F-10)
-//! A best-effort thread `i` is queued under a virtual finish time `F`. Another thread `j` can run before it only while its own
-//! tag is lower than `F`. It entered at most one slice behind the clock `V`, so it gets at most
-//! `w_j/64 * (F - V) + slice` before its tag passes `F`, and then at most the slice it is in. `F - V` is at most the
-//! virtual slice of `i` plus what `i` may be ahead of the clock, which is at most the largest virtual slice of anybody.
-//! Summed over everybody who might be on the CPU, and stretched by what contexts may take of it:
-//! `wait_i <= (sum_j (w_j/64 * (vslice_i + vslice_max) + 2*slice_max) + budgets) / (1 - reserved)`, plus overhead and
-//! injected delays.
+//! A best-effort thread `i` is queued under a virtual finish time `F`. Another thread `j` can run before it only while its own tag is lower
+//! than `F`. It entered at most one slice behind the clock `V`, so it gets at most `w_j/64 * (F - V) + slice` before its tag passes `F`, and
+//! then at most the slice it is in. `F - V` is at most the virtual slice of `i` plus what `i` may be ahead of the clock, which is at most the
+//! largest virtual slice of any thread. Summed over all threads that might be on the CPU, and stretched by what contexts may take of it:
+//! `wait_i <= (sum_j (w_j/64 * (vslice_i + vslice_max) + 2*slice_max) + budgets) / (1 - reserved)`, plus overhead and injected delays.
 
 use sched::{BEST_EFFORT_RESERVE_PPM, MAX_SLICE_NS, REFERENCE_WEIGHT, Violation, Weight};
 
@@ -29,9 +27,9 @@ pub enum CheckLevel {
 /// A promise that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// When.
+    /// When it was found.
     pub time_ns: u64,
-    /// What.
+    /// What was broken.
     pub what: String,
 }
 
@@ -44,7 +42,7 @@ impl std::fmt::Display for Broken {
 pub(super) struct Checker {
     level: CheckLevel,
     steps: u64,
-    /// Sum of weights and number of threads that live, and the most that ever lived at once.
+    /// Sum of weights and number of live threads, and the most of each at any time.
     weights: u64,
     count: u64,
     weights_most: u64,
@@ -54,7 +52,7 @@ pub(super) struct Checker {
     has_contexts: bool,
     /// What injected faults may have added to any wait.
     allowed_delay_ns: u64,
-    /// Time passes as the core was told: then every promise is kept to the nanosecond.
+    /// Whether time passes exactly as the core was told: then every promise is kept to the nanosecond.
     is_exact: bool,
     /// Last seen clock of each CPU.
     clocks: Vec<i64>,
@@ -97,7 +95,7 @@ impl Checker {
         self.count -= 1;
     }
 
-    /// A weight was changed from outside: from now on the bound uses the worst that it can be.
+    /// A weight was changed from outside: from now on the bound uses the worst case.
     pub(super) fn weight_changed(&mut self, weight: u16) {
         self.weights += u64::from(weight);
         self.weights_most = self.weights_most.max(self.weights);
@@ -117,7 +115,7 @@ impl Checker {
         self.is_exact = false;
     }
 
-    /// From here on promises are checked, until something happens that no promise is made about.
+    /// From here on promises are checked, until something happens that they do not cover.
     pub(super) fn hold_to_promises(&mut self, is_exact: bool) {
         self.is_exact = is_exact;
     }
@@ -164,7 +162,7 @@ fn virtual_slice(definition: &ThreadSpec) -> i64 {
 }
 
 impl Engine<'_> {
-    /// After an event that touched this CPU.
+    /// The checks after an event that touched this CPU.
     pub(super) fn check_step(&mut self, touched: usize) -> Result<(), SimError> {
         if let Some(starved) = self.checker.starved.take() {
             return Err(SimError::Broken(starved));
@@ -175,7 +173,7 @@ impl Engine<'_> {
             CheckLevel::EveryStep => {
                 self.core_check(touched)?;
                 self.check_promises(touched)?;
-                // A full census costs as much as there are threads; with many, it is taken now and then.
+                // A full check costs time for every thread; with many threads, it is made now and then.
                 let every = (self.threads.len() as u64 / 32).max(1);
                 if !self.checker.steps.is_multiple_of(every) {
                     return Ok(());
@@ -188,14 +186,14 @@ impl Engine<'_> {
         }
     }
 
-    /// What a neighbour is owed (S-13, S-14): whoever is ready on a budget has had it by its deadline, whatever others did.
+    /// What is promised to every context (S-13, S-14): a thread that is ready on a budget has had it by its deadline, whatever others did.
     fn check_promises(&self, cpu: usize) -> Result<(), SimError> {
         if !self.checker.is_exact {
             return Ok(());
         }
         let core = &self.cpus[cpu].core;
         let mut late = None;
-        // Whoever runs has had more than was charged.
+        // A running thread has had more than was charged to it so far.
         let mut see = |thread: u64, context: &sched::Context, runs_since_ns: u64| {
             let head = context.ledger().refills()[0];
             let due_ns = head.time_ns + context.spec().relative_deadline_ns;
@@ -217,7 +215,7 @@ impl Engine<'_> {
         late.map_or(Ok(()), |what| Err(self.broken(what)))
     }
 
-    /// At the end: whoever still waits has not waited too long either.
+    /// At the end: threads that still wait have not waited too long either.
     pub(super) fn check_open_waits(&mut self) -> Result<(), SimError> {
         for index in 0..self.threads.len() {
             let thread = &self.threads[index];
@@ -265,8 +263,9 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// What CPUs have promised is what live threads hold: every context is in one place, at the CPU where it runs, with whom its record says.
-    /// Its refills are its budget, and it has not used more than its budgets since it was made, however it was lent (S-03, S-06).
+    /// What CPUs have promised is what live threads hold: every context is in one place, at the CPU where it runs, with the thread that its
+    /// record names. Its refills add up to its budget, and it has not used more than its budgets since it was made, however it was lent
+    /// (S-03, S-06).
     fn check_contexts(&self) -> Result<(), SimError> {
         let mut promised = vec![0usize; self.cpus.len()];
         let mut boxes = 0;
@@ -286,7 +285,7 @@ impl Engine<'_> {
             cpu.doing.zip(cpu.core.current_context()).iter().for_each(|(index, it)| see(*index, it));
             cpu.core.for_each_queued_context(|ticket, it| see(ticket.thread.0 as u32, it));
         }
-        // Who lends waits until the loan is back (S-06).
+        // A lender waits until the loan is returned (S-06).
         for loan in self.records.values().flat_map(|record| record.book.loans()) {
             let lender = loan.lender as usize;
             if !matches!(self.threads[lender].parked, Some((_, super::Wait::Reply))) {
@@ -338,7 +337,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Every thread is parked, ended, or in exactly one place of exactly one CPU; and that CPU agrees with us.
+    /// Every thread is parked, ended, or in exactly one place of exactly one CPU; and that CPU agrees with the engine.
     fn check_owners(&self) -> Result<(), SimError> {
         let mut owners = vec![0u32; self.threads.len()];
         for (cpu, state) in self.cpus.iter().enumerate() {

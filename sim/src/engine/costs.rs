@@ -9,7 +9,7 @@ use sched::{CpuId, Level, Topology};
 pub struct Costs {
     /// Switching from one thread to another.
     pub switch_ns: u64,
-    /// The same, more, when the address space changes.
+    /// What is added when the address space changes.
     pub address_space_ns: u64,
     /// From sending an inter-processor interrupt until it is handled.
     pub ipi_ns: u64,
@@ -23,7 +23,7 @@ pub struct Costs {
     pub cold_cache_ns: u64,
     /// The same to another memory node.
     pub cold_node_ns: u64,
-    /// The interrupt of a timer that a thread has set: that thread pays for it (S-16).
+    /// The interrupt of a timer that a thread has set, which is charged to that thread (S-16).
     pub timer_ns: u64,
 }
 
@@ -36,9 +36,9 @@ pub struct CostsError {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// What stands there.
+    /// What the line says.
     pub found: String,
-    /// What should.
+    /// What was expected there.
     pub expected: String,
 }
 
@@ -64,7 +64,7 @@ impl Costs {
         timer_ns: 0,
     };
 
-    /// Nothing but timers that threads set: for timelines of who pays for them.
+    /// Nothing costs but the timers that threads set: for timelines that show who is charged for them.
     pub const TIMERS: Costs = Costs { timer_ns: 10_000, ..Costs::NONE };
 
     /// The numbers of `sim/costs.txt`.
@@ -145,7 +145,7 @@ impl Costs {
         })
     }
 
-    /// What a thread pays that comes from `from` to `to`.
+    /// The cost of a thread's move from `from` to `to`.
     #[must_use]
     pub fn cold_ns(&self, topology: &Topology, from: CpuId, to: CpuId) -> u64 {
         let near = |level| topology.group(from, level).contains(to);

@@ -17,7 +17,7 @@ use crate::scenario::{self, ThreadSpec, limits};
 impl Engine<'_> {
     // ---- threads ------------------------------------------------------------------------------------------------
 
-    /// Makes a thread, parked until it is woken for the first time.
+    /// Creates a thread, parked until it is woken for the first time.
     pub(super) fn create(
         &mut self,
         spec: usize,
@@ -53,7 +53,7 @@ impl Engine<'_> {
         owner.set_allowed(allowed).expect("the parser refuses empty CPU lists");
         let mut holds = None;
         if let Some(wish) = &definition.context {
-            // Children of even definitions follow each other as the threads of a template do; those of odd ones have nothing to do with each other.
+            // Children of even definitions are successors of one template; those of odd ones are independent of each other.
             let template = if parent.is_some() && spec.is_multiple_of(2) { spec as u64 + 1 } else { 0 };
             match self.admit(definition, &allowed, template) {
                 Ok(context) => {
@@ -129,7 +129,7 @@ impl Engine<'_> {
         Err(refusal.expect("a thread is allowed on at least one CPU"))
     }
 
-    /// A parked thread becomes runnable; answers the CPU that got it.
+    /// Wakes a parked thread; returns the CPU that got it.
     pub(super) fn wake(&mut self, index: u32, waker: Option<usize>, direct: bool) -> Option<usize> {
         let scenario = self.scenario;
         let thread = &mut self.threads[index as usize];
@@ -145,9 +145,9 @@ impl Engine<'_> {
         thread.queued_at = Some((self.now, self.overhead_ns));
         self.counters.wakes += 1;
         let home = scenario.threads[thread.spec].home.and_then(|cpu| CpuId::new(cpu as usize));
-        // A timer goes off where the thread was put to sleep.
+        // A timer fires on the CPU where the thread was put to sleep.
         let last = runnable.last_cpu();
-        // A thread of the boot is made wherever its turn comes, so that placement does not always begin at CPU 0.
+        // Initial threads are created on one CPU after the other, so that placement does not always begin at CPU 0.
         let turn = || (wait == Wait::Start).then(|| self.cpus[index as usize % self.cpus.len()].id);
         let waker_id = waker.map(|cpu| self.cpus[cpu].id).or(last).or_else(turn);
         let land =
@@ -253,7 +253,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The CPU spends time on nobody's account before its thread goes on.
+    /// The CPU spends time that is charged to no thread before its thread goes on.
     pub(super) fn overhead(&mut self, cpu: usize, cost_ns: u64) {
         if cost_ns == 0 {
             return;
@@ -271,7 +271,7 @@ impl Engine<'_> {
     /// Sets the CPU's next event: its timer, or its thread's next step.
     pub(super) fn arm(&mut self, cpu: usize) {
         let state = &self.cpus[cpu];
-        // Overhead is on nobody's account, so a slice or a budget ends that much later.
+        // Overhead is charged to no thread, so a slice or a budget ends that much later.
         let shift = if state.in_overhead { state.runs_from_ns.saturating_sub(self.now) } else { 0 };
         let mut timer = state.until_ns.saturating_add(shift);
         let done = match state.doing.map(|index| self.threads[index as usize].remaining_ns) {
@@ -279,14 +279,14 @@ impl Engine<'_> {
             None => FOREVER,
         };
         if timer != FOREVER {
-            // Overhead is time with interrupts off: the timer is heard after it.
+            // Interrupts are off during overhead: the timer is served after it.
             let earliest = if state.in_overhead { state.runs_from_ns } else { self.now };
             timer = self.with_timer_faults(timer.max(earliest), cpu);
         }
         let next = timer.min(done);
         let state = &mut self.cpus[cpu];
         if next == state.armed_for_ns {
-            return; // that event is under way already
+            return; // that event is scheduled already
         }
         state.version += 1;
         state.armed_for_ns = next;
@@ -328,8 +328,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The timer of a sleeping thread interrupts the CPU where it was set, if that takes time; the thread is woken at its end, and owes it (S-16).
-    /// Says which CPU that is. `None`: it takes no time, or is over.
+    /// The timer of a sleeping thread interrupts the CPU where it was set, if that takes time; the thread is woken at the interrupt's end, and is
+    /// charged for it later (S-16). Returns that CPU. `None`: the interrupt takes no time, or is over.
     pub(super) fn timer_interrupt(&mut self, thread: u32) -> Option<usize> {
         let cost_ns = self.options.costs.timer_ns;
         let state = &mut self.threads[thread as usize];
@@ -346,7 +346,7 @@ impl Engine<'_> {
         Some(cpu)
     }
 
-    /// Asks the core whether it is time for somebody else.
+    /// Asks the core whether another thread should run.
     pub(super) fn look(&mut self, cpu: usize) {
         while let Some(missed) = self.cpus[cpu].core.next_missed(self.now) {
             self.counters.misses += 1;
@@ -390,7 +390,7 @@ impl Engine<'_> {
         if overhead > 0 {
             self.overhead(cpu, overhead);
         } else if next != previous {
-            // A switch that was under way is cut short, and no other one is paid for.
+            // A switch in progress is cut short, and no other one costs anything.
             if std::mem::take(&mut self.cpus[cpu].in_overhead) {
                 self.cpus[cpu].core.interrupt_end(self.now);
             }
@@ -451,7 +451,7 @@ impl Engine<'_> {
         self.record(self.now, cpu, kind);
     }
 
-    /// The CPU turns to another thread; answers what that costs.
+    /// The CPU switches to another thread; returns what that costs.
     fn start(&mut self, cpu: usize, next: Option<u32>) -> u64 {
         self.counters.switches += 1;
         let id = self.cpus[cpu].id;
@@ -504,7 +504,7 @@ impl Engine<'_> {
         (a, b)
     }
 
-    /// An idle CPU looks for work, nearest first; answers what a found thread cost.
+    /// An idle CPU looks for work, nearest first; returns what it costs if it found a thread.
     fn try_steal(&mut self, cpu: usize) -> Option<u64> {
         if self.stealable.is_empty() {
             return None;
@@ -540,7 +540,7 @@ impl Engine<'_> {
         }
         let count = self.cpus.len();
         let scan = BALANCE_SCAN_CPUS.min(count - 1);
-        // With more CPUs than one step looks at, every step looks at others.
+        // With more CPUs than one step looks at, each step looks at different ones.
         let step = if count - 1 > scan { (self.now / sched::BALANCE_PERIOD_NS) as usize * scan } else { 0 };
         let others = (0..scan).map(|at| (cpu + 1 + (step + at) % (count - 1)) % count);
         let plan = balance_plan(&me, others.map(|other| self.cpus[other].core.summary()));

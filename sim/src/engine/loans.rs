@@ -1,8 +1,8 @@
-//! Contexts and their loans: a call to a server that waits and has no context lends the caller's, the answer gives it back, and whoever
-//! ends or is revoked leaves the others at their weight (`docs/contexts.md`).
+//! Contexts and their loans: a call to a server that waits and has no context lends the caller's, the answer gives it back, and when a thread
+//! ends or a context is revoked, the other threads of the chain go on at their weight (`docs/contexts.md`).
 //!
-//! The time itself is the core's box, in the entity of one thread. Whose it is, along which calls it was lent and what may happen to it
-//! next says the kernel's own book (`kcore::loans`); this file moves the box.
+//! The context itself is a value of the core, in the entity of one thread. The kernel's own book (`kcore::loans`) says which thread should have
+//! it, along which calls it is lent and what may happen to it next; this file moves the context.
 
 use kcore::loans::{Book, Refused, Sound};
 use sched::{Context, CpuId, Decision, Spec, Taken};
@@ -14,27 +14,27 @@ use crate::scenario::{self, ContextSpec};
 /// A thread makes one call at a time, so its calls need no numbers.
 const CALL: u64 = 0;
 
-/// What came of a call that lends.
+/// The result of a call that lends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lent {
-    /// The core has chosen who runs here.
+    /// The core has chosen the thread that runs here.
     Here,
     /// The server runs on another CPU, and the caller has left this one.
     Away,
-    /// No CPU may or will run the server on it: the call is not made.
+    /// No CPU may run the server on the caller's context, or will host it: the call is not made.
     Nowhere,
 }
 
-/// What is known of a context beside its box.
+/// What the engine knows of a context, wherever the context itself is.
 pub(super) struct Record {
     pub(super) book: Book<u32, Box<Context>>,
-    /// What it may have used, all stretches before the current one together, and when that began: see `sched::Ledger::reconfigure`.
+    /// What it may have used in all stretches before the current one together, and when the current one began: see `sched::Ledger::reconfigure`.
     allowed_ns: u64,
     since_ns: u64,
 }
 
 impl Record {
-    /// The record of a context that was just admitted for `owner`, and the box, which goes to the owner's entity.
+    /// The record of a context that was just admitted for `owner`, and the context, which goes to the owner's entity.
     pub(super) fn new(owner: u32, time: Box<Context>, budget_ns: u64, now: u64) -> (Record, Box<Context>) {
         let mut book = Book::vacant(Sound);
         book.make(time);
@@ -76,8 +76,8 @@ impl Engine<'_> {
         &mut self.records.get_mut(&id).expect("a context that is held or lent has a record").book
     }
 
-    /// Whether a call of `caller` to these servers would lend and must not be made: the chain is too long, or it would bite its tail. A
-    /// thread here does one thing at a time, so a server that has lent cannot take a call: nobody would ever answer.
+    /// Whether a call of `caller` to these servers would lend and must not be made: the chain is too long, or it would close a circle. A thread
+    /// here does one thing at a time, so a server that has lent cannot take a call: it would never be answered.
     pub(super) fn loan_is_refused(&self, caller: u32, server: usize) -> bool {
         let Some((_, record)) = self.record_of(caller) else { return false };
         let servers =
@@ -87,7 +87,7 @@ impl Engine<'_> {
         offers.clone().all(is_circle) || offers.any(|(_, offer)| offer == Err(Refused::TooDeep))
     }
 
-    /// What the book says of a call to `server`, if that waits.
+    /// What the book says of a call to `server`, if that server waits.
     fn offer(&self, record: &Record, caller: u32, server: u32) -> Result<(), Refused> {
         let has_lent = record.book.loan_along(server, CALL).is_some();
         record.book.offer(caller, server, has_lent || self.threads[server as usize].holds.is_some())
@@ -98,7 +98,7 @@ impl Engine<'_> {
         self.record_of(caller).is_some_and(|(_, record)| self.offer(record, caller, server).is_ok())
     }
 
-    /// The caller, whose context may be lent, lends it.
+    /// Notes that the caller lends its context, which it may.
     fn note_loan(&mut self, lender: u32, borrower: u32) {
         let Some(id) = self.threads[lender as usize].holds.take() else { return };
         self.threads[borrower as usize].holds = Some(id);
@@ -107,7 +107,7 @@ impl Engine<'_> {
         self.counters.loan_depth_max = self.counters.loan_depth_max.max(depth as u64);
     }
 
-    /// The running caller lends its context to a server that waits, if that may be.
+    /// The running caller lends its context to a server that waits, if possible.
     pub(super) fn lend(&mut self, cpu: usize, caller: u32, server: u32) -> Lent {
         let here = self.cpus[cpu].id;
         let waits = self.threads[server as usize].parked.as_ref();
@@ -157,7 +157,7 @@ impl Engine<'_> {
         Err(context)
     }
 
-    /// The running thread waits, and `next` goes on with its context: in one step of the core.
+    /// The running thread blocks, and `next` goes on with its context: in one step of the core.
     fn exchange(&mut self, cpu: usize, running: u32, wait: Wait, next: u32) {
         let thread = &mut self.threads[next as usize];
         let Some((blocked, _)) = thread.parked.take() else { unreachable!("it waits") };
@@ -182,7 +182,8 @@ impl Engine<'_> {
         assert!(old.is_none(), "a thread has one context at most");
     }
 
-    /// The running server has received a call that waited in the queue: the caller's context is lent now. Answers whether the server stays here.
+    /// The running server has received a call that waited in the queue: the caller's context is lent now. Returns whether the server stays on
+    /// this CPU.
     pub(super) fn borrow(&mut self, cpu: usize, server: u32, caller: u32) -> bool {
         let lends = self.record_of(caller).is_some_and(|(_, record)| record.book.may_lend(caller).is_ok());
         if !lends || self.threads[server as usize].holds.is_some() {
@@ -216,7 +217,8 @@ impl Engine<'_> {
         })
     }
 
-    /// The running server waits for the next call, and who is answered goes on: with the box, in one step, if both are here.
+    /// The running server waits for the next call, and the answered caller goes on: with its context, in one step, if both can run here. `false`
+    /// if not.
     pub(super) fn answer_and_wait(&mut self, cpu: usize, server: u32, caller: u32) -> bool {
         let id = self.threads[server as usize].holds.expect("it answers on a loan");
         let here = self.cpus[cpu].id;
@@ -232,7 +234,7 @@ impl Engine<'_> {
         true
     }
 
-    /// Ends the loans from `at` on. The box is in hand.
+    /// Ends the loans from `at` on. The context is in hand.
     fn end_loans(&mut self, id: u64, at: usize) {
         let book = &mut self.records.get_mut(&id).expect("it is lent, or ends").book;
         for loan in book.end_loans(at).expect("the box is in hand").iter().rev() {
@@ -242,7 +244,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes the box from wherever it is. Its thread goes on at its weight.
+    /// Takes the context from wherever it is. The thread that had it goes on at its weight.
     fn seize(&mut self, id: u64) -> Box<Context> {
         self.book(id).seized();
         let holder = *self.book(id).holder();
@@ -253,7 +255,7 @@ impl Engine<'_> {
         let cpu = thread.on_cpu.or(thread.place.get().map(|ticket| ticket.cpu.index()));
         let cpu = cpu.expect("who is not parked is on a CPU");
         if thread.on_cpu.is_none() {
-            // From here on it waits as others do.
+            // From here on it waits as best-effort threads do.
             thread.queued_at = Some((self.now, self.overhead_ns));
         }
         self.sync(cpu);
@@ -265,7 +267,7 @@ impl Engine<'_> {
         context
     }
 
-    /// The box, which a thread that ends may have left behind.
+    /// The context in hand: the one that an ending thread left behind, or taken from its holder.
     fn in_hand(&mut self, id: u64, has: Option<Box<Context>>) -> Box<Context> {
         let Some(context) = has else { return self.seize(id) };
         self.book(id).seized();
@@ -278,7 +280,7 @@ impl Engine<'_> {
         self.cpus[at].core.unhost(context, self.now)
     }
 
-    /// The loan at `at` ends, and those above it: the lender, who waits, has its context back.
+    /// Ends the loan at `at` and those above it: the lender, which waits, has its context back.
     pub(super) fn return_loan(&mut self, id: u64, at: usize, has: Option<Box<Context>>) {
         let mut context = self.in_hand(id, has);
         if self.book(id).ends_visit(at) {
@@ -295,17 +297,17 @@ impl Engine<'_> {
         self.book(id).given();
     }
 
-    /// The loan that the thread has from its caller, if it has or has lent it on: where in which chain.
+    /// The loan that the thread got from its caller, even if it has lent the context on: in which context's chain, and where.
     pub(super) fn loan_to(&self, borrower: u32) -> Option<(u64, usize)> {
         self.records.iter().find_map(|(id, record)| record.book.loan_to(borrower).map(|at| (*id, at)))
     }
 
-    /// The context that the thread owns, wherever its time is.
+    /// The context that the thread owns, wherever that is.
     pub(super) fn owned_by(&self, owner: u32) -> Option<u64> {
         self.records.iter().find(|(_, record)| *record.book.owner() == owner).map(|(id, _)| *id)
     }
 
-    /// The context ends: nothing is restored, and whoever ran on it goes on at its weight.
+    /// Ends a context: no thread gets it back, and the thread that ran on it goes on at its weight.
     pub(super) fn end_context(&mut self, id: u64, has: Option<Box<Context>>) {
         let context = self.in_hand(id, has);
         let context = self.send_home(context);
@@ -316,7 +318,7 @@ impl Engine<'_> {
         self.retire(context);
     }
 
-    /// Other parameters for the thread's context; who has it goes on with it. Refused where it does not fit, and of guests.
+    /// Gives the thread's context other parameters; the thread that has it goes on with it. Refused where they do not fit, and for guests.
     pub(super) fn reconfigure(&mut self, owner: u32, wish: &ContextSpec) {
         let Some(id) = self.owned_by(owner) else { return };
         let holder = *self.book(id).holder();
@@ -364,7 +366,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A budget is spent, and its handler is told: the thread waits for the answer. Without a handler, for the refill.
+    /// A budget is spent, and the timeout handler is told: the thread waits for the answer. Without a handler, it waits for the refill.
     pub(super) fn fault(&mut self, index: u32, blocked: sched::Blocked<Member>) {
         let ready = blocked.context().map_or(sched::FOREVER, |context| context.ledger().ready_at_ns());
         let owner = self.record_of(index).map(|(_, record)| *record.book.owner());
@@ -380,7 +382,7 @@ impl Engine<'_> {
                         let server_state = &mut self.threads[server as usize];
                         server_state.serving = Some(index);
                         let version = server_state.wake_version;
-                        // As soon as this CPU has turned to somebody else.
+                        // As soon as this CPU has switched to another thread.
                         self.push(self.now, Event::Wake { thread: server, version });
                     }
                     None => self.endpoints[handler].callers.push_back(index),

@@ -42,7 +42,7 @@ pub struct Options {
     pub faults: Faults,
     /// A bug in the engine itself, to show that the checks find it.
     pub plant: Option<Plant>,
-    /// A context that is refused at the start is done without, and counted; otherwise the run is refused.
+    /// Whether a thread whose context is refused at the start goes without, and is counted; otherwise the run is refused.
     pub lenient: bool,
 }
 
@@ -51,15 +51,15 @@ pub struct Options {
 pub enum Plant {
     /// Every third inter-processor interrupt is not sent.
     ForgottenIpi,
-    /// Time that a switch takes is never given back to threads.
+    /// After a switch, the core is never told that its overhead is over: no thread is charged any more.
     UnchargedSwitch,
     /// An exiting thread's context keeps its share of the CPU.
     LeakedReservation,
     /// A server that does not answer keeps its loan, and its caller goes on.
     KeptLoan,
-    /// A loan that comes back is full again.
+    /// A context that comes back from a loan has its full budget again.
     FreshLoan,
-    /// What a context used is forgotten when it goes: the next one has it again.
+    /// What a context used is forgotten when it goes: the next one gets that time again.
     ForgottenUse,
 }
 
@@ -110,7 +110,7 @@ pub enum SimError {
     },
     /// The core broke a promise.
     Broken(Broken),
-    /// Threads go round in circles without time passing.
+    /// Threads make steps for ever without time passing.
     Livelock {
         /// When.
         time_ns: u64,
@@ -161,7 +161,7 @@ pub struct Counters {
     pub balances: u64,
     /// Virtual time forgiven to CPUs that could not be balanced.
     pub forgiven_ns: u64,
-    /// Budgets that ran dry.
+    /// Budgets that were used up.
     pub depletions: u64,
     /// Deadlines that passed before their budget was served.
     pub misses: u64,
@@ -171,13 +171,13 @@ pub struct Counters {
     pub admissions_refused: u64,
     /// Contexts that were lent along a call.
     pub loans: u64,
-    /// Those that were hosted for it.
+    /// Those that another CPU hosted for it.
     pub loans_hosted: u64,
     /// The longest chain of loans.
     pub loan_depth_max: u64,
     /// Calls that were not made: the chain too long, in a circle, or without a common CPU.
     pub loans_refused: u64,
-    /// Longest wait of a best-effort thread, in runs that check every step.
+    /// Longest time that a queued thread waited for a CPU.
     pub longest_wait_ns: u64,
 }
 
@@ -207,15 +207,15 @@ pub struct Outcome {
     pub cpus: Vec<CpuTime>,
     /// What happened how often.
     pub counters: Counters,
-    /// A digest of who started where and when: equal digests, equal schedules.
+    /// A digest of which thread started where and when: equal digests, equal schedules.
     pub order_hash: u64,
-    /// Who ran first on each CPU, in order (recorded runs only).
+    /// The threads that ran first on each CPU, in order (recorded runs only).
     pub order: Vec<Vec<u32>>,
     /// Every event (recorded runs only).
     pub trace: Option<Trace>,
 }
 
-/// What the core carries for us: the thread's number, and a place to write down where it was queued.
+/// What the core carries for the engine: the thread's number, and a place to note where it was queued.
 #[derive(Debug)]
 pub(crate) struct Member {
     index: u32,
@@ -244,11 +244,11 @@ pub(crate) enum Wait {
     Barrier(usize),
     /// Its budget's refill, after a timeout fault.
     Refill,
-    /// What the handler of its timeout fault says.
+    /// The answer of its timeout handler.
     Handler,
-    /// Nothing: it is on its way to another CPU.
+    /// Nothing: it is in transit to another CPU.
     Move,
-    /// A context that nobody will bring.
+    /// A context, which it will never get.
     Context,
 }
 
@@ -265,20 +265,20 @@ pub(crate) struct Thread {
     loops: Vec<(usize, u32)>,
     /// CPU time until the current step is done; `FOREVER` for a hog.
     remaining_ns: u64,
-    /// Invalidates wake-ups that are under way.
+    /// Invalidates wake-ups that are scheduled already.
     wake_version: u32,
     parent: Option<u32>,
     children: u32,
     /// The caller that this server works for.
     serving: Option<u32>,
-    /// The caller that this server has answered on the caller's own context, which goes back when the server waits.
+    /// The caller that this server has answered on the caller's own context, which goes back when the server blocks.
     answered: Option<u32>,
-    /// The context that it has, its own or on loan.
+    /// The context that it has, its own or a borrowed one.
     holds: Option<u64>,
     last_ran: Option<CpuId>,
-    /// Its timer's interrupt is under way.
+    /// Whether its timer's interrupt is being handled.
     is_due: bool,
-    /// What interrupts did on its behalf, and it has not paid for.
+    /// The deferred charge for interrupts that served it.
     owed_ns: u64,
     /// Since when it waits for a CPU, and how much overhead there had been by then.
     queued_at: Option<(u64, u64)>,
@@ -293,12 +293,12 @@ pub(crate) struct SimCpu {
     core: Cpu<Member>,
     id: CpuId,
     doing: Option<u32>,
-    /// From here on the running thread makes progress; before it, the CPU is busy with overhead.
+    /// From this time on the running thread makes progress; before it, the CPU is busy with overhead.
     runs_from_ns: u64,
     in_overhead: bool,
     until_ns: u64,
     version: u32,
-    /// When the event of this version comes (`FOREVER`: none is under way).
+    /// When the event of this version comes (`FOREVER`: none is scheduled).
     armed_for_ns: u64,
     stalled_until_ns: u64,
     lock_free_at_ns: u64,
@@ -362,7 +362,7 @@ pub struct Engine<'a> {
     online: CpuMask,
     idle: CpuMask,
     pending: CpuMask,
-    /// CPUs where somebody waits.
+    /// CPUs where a thread waits.
     stealable: CpuMask,
     /// The weight on each CPU.
     loads: Vec<u64>,
@@ -378,7 +378,7 @@ pub struct Engine<'a> {
     /// The CPU whose thread is making its steps right now.
     executing: Option<usize>,
     next_context: u64,
-    /// Of every context that there is.
+    /// The record of every context that exists.
     records: BTreeMap<u64, loans::Record>,
     /// Time that all CPUs together spent on overhead.
     overhead_ns: u64,
@@ -514,13 +514,13 @@ impl<'a> Engine<'a> {
         self.finish()
     }
 
-    /// Handles up to `limit` events; answers whether there is more to do.
+    /// Handles up to `limit` events; returns whether there is more to do.
     ///
     /// # Errors
     /// As [`Engine::run`].
     pub fn advance(&mut self, limit: u64) -> Result<bool, SimError> {
         for _ in 0..limit {
-            // When everybody has ended, only balance events are left.
+            // When all threads have ended, only balance events are left.
             if self.live == 0 {
                 return Ok(false);
             }
@@ -545,7 +545,7 @@ impl<'a> Engine<'a> {
         Ok(true)
     }
 
-    /// Handles one event; answers which CPU it touched.
+    /// Handles one event; returns the CPU that it touched.
     fn handle(&mut self, event: Event) -> Result<Option<usize>, SimError> {
         match event {
             Event::Cpu { cpu, version } => {
@@ -598,7 +598,7 @@ impl<'a> Engine<'a> {
     }
 
     fn finish(mut self) -> Result<Outcome, SimError> {
-        // Everything that was queued has run dry or is later than the end.
+        // All scheduled events are done, or later than the end.
         let end_ns = if self.live == 0 { self.now } else { self.scenario.duration_ns };
         for cpu in 0..self.cpus.len() {
             self.now = end_ns;

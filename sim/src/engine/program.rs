@@ -15,7 +15,7 @@ enum Next {
     Compute,
     /// The thread has left the CPU.
     Left,
-    /// The thread gave way, and another one was started.
+    /// The thread yielded, and another one was started.
     Yielded,
 }
 
@@ -130,7 +130,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The running thread waits; answers the version that a wake-up must name.
+    /// The running thread blocks; returns the version that a wake-up must name.
     pub(super) fn park(&mut self, cpu: usize, index: u32, wait: Wait) -> u32 {
         match std::mem::take(&mut self.threads[index as usize].owed_ns) {
             0 => {}
@@ -144,7 +144,7 @@ impl Engine<'_> {
 
     fn call(&mut self, cpu: usize, index: u32, server: usize) -> Next {
         if self.alive[server] == 0 {
-            return Next::Continue; // nobody will ever answer: the call fails at once
+            return Next::Continue; // no server is left to answer: the call fails at once
         }
         if self.loan_is_refused(index, server) {
             self.counters.loans_refused += 1;
@@ -186,12 +186,12 @@ impl Engine<'_> {
         if !faulted && self.has_loan_of(server, caller) {
             self.threads[server as usize].answered = Some(caller);
         } else {
-            // Who faulted did not call: nobody hands it a slice.
+            // A thread that faulted did not call: it gets no direct handoff.
             self.wake(caller, Some(cpu), !faulted);
         }
     }
 
-    /// The server that has answered does not wait: the loan goes back by itself.
+    /// The server that has answered does not wait for the next call: the loan is returned on its own.
     fn settle_answer(&mut self, cpu: usize, server: u32) {
         if let Some(caller) = self.threads[server as usize].answered.take() {
             if let Some((id, at)) = self.loan_to(server) {
@@ -202,7 +202,7 @@ impl Engine<'_> {
     }
 
     fn receive(&mut self, cpu: usize, index: u32) -> Next {
-        // A server that receives again without a reply lets its caller go.
+        // A server that receives again without a reply releases its caller.
         if let Some(caller) = self.threads[index as usize].serving.take() {
             let keeps = self.options.plant == Some(super::Plant::KeptLoan);
             if let Some((id, at)) = self.loan_to(index).filter(|_| !keeps) {
@@ -250,7 +250,8 @@ impl Engine<'_> {
         let decision = self.cpus[cpu].core.yield_now(self.now);
         let stays = decision.run == Some(sched::ThreadId(u64::from(index)));
         self.apply(cpu, decision, Kind::Yield { thread: index });
-        // Whoever runs now was armed by `apply`; the yielder goes on when it is chosen again, with nothing left to run.
+        // `apply` armed the timer for the thread that runs now; the one that yielded goes on when it is chosen again,
+        // with nothing left to run.
         if stays { Next::Continue } else { Next::Yielded }
     }
 
@@ -283,7 +284,7 @@ impl Engine<'_> {
         self.checker.thread_ended(&scenario.threads[spec]);
         self.alive[spec] -= 1;
         if self.alive[spec] == 0 {
-            // The last server is gone: those who wait for it are let go.
+            // The last server is gone: the callers that wait for it go on.
             for caller in std::mem::take(&mut self.endpoints[spec].callers) {
                 self.wake(caller, self.executing, false);
             }

@@ -23,7 +23,7 @@ pub const ROWS_MAX: usize = 256;
 /// The share-over-time chart shows at most this many threads, those that ran most.
 pub const SHARE_LINES_MAX: usize = 12;
 const SHARE_BUCKETS: usize = 120;
-/// Shares are means over this many buckets: a twelfth of the run smooths out who ran first.
+/// Shares are means over this many buckets: a twelfth of the run evens out which thread ran first.
 const SHARE_WINDOW: usize = 10;
 
 const STYLE: &str = include_str!("report.css");
@@ -56,7 +56,7 @@ pub fn page(trace: &Trace, summary: &Summary) -> String {
     page
 }
 
-/// What was missed must not look like what was met: its word stands out. Of text that is escaped already.
+/// Makes the word for a missed expectation stand out. The text is escaped already.
 fn verdicts_marked(about: &str) -> String {
     about.replace("MISSED:", "<strong class=\"missed\">MISSED:</strong>")
 }
@@ -312,7 +312,7 @@ mod tests {
         summary.title = "<img src=x onerror=alert(1)>".into();
         summary.command = "\"><script>alert(1)</script>".into();
         let page = page(&trace, &summary);
-        // The page's own two, and no more.
+        // The page's own two script ends, and no more.
         assert_eq!(page.matches("</script").count(), 2);
         assert_eq!(page.matches("<script").count(), 2);
         assert!(!page.contains("<img"));

@@ -26,7 +26,7 @@ impl Shares {
     }
 }
 
-/// Cuts the trace into at most `buckets` equal parts and adds up who ran in each.
+/// Cuts the trace into at most `buckets` equal parts and adds up how long each thread ran in each.
 #[must_use]
 pub fn shares_over_time(trace: &Trace, buckets: usize) -> Shares {
     let bucket_ns = trace.end_ns.div_ceil(buckets.max(1) as u64).max(1);
@@ -40,7 +40,7 @@ pub fn shares_over_time(trace: &Trace, buckets: usize) -> Shares {
         while at_ns < run.end_ns {
             let bucket = at_ns / bucket_ns;
             let bucket_start_ns = bucket * bucket_ns;
-            // The last bucket may be shorter than the others; its share is of what there is.
+            // The last bucket may be shorter than the others; its share refers to its own length.
             let bucket_end_ns = (bucket_start_ns + bucket_ns).min(trace.end_ns);
             let until_ns = run.end_ns.min(bucket_end_ns);
             by_thread[thread][bucket as usize] +=

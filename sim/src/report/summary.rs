@@ -75,7 +75,7 @@ impl Summary {
 }
 
 /// Every wait of every thread (in the order of the thread table), from a wake to the first instruction that follows: the one
-/// definition, for tables and for `expect latency`. The wait after a spawn is none: nobody was woken.
+/// definition, for tables and for `expect latency`. The wait after a spawn does not count: it follows no wake.
 ///
 /// Not taken from `Trace::states`, because a thread that runs the moment it wakes leaves no span there, and such waits of 0 ns
 /// count. A wait that the end cuts short was at least this long: a starved thread must show.

@@ -1,7 +1,7 @@
 //! Lines and words: the shape of a scenario file, before any meaning.
 //!
-//! A word knows where it stands, so whoever finds a fault in it, or in a part
-//! of it, can refuse it with the right line and column.
+//! A word knows where it stands, so that a fault in it, or in a part of it, can be refused with the right
+//! line and column.
 
 use super::error::{ScenarioError, quoted};
 

@@ -233,7 +233,7 @@ pub struct ContextSpec {
     pub overrun: Overrun,
     /// How many pending refills are remembered.
     pub refills: u8,
-    /// The thread that is told of a fault; `None`: everybody goes on with the next refill.
+    /// The thread that is told of a fault; `None`: faulted threads go on with the next refill.
     pub handler: Option<usize>,
 }
 
@@ -310,7 +310,7 @@ pub struct Timed {
     pub at_ns: u64,
     /// Where it was written.
     pub line: SourceLine,
-    /// What.
+    /// What happens.
     pub action: Action,
 }
 
@@ -381,7 +381,7 @@ pub enum Check {
         /// The most it may be.
         limit_ns: u64,
     },
-    /// Who runs first on a CPU, in order of dispatch.
+    /// Which threads run first on a CPU, in order of dispatch.
     Order {
         /// The CPU.
         cpu: u32,

@@ -73,7 +73,7 @@ struct Loop<'a> {
 /// What is known of a loop's body, to refuse loops that hang the clock.
 #[derive(Default)]
 struct Body {
-    /// A step that takes time, waits for somebody or leaves the loop.
+    /// A step that takes time, waits for another thread or leaves the loop.
     passes: bool,
     forks: bool,
     joins: bool,
@@ -82,7 +82,7 @@ struct Body {
 }
 
 impl Body {
-    /// A `join` waits only if there is somebody to wait for.
+    /// A `join` waits only if there is a child to wait for.
     fn takes_time(&self) -> bool {
         self.passes || (self.forks && self.joins)
     }

@@ -1,4 +1,4 @@
-//! Parsers that are not ours, for the tests of every crate that exports a trace: shared by path.
+//! Independent parsers, for the tests of every crate that exports a trace: shared by path.
 //!
 //! `python-env.sh` brings Perfetto's message classes from PyPI and `load_trace.py` does the
 //! reading. When they cannot be had the test fails: an export that nobody read is not evidence.
@@ -44,7 +44,7 @@ impl Case {
         case
     }
 
-    /// The reader's verdict: its last word, and whether it was content.
+    /// The reader's verdict: its last line, and whether it accepted the files.
     pub(crate) fn load(&self) -> (bool, String) {
         let mut command = Command::new(python());
         command.arg(here("load_trace.py")).args([&self.expected, &self.perfetto, &self.chrome]);

@@ -117,7 +117,7 @@ fn any_entry() -> impl Strategy<Value = Sqe> {
     )
 }
 
-/// The request that the fields of a usual entry stand for, as the kernel's short ways read them.
+/// The request that the fields of a usual entry stand for, as the kernel's fast paths read them.
 fn meant(sqe: &Sqe) -> Request {
     let Sqe { cap, method, addr: address, arg0, arg1, .. } = *sqe;
     let result = Buffer { address: sqe.result_addr, length: sqe.result_len };

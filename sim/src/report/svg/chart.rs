@@ -65,7 +65,7 @@ impl Plot {
         let step = round_step(if top > 0.0 { top } else { 1.0 }, 5.0);
         // A little air above the highest value, up to the next round number.
         let max = (top * 1.02 / step).ceil().max(1.0) * step;
-        // Nobody gets more than all of it, so an axis to 120 % would only raise questions.
+        // No share is more than 100 %, so an axis to 120 % would only raise questions.
         let max = if unit == Unit::Share && top <= 1.0 { max.min(1.0) } else { max };
         Self { max, step, unit }
     }
