@@ -20,6 +20,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::ptr;
@@ -120,7 +121,30 @@ const fn is_large<T>() -> bool {
 /// unlocked.
 struct Locked<'a, T> {
     state: SpinGuard<'a, State<T>>,
-    _quiet: Option<Quiet>,
+    _quiet: QuietIfLarge<T>,
+}
+
+/// A [`Quiet`] if messages are large. Which of the two it is depends on the type alone and leaves nothing to remember: a small message costs
+/// nothing.
+struct QuietIfLarge<T>(PhantomData<T>);
+
+impl<T> QuietIfLarge<T> {
+    #[inline(always)]
+    fn new() -> QuietIfLarge<T> {
+        if is_large::<T>() {
+            std::mem::forget(Quiet::new());
+        }
+        QuietIfLarge(PhantomData)
+    }
+}
+
+impl<T> Drop for QuietIfLarge<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if is_large::<T>() {
+            Quiet::end();
+        }
+    }
 }
 
 impl<T> Deref for Locked<'_, T> {
@@ -142,7 +166,7 @@ impl<T> DerefMut for Locked<'_, T> {
 impl<T> Channel<T> {
     #[inline]
     fn lock(&self) -> Locked<'_, T> {
-        let quiet = is_large::<T>().then(Quiet::new);
+        let quiet = QuietIfLarge::new();
         Locked { state: self.state.lock(), _quiet: quiet }
     }
 

@@ -112,9 +112,7 @@ impl Worker {
             }
             match self.try_steal() {
                 Look::Found(task) => return Some(task),
-                Look::Nothing => pauses = PAUSES,
-                // Some worker makes tasks and runs them itself. Each look costs that worker a cache miss.
-                Look::Busy => pauses = (pauses * 2).min(PAUSES_MOST),
+                look => pauses = pauses_after(&look, pauses),
             }
             if shared.stopping() {
                 return None;
@@ -359,6 +357,20 @@ fn nap(naps: u32) -> Option<Duration> {
     (naps < NAPS).then(|| Duration::from_micros(1 << naps))
 }
 
+/// How long to pause after a look at the other workers, given the pause before it.
+///
+/// A worker that makes tasks and runs them itself pays for each look with a cache miss, so the looks become rarer. One look that saw no movement
+/// says little, because that look may have come just after the one before: the pause shortens by and by. If it went back to the shortest at once, the
+/// next two looks would find the same single task, take it for one that stands still, and steal it from a worker that was about to run it; thief and
+/// victim would then change places over and over.
+fn pauses_after(look: &Look, pauses: u32) -> u32 {
+    match look {
+        Look::Busy => (pauses * 2).min(PAUSES_MOST),
+        Look::Nothing | Look::Found(_) => (pauses / 2).max(PAUSES),
+    }
+}
+
+/// What one round of stealing came to.
 enum Look {
     Found(TaskRef),
     Nothing,

@@ -144,6 +144,19 @@ fn j_08_a_worker_that_moves_on_is_left_in_peace() {
     });
 }
 
+/// The pause between two looks at workers that run one task after the other grows to its most, one look without movement does not end that, and a worker
+/// that has seen none for a while is back at the shortest.
+#[test]
+fn j_08_a_single_look_without_movement_does_not_bring_a_thief_back_at_once() {
+    let after = |look: &Look, times: u32, pauses: u32| {
+        (0..times).fold(pauses, |pauses, _| pauses_after(look, pauses))
+    };
+    let busy = after(&Look::Busy, 20, PAUSES);
+    assert_eq!(busy, PAUSES_MOST);
+    assert!(pauses_after(&Look::Nothing, busy) >= PAUSES_MOST / 2);
+    assert_eq!(after(&Look::Nothing, 20, busy), PAUSES);
+}
+
 /// A spare that stands in for a worker without I/O sleeps: a thread that wakes for nothing takes a CPU from threads
 /// that were woken for something. If that worker has I/O under way, the spare looks from time to time.
 #[test]
