@@ -16,7 +16,7 @@ use crate::dispatch::percpu;
 use crate::lock::{Rank, SpinLock};
 use crate::object::Cap;
 use crate::preempt::Pacer;
-use crate::process::{Ledger, MessageCharge, Process};
+use crate::process::{MessageCharge, Process, ResourceLedger};
 use crate::queue;
 use crate::ring::{self, Completion, Waitable, Waiter, Withdraw};
 use crate::session::Denied;
@@ -173,12 +173,12 @@ pub struct Endpoint {
     /// The last search for calls of an ended thread that came by. Two searches at a time overwrite each other's number, and look once too often.
     pub search: AtomicU64,
     /// The account that the queues are charged to: that of the process that created the endpoint, whoever uses it now.
-    payer: Arc<Ledger>,
+    payer: Arc<ResourceLedger>,
 }
 
 impl Endpoint {
     /// An endpoint without receivers, whose queues are charged to `payer`.
-    pub fn new(payer: Arc<Ledger>) -> Result<Endpoint, Denied> {
+    pub fn new(payer: Arc<ResourceLedger>) -> Result<Endpoint, Denied> {
         payer.session().take(Kind::Endpoints, 1)?;
         Ok(Endpoint {
             state: SpinLock::new(
@@ -780,7 +780,7 @@ pub struct Answer {
 }
 
 #[inline(always)]
-fn new_flight(state: &mut State, entry: InFlight, payer: &Ledger) -> Result<u64, InFlight> {
+fn new_flight(state: &mut State, entry: InFlight, payer: &ResourceLedger) -> Result<u64, InFlight> {
     let at = match state.free.pop() {
         Some(at) => at as usize,
         None => match more_flights(state, &entry, payer) {
@@ -796,7 +796,7 @@ fn new_flight(state: &mut State, entry: InFlight, payer: &Ledger) -> Result<u64,
 /// Adds a place for a call in flight, as all are taken. The list of free places is empty, and gets room for all of them.
 #[cold]
 #[inline(never)]
-fn more_flights(state: &mut State, entry: &InFlight, payer: &Ledger) -> Option<usize> {
+fn more_flights(state: &mut State, entry: &InFlight, payer: &ResourceLedger) -> Option<usize> {
     let room = state.flights.len() + 1;
     if room > MAX_CALLS
         || !queue::reserve(&mut state.flights, 1, payer)

@@ -62,7 +62,7 @@ pub const PACE_SLOTS: usize = 512;
 const THREAD_FRAMES: u64 = STACK_PAGES + 1;
 
 /// What a process uses of the resources that are limited (K-07).
-pub struct Ledger {
+pub struct ResourceLedger {
     records: AtomicU32,
     stack_pages: AtomicU32,
     /// Bytes of messages that the kernel holds.
@@ -78,10 +78,10 @@ fn take(counter: &AtomicU32, amount: u32, limit: u32) -> bool {
     counter.try_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
 }
 
-impl Ledger {
-    fn new(session: Arc<Session>) -> Ledger {
+impl ResourceLedger {
+    fn new(session: Arc<Session>) -> ResourceLedger {
         let [records, stack_pages, message_bytes, queue_bytes] = [const { AtomicU32::new(0) }; 4];
-        Ledger { records, stack_pages, message_bytes, queue_bytes, session }
+        ResourceLedger { records, stack_pages, message_bytes, queue_bytes, session }
     }
 
     /// The session that the process belongs to.
@@ -221,7 +221,7 @@ pub struct Process {
     /// Its capabilities.
     pub caps: SpinLock<CapTable<Cap>>,
     /// What the process uses. Objects that outlive the process are charged there, too.
-    pub ledger: Arc<Ledger>,
+    pub ledger: Arc<ResourceLedger>,
     /// The session that it belongs to.
     pub session: Arc<Session>,
     /// Its place in the session's quota of processes, until it has ended.
@@ -316,10 +316,10 @@ impl Process {
     ) -> Result<Arc<Process>, MakeError> {
         let limit = (frames::total() / 2).max(PROCESS_FRAME_LIMIT_MIN);
         let place = Charge::take(&session, Kind::Processes, 1).map_err(MakeError::Quota)?;
-        let bytes = heap::arc_bytes::<Process>() + heap::arc_bytes::<Ledger>();
+        let bytes = heap::arc_bytes::<Process>() + heap::arc_bytes::<ResourceLedger>();
         let record = Charge::take(&session, Kind::Memory, bytes).map_err(MakeError::Quota)?;
         let space = Space::new(limit, session.clone())?;
-        let ledger = heap::try_arc(Ledger::new(session.clone())).map_err(|_| MakeError::Memory)?;
+        let ledger = heap::try_arc(ResourceLedger::new(session.clone())).map_err(|_| MakeError::Memory)?;
         let mut table = TABLE.lock();
         let free = table.slots.iter().position(|(_, process)| process.is_none());
         let at = match free {

@@ -2,7 +2,7 @@
 //!
 //! They grow by doubling, after the bytes were charged to the payer. A long queue that becomes empty gives its memory back.
 
-use crate::process::Ledger;
+use crate::process::ResourceLedger;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use kcore::callq::CallQueue;
@@ -69,7 +69,7 @@ pub fn bytes<Q: Queue>(queue: &Q) -> u32 {
 
 /// Makes room for `more` in a queue. False if the payer's limit does not allow it, or there is no memory; then nothing has changed.
 #[must_use]
-pub fn reserve<Q: Queue>(queue: &mut Q, more: usize, payer: &Ledger) -> bool {
+pub fn reserve<Q: Queue>(queue: &mut Q, more: usize, payer: &ResourceLedger) -> bool {
     let wanted = queue.taken() + more;
     if wanted <= queue.places() {
         return true;
@@ -88,7 +88,7 @@ pub fn reserve<Q: Queue>(queue: &mut Q, more: usize, payer: &Ledger) -> bool {
 }
 
 /// Gives the memory of a long queue back, if the queue is empty.
-pub fn trim<Q: Queue>(queue: &mut Q, payer: &Ledger) {
+pub fn trim<Q: Queue>(queue: &mut Q, payer: &ResourceLedger) {
     if queue.taken() == 0 && queue.places() > KEPT {
         payer.release_queue(bytes(queue));
         *queue = Q::default();

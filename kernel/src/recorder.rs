@@ -16,7 +16,7 @@ use core::fmt::Arguments;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, Ordering};
 pub use kcore::recorder::IN_A_PAUSE;
-use kcore::recorder::{CpuState, Entry, Head, MAGIC, Mark, Name, Part, Queue, Recorder, Ring, VERSION};
+use kcore::recorder::{CpuState, Entry, Head, MAGIC, Mark, Name, Part, QueueState, Recorder, Ring, VERSION};
 
 /// The least time that the other CPUs get to stop. On a busy host they get more, because [`STOP_LOOKS`] must have passed, too.
 const STOP_NS: u64 = 200_000_000;
@@ -175,7 +175,11 @@ fn state(cpu: &PerCpu, now: u64) -> CpuState {
         timer_ns: (armed_ns != u64::MAX).then(|| armed_ns.wrapping_sub(now) as i64),
         entry: Entry(cpu.irq_off.path()),
         asked: cpu.ipi.load(Ordering::Relaxed),
-        queue: cpu.dispatch.queue.try_lock().map_or(Queue::Locked, |queue| Queue::Waiting(queue.waiting())),
+        queue: cpu
+            .dispatch
+            .queue
+            .try_lock()
+            .map_or(QueueState::Locked, |queue| QueueState::Waiting(queue.waiting())),
     }
 }
 

@@ -15,6 +15,7 @@
 //! * [`rank`] is the order of locks;
 //! * [`recorder`] keeps the last moments for the case that the kernel fails;
 //! * [`generation`] tells apart the successive uses of one number;
+//! * [`leases`] says which CPUs are lent to whom;
 //! * [`loans`] says which thread should have a context's time;
 //! * [`life`] says what a thread can do in each stage of its life, and what can be done to it;
 //! * [`topology`] reads which CPUs share what;
@@ -32,6 +33,7 @@ pub mod clock;
 pub mod debt;
 pub mod elf;
 pub mod generation;
+pub mod leases;
 pub mod life;
 pub mod loans;
 pub mod quota;

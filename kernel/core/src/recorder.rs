@@ -511,12 +511,12 @@ pub struct CpuState {
     /// What others have asked it for and it has not done: bits.
     pub asked: u32,
     /// The threads that wait for it.
-    pub queue: Queue,
+    pub queue: QueueState,
 }
 
 /// How many threads wait for a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Queue {
+pub enum QueueState {
     /// So many.
     Waiting(usize),
     /// Its lock is held.
@@ -535,9 +535,9 @@ impl fmt::Display for CpuState {
             f.write_str(", in an interrupt")?;
         }
         match self.queue {
-            Queue::Waiting(count) => write!(f, "; {count} wait")?,
-            Queue::Locked => f.write_str("; its queue is locked")?,
-            Queue::Unknown => {}
+            QueueState::Waiting(count) => write!(f, "; {count} wait")?,
+            QueueState::Locked => f.write_str("; its queue is locked")?,
+            QueueState::Unknown => {}
         }
         match self.timer_ns {
             None => {}
@@ -709,7 +709,7 @@ mod tests {
             timer_ns: Some(-5_000_000),
             entry: Entry(1_000_048),
             asked: 0x3f,
-            queue: Queue::Waiting(12),
+            queue: QueueState::Waiting(12),
         };
         let line = format!("{state}");
         assert!(line.ends_with("x #65535, in an interrupt; 12 wait; timer overdue by 5000 us"), "{line}");
@@ -721,7 +721,7 @@ mod tests {
             "{details}"
         );
         assert!(
-            format!("{}", CpuState { thread: None, queue: Queue::Locked, ..state })
+            format!("{}", CpuState { thread: None, queue: QueueState::Locked, ..state })
                 .starts_with("idle, in an")
         );
     }

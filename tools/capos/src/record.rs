@@ -7,7 +7,7 @@ use std::path::Path;
 
 use image::Symbols;
 use kcore::rank::HeldRanks;
-use kcore::recorder::{CpuState, Entry, Head, Part, Queue, RING_WORDS, Recorder, Ring, SYMBOL};
+use kcore::recorder::{CpuState, Entry, Head, Part, QueueState, RING_WORDS, Recorder, Ring, SYMBOL};
 use object::{Object, ObjectSymbol};
 use serde_json::json;
 use std::sync::atomic::Ordering;
@@ -185,7 +185,7 @@ impl Cpu {
             timer_ns: (self.armed_ns != u64::MAX).then(|| self.armed_ns.wrapping_sub(now_ns) as i64),
             entry: Entry(self.path),
             asked: self.asked,
-            queue: Queue::Unknown,
+            queue: QueueState::Unknown,
         }
     }
 
