@@ -388,6 +388,8 @@ fn unnamed() -> Outcome {
     Ok(())
 }
 
+/// The kernel's version is the same in the page that every program begins with and in the answer to a query; a query for another version gets
+/// the error that programs of that version know.
 fn versions() -> Outcome {
     let (info, boot) = (kit::system()?, rt::boot_info());
     let known = info.machine(0)?.ring_abi_version;
