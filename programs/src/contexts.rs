@@ -1,4 +1,4 @@
-//! What the proofs of scheduling contexts share: contexts, work that takes so long, servers that have no time of their own.
+//! What the proofs of scheduling contexts share: contexts, work of a given length, servers without CPU time of their own.
 
 pub mod bands;
 pub mod lives;
@@ -29,10 +29,10 @@ use crate::kit::{self, MS};
 use crate::proof::{Doing, Failure, Outcome};
 use crate::ticks::Scale;
 
-/// Ends a server of [`Lend`], or of a scenario.
+/// The method that ends a server of [`Lend`], or of a scenario.
 const STOP: u16 = 0xff;
 
-/// Names of markers that were printed.
+/// Names of the markers that were printed.
 static PRINTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Prints a line of markers, `name=value`, and remembers their names.
@@ -43,7 +43,7 @@ pub fn print_markers(line: core::fmt::Arguments<'_>) {
     PRINTED.lock().extend(names.map(|(name, _)| name.to_owned()));
 }
 
-/// [`print_markers`] of a formatted line.
+/// [`print_markers`] for a formatted line.
 #[macro_export]
 macro_rules! markers {
     ($($line:tt)*) => { $crate::contexts::print_markers(::core::format_args!($($line)*)) };
@@ -56,18 +56,18 @@ pub fn all_printed(names: &[&str]) -> Outcome {
     missing.map_or(Ok(()), |name| Err(Failure::new(format_args!("the marker {name} is missing"))))
 }
 
-/// A context that may create.
+/// The context from which this process may create others.
 pub fn context() -> Outcome<SchedulingContext> {
     caps::any().doing("scheduling_context")
 }
 
-/// Waits until what contexts of this proof used before they went is back (S-13): a period of theirs, and some more.
+/// Waits until the time used by dropped contexts of this proof is back (S-13): one of their periods, and some more.
 pub fn all_back() -> Outcome {
     Ok(rt::time::sleep(250 * kit::MS)?)
 }
 
-/// Specifications of `count` contexts that fill `permille` of a CPU: two bands, and periods without a common measure, so that admission has much
-/// to look at.
+/// Specifications of `count` contexts that fill `permille` of a CPU, in two bands and with incommensurable periods, so that the admission test
+/// has much to examine.
 pub fn crowd(count: u64, seed: u64, permille: u64) -> Vec<Spec> {
     let mut state = seed;
     let mut random = |below: u64| {
@@ -76,19 +76,19 @@ pub fn crowd(count: u64, seed: u64, permille: u64) -> Vec<Spec> {
     };
     let spec = |index: u64| {
         let period_ns = (24 + random(50)) * MS + random(MS);
-        // Less what the kernel counts for itself.
+        // Minus what the kernel adds for its own overhead.
         let budget_ns = period_ns * permille / 1000 / count - 12_000;
         Spec::new(budget_ns, period_ns).criticality((index % 2) as u8).cpus([0])
     };
     (0..count).map(spec).collect()
 }
 
-/// A new one.
+/// Creates a context.
 pub fn new_context(spec: &Spec) -> Outcome<SchedulingContext> {
     context()?.create(spec)?.context().doing("create a context")
 }
 
-/// As [`new_context`]; while it is refused, it waits for what others used before they went to be back (S-13).
+/// As [`new_context`]; while that is refused, waits for the time used by contexts that are gone to come back (S-13).
 pub fn new_context_soon(spec: &Spec) -> Outcome<SchedulingContext> {
     for _ in 0..50 {
         if let Ok(made) = new_context(spec) {
@@ -114,21 +114,21 @@ pub fn burn(ns: u64, scale: Scale) {
 
 /// A server in a thread of its own, without a context, and the endpoint to call it by.
 pub struct Lend {
-    /// Where to call it.
+    /// The endpoint at which the server is called.
     pub endpoint: Arc<Endpoint>,
-    /// It.
+    /// The server's thread.
     pub server: JoinHandle<Outcome>,
-    /// Its thread.
+    /// The number of the server's thread.
     pub tid: u32,
 }
 
 impl Lend {
-    /// Starts one that answers what `serve` says, and waits until it waits.
+    /// Starts a server that answers what `serve` returns, and waits until it waits for calls.
     pub fn start(serve: impl FnMut(&Incoming) -> Answer<'static> + Send + 'static) -> Outcome<Lend> {
         Lend::start_on(None, serve)
     }
 
-    /// The same, on this CPU only.
+    /// As [`Lend::start`], pinned to `cpu`.
     pub fn start_on(
         cpu: Option<u8>,
         serve: impl FnMut(&Incoming) -> Answer<'static> + Send + 'static,
@@ -159,7 +159,7 @@ impl Lend {
         Ok(Lend { endpoint, server, tid })
     }
 
-    /// Ends it.
+    /// Ends the server.
     pub fn stop(self) -> Outcome {
         self.endpoint.call(STOP, [0; 2]).doing("stop a server")?;
         self.server.join().doing("join a server")?
@@ -174,7 +174,7 @@ pub fn cpu_now() -> Outcome<u32> {
     mine.map(|listed| listed.cpu).ok_or_else(|| Failure::new("the calling thread is not listed"))
 }
 
-/// The same by the CPU's own word, without a system call: in this emulator they are numbered alike.
+/// The CPU that the calling thread runs on, read without a system call: this emulator numbers APIC IDs like CPUs.
 pub fn own_cpu() -> u32 {
     core::arch::x86_64::__cpuid(1).ebx >> 24
 }

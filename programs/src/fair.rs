@@ -1,7 +1,7 @@
-//! What the proofs of fair scheduling share: threads that always want to run, what each of them got, and how that is said.
+//! What the proofs of fair scheduling share: threads that always want to run, how much CPU time each of them got, and how that is reported.
 //!
-//! A line `share <scenario> <thread> <ppm>` is what `capos` compares with the simulator's run of `sim/scenarios/<scenario>.scn`: CPU time as
-//! a part of one CPU's, in millionths.
+//! A line `share <scenario> <thread> <ppm>` is what `capos` compares with the simulator's run of `sim/scenarios/<scenario>.scn`: CPU time as a
+//! part of one CPU's, in millionths.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -17,16 +17,16 @@ use crate::proof::{Doing, Failure, Outcome};
 use crate::ticks::{self, Scale};
 use crate::{ensure, workload};
 
-/// The slice of an ordinary thread, as `sched/src/params.rs` has them.
+/// The slice of an ordinary thread; must equal the value in `sched/src/params.rs`.
 pub const QUANTUM_NS: u64 = 3 * MS;
-/// The weight of a thread that nobody has changed.
+/// The weight of a thread whose weight was not set.
 pub const WEIGHT: u16 = 64;
 /// Turns of the compute loop between two looks at the clock: about 1,400 instructions.
 const TURNS: u64 = 200;
 /// Stack of each thread.
 const STACK_BYTES: usize = 8192;
 
-/// How a thread shares CPUs.
+/// How a thread competes for CPU time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kind {
     /// Its weight.
@@ -36,20 +36,20 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// As threads are born.
+    /// The kind that every new thread has.
     pub const PLAIN: Kind = Kind { weight: WEIGHT, class: LatencyClass::Normal };
 
-    /// With this weight.
+    /// A normal thread of this weight.
     pub const fn weight(weight: u16) -> Kind {
         Kind { weight, class: LatencyClass::Normal }
     }
 
-    /// Of this class.
+    /// A thread of this class, with the usual weight.
     pub const fn class(class: LatencyClass) -> Kind {
         Kind { weight: WEIGHT, class }
     }
 
-    /// The calling thread becomes such a one.
+    /// Gives the calling thread this weight and class.
     pub fn take_on(self) -> Outcome {
         if self == Kind::PLAIN {
             return Ok(());
@@ -73,27 +73,27 @@ pub fn starvation_bound_ns(others: &[Kind], own: Kind) -> u64 {
     others.iter().map(|other| u64::from(other.weight) * longest / 32 + QUANTUM_NS).sum()
 }
 
-/// What one hog tells of itself.
+/// What one hog publishes about itself.
 #[derive(Default)]
 struct Lane {
     tid: AtomicU32,
     work: AtomicU64,
-    /// A weight to take on as soon as it sees this; 0 is none.
+    /// A weight that the hog shall set for itself as soon as it sees this; 0 means none.
     order: AtomicU32,
 }
 
-/// What a hog saw from its start to its end.
+/// What a hog measured from its start to its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Ran {
-    /// What the kernel counted of it before.
+    /// The kernel's counters of the hog at its start.
     pub first: Share,
-    /// And after.
+    /// The kernel's counters of the hog at its end.
     pub last: Share,
-    /// The time between the two.
+    /// The time between `first` and `last`.
     pub wall_ns: u64,
-    /// The longest that it was kept from its CPU.
+    /// The longest that it was kept from the CPU.
     pub longest_ns: u64,
-    /// The longest of those that ended after [`Hogs::settled`].
+    /// The longest such wait that ended after [`Hogs::settled`].
     pub settled_longest_ns: u64,
 }
 
@@ -113,19 +113,19 @@ pub struct Hogs {
     threads: Vec<JoinHandle<Outcome<Ran>>>,
 }
 
-/// What hogs had got by one moment.
+/// How much hogs had got by one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// When.
+    /// The time of this look; of a difference, the time between two looks.
     pub at_ns: u64,
-    /// CPU time of each, as the kernel counts it.
+    /// CPU time of each hog, as the kernel counts it.
     pub runtime_ns: Vec<u64>,
-    /// Turns of each, as it counts them itself.
+    /// Turns of each hog, as it counts them itself.
     pub work: Vec<u64>,
 }
 
 impl Look {
-    /// What each got since `before`.
+    /// What each hog got since `before`.
     pub fn since(&self, before: &Look) -> Look {
         let less = |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(now, then)| now - then).collect();
         Look {
@@ -135,7 +135,7 @@ impl Look {
         }
     }
 
-    /// CPU time of one as a part of one CPU's, in millionths; of a difference.
+    /// CPU time of one hog as a part of one CPU's, in millionths; for a difference of two looks.
     pub fn share_ppm(&self, at: usize) -> u64 {
         ppm(self.runtime_ns[at], self.at_ns)
     }
@@ -146,12 +146,12 @@ pub fn ppm(part: u64, whole: u64) -> u64 {
     (u128::from(part) * 1_000_000 / u128::from(whole.max(1))) as u64
 }
 
-/// Says a share, for people and for the comparison with the simulator.
+/// Prints a share, for people and for the comparison with the simulator.
 pub fn say_share(scenario: &str, target: &str, ppm: u64) {
     println!("share {scenario} {target} {ppm}");
 }
 
-/// Fails unless `found` lies within `percent` (of `wanted`) of it. All in millionths, or all in anything else.
+/// Fails unless `found` differs from `wanted` by at most `percent` of `wanted`. Both must have the same unit.
 pub fn within(what: &str, found: u64, wanted: u64, percent: u64) -> Outcome {
     let is_near = u128::from(found.abs_diff(wanted)) * 100 <= u128::from(wanted) * u128::from(percent);
     ensure!(is_near, "{what}: {found} instead of {wanted} within {percent} %");
@@ -159,7 +159,7 @@ pub fn within(what: &str, found: u64, wanted: u64, percent: u64) -> Outcome {
 }
 
 impl Hogs {
-    /// Makes one hog of each kind. They wait until [`Hogs::go`].
+    /// Creates one hog of each kind. They wait until [`Hogs::go`].
     pub fn start(kinds: &[Kind], scale: Scale) -> Outcome<Hogs> {
         let lanes = kinds.iter().map(|_| Lane::default()).collect();
         let board = Arc::new(Board {
@@ -183,19 +183,19 @@ impl Hogs {
         Ok(hogs)
     }
 
-    /// Lets them run.
+    /// Lets the hogs run.
     pub fn go(&self) -> Outcome {
         self.board.go.store(1, Ordering::Release);
         caps::any::<ParkSpace>()?.unpark(&self.board.go, u32::MAX).doing("unpark the hogs")?;
         Ok(())
     }
 
-    /// From now on waits count as those of a machine on which threads have found their CPUs.
+    /// Declares that threads have found their CPUs: longest waits are counted separately from now on.
     pub fn settled(&self) {
         self.board.is_settled.store(true, Ordering::Relaxed);
     }
 
-    /// What they have got so far.
+    /// How much the hogs have got so far.
     pub fn look(&self) -> Outcome<Look> {
         let pid = rt::boot_info().pid;
         let all = kit::system()?.threads().doing("threads")?;
@@ -212,24 +212,24 @@ impl Hogs {
         Ok(look)
     }
 
-    /// Lets them run for `ns`, and says what each got meanwhile.
+    /// Lets the hogs run for `ns` and returns how much each got meanwhile.
     pub fn run_for(&self, ns: u64) -> Outcome<Look> {
         let before = self.look()?;
         time::sleep(ns).doing("sleep")?;
         Ok(self.look()?.since(&before))
     }
 
-    /// Tells one to change its weight; it does so itself, as soon as it runs.
+    /// Tells one hog to change its weight; the hog does so itself, as soon as it runs.
     pub fn reweigh(&self, at: usize, weight: u16) {
         self.board.lanes[at].order.store(weight.into(), Ordering::Release);
     }
 
-    /// Whether one has done what [`Hogs::reweigh`] told it.
+    /// Whether a hog has done what [`Hogs::reweigh`] told it.
     pub fn has_obeyed(&self, at: usize) -> bool {
         self.board.lanes[at].order.load(Ordering::Acquire) == 0
     }
 
-    /// Ends them.
+    /// Ends the hogs and returns what each measured.
     pub fn stop(self) -> Outcome<Vec<Ran>> {
         self.board.stop.store(true, Ordering::Release);
         self.go()?;
@@ -238,7 +238,7 @@ impl Hogs {
 }
 
 impl Board {
-    /// The life of a hog.
+    /// The body of a hog's thread.
     fn hog(&self, at: usize, kind: Kind, scale: Scale) -> Outcome<Ran> {
         let lane = &self.lanes[at];
         let policy: SchedulingPolicy = caps::any().doing("scheduling_policy")?;
@@ -265,7 +265,7 @@ impl Board {
                 policy.set_weight(weight).doing("change the weight")?;
                 lane.order.store(0, Ordering::Release);
             }
-            // Lets other CPUs of an emulated machine go on.
+            // Lets the other CPUs of an emulated machine go on.
             core::hint::spin_loop();
         }
         let (ended, last) = counted(&policy)?;
@@ -275,7 +275,7 @@ impl Board {
     }
 }
 
-/// What the kernel has counted of the calling thread, and when: taken again until nobody else ran in between.
+/// The kernel's counters of the calling thread and the time at which they were read; repeated until no other thread ran in between.
 fn counted(policy: &SchedulingPolicy) -> Outcome<(u64, Share)> {
     loop {
         let before = policy.snapshot().doing("snapshot")?;
@@ -296,71 +296,72 @@ pub fn wait_for(go: &AtomicU32) -> Outcome {
     Ok(())
 }
 
-/// Keeps the CPU busy for about `ns` of its own time: what others do meanwhile does not count, unless it takes less than a turn.
+/// Keeps the CPU busy for about `ns` of the thread's own time. Time in which other threads run does not count, unless it is shorter than a
+/// turn.
 pub fn compute(ns: u64, scale: Scale) {
     compute_while(ns, scale, || true);
 }
 
-/// [`compute`], as long as `go_on` says so; it is asked every turn.
+/// As [`compute`], as long as `go_on`, which is asked every turn, returns true.
 pub fn compute_while(ns: u64, scale: Scale, mut go_on: impl FnMut() -> bool) {
     let (mut done, mut last, mut seed) = (0, ticks::now(), ns);
     while done < ns && go_on() {
         seed = workload::spin(TURNS / 4, seed);
         core::hint::spin_loop();
         let now = ticks::now();
-        // A turn takes microseconds; whoever was away for much longer did not compute.
+        // A turn takes microseconds; a thread for which much more time passed was off its CPU for the rest.
         done += scale.to_ns(now.saturating_sub(last)).min(AWAY_NS);
         last = now;
     }
     core::hint::black_box(seed);
 }
 
-/// A turn of [`compute`] that takes longer was interrupted by others.
+/// The longest that a turn of [`compute`] takes if no other thread interrupts it.
 const AWAY_NS: u64 = 50_000;
 
-/// How long things took, sorted.
+/// Sorted durations.
 #[derive(Clone, Debug, Default)]
 pub struct Waits(Vec<u64>);
 
 impl Waits {
-    /// Of samples in any order.
+    /// Sorts the samples.
     pub fn of(mut samples: Vec<u64>) -> Waits {
         samples.sort_unstable();
         Waits(samples)
     }
 
-    /// All of them.
+    /// All samples, the smallest first.
     pub fn samples(&self) -> &[u64] {
         &self.0
     }
 
-    /// How many.
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The smallest that `percent` of them do not exceed.
+    /// The smallest sample that `percent` of the samples do not exceed.
     pub fn percentile(&self, percent: usize) -> u64 {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
         self.0.get(rank - 1).copied().unwrap_or(0)
     }
 
-    /// The longest.
+    /// The longest; 0 if there is none.
     pub fn max(&self) -> u64 {
         self.0.last().copied().unwrap_or(0)
     }
 
-    /// On average.
+    /// The average; 0 if there is no sample.
     pub fn mean(&self) -> u64 {
         self.0.iter().sum::<u64>() / self.0.len().max(1) as u64
     }
 
-    /// Prints percentiles and a histogram whose rows double.
+    /// Prints percentiles and a histogram whose rows double in width.
     pub fn show(&self, what: &str) {
         println!(
             "    {what}: {} samples, p50 {} us, p99 {} us, max {} us, mean {} us",
@@ -383,31 +384,31 @@ impl Waits {
     }
 }
 
-/// A thread that computes a little and then sleeps, again and again, and how late each of its wake-ups was.
+/// A thread that repeatedly computes a little and then sleeps, and measures how late each of its wake-ups was.
 #[derive(Clone, Copy, Debug)]
 pub struct Nap {
-    /// Of its kind.
+    /// The weight and class of the thread.
     pub kind: Kind,
-    /// Computes so long.
+    /// How long it computes each time.
     pub run_ns: u64,
-    /// Sleeps so long.
+    /// How long it sleeps each time.
     pub sleep_ns: u64,
 }
 
-/// A sleeper that runs.
+/// A sleeper that was started.
 pub struct Sleeper(JoinHandle<Outcome<Slept>>);
 
-/// What a sleeper saw.
+/// What a sleeper measured.
 #[derive(Clone, Debug)]
 pub struct Slept {
-    /// From the end of each sleep to running again.
+    /// The time from the end of each sleep until the thread ran again.
     pub late: Waits,
-    /// Its own CPU time, as the kernel counts it.
+    /// The thread's CPU time, as the kernel counts it.
     pub runtime_ns: u64,
 }
 
 impl Nap {
-    /// Starts it; it ends after `until_ns`.
+    /// Starts the thread; it ends after `until_ns`.
     pub fn start(self, until_ns: u64, scale: Scale) -> Outcome<Sleeper> {
         let run = move || self.run(until_ns, scale);
         Ok(Sleeper(Builder::new().stack_bytes(2 * STACK_BYTES).spawn(run).doing("start a sleeper")?))

@@ -1,6 +1,7 @@
-//! Random entries for the kernel: what the fuzzer's processes share with their supervisor, and how that is shown.
+//! The fuzzer of the kernel's ring: what its processes share with their supervisor, and how that is shown.
 //!
-//! [`child`] is a process that fuzzes, [`generate`] makes the entries, [`contexts`] the messages of contexts among them. The supervisor is `src/bin/fuzz.rs`.
+//! [`child`] is a process that fuzzes, [`generate`] makes random entries, [`contexts`] the messages to contexts among them. The supervisor is
+//! `src/bin/fuzz.rs`.
 
 pub mod child;
 pub mod contexts;
@@ -12,11 +13,11 @@ use alloc::string::String;
 use rt::abi::{Exception, Op, TransportError};
 use rt::println;
 
-/// Rows of the table: the operations, numbers that are none, and completions that carry a number that nobody gave.
+/// Rows of the table: the operations, numbers that are no operation, and completions whose `user_data` was never submitted.
 pub const ROWS: usize = Op::COUNT + 2;
 /// The row of numbers that are no operation.
 pub const UNKNOWN_OP: usize = Op::COUNT;
-/// The row of completions with a number that nobody gave: entries are overwritten on purpose.
+/// The row of completions whose `user_data` was never submitted: entries are overwritten on purpose.
 pub const STRANGER: usize = Op::COUNT + 1;
 /// Columns: success, exceptions, transport errors, anything else.
 pub const COLUMNS: usize = 2 + EXCEPTIONS.len() + TransportError::ALL.len();
@@ -30,8 +31,8 @@ const EXCEPTIONS: [Exception; 5] = [
     Exception::Unimplemented,
 ];
 
-/// Errors that nothing gives yet, because they belong to rings with two consumers or to isolation; and those of loans, which take chains of
-/// calls that random entries do not make.
+/// Errors that nothing returns yet, because they belong to rings with two consumers or to isolation; and those of loans, which need chains of calls
+/// that random entries do not produce.
 const NOT_REACHED: [TransportError; 11] = [
     TransportError::DeadlineExpired,
     TransportError::BudgetExhausted,
@@ -46,21 +47,21 @@ const NOT_REACHED: [TransportError; 11] = [
     TransportError::NoCommonCpu,
 ];
 
-/// Most processes that fuzz at a time.
+/// The most processes that fuzz at a time.
 pub const CHILDREN_MAX: usize = 8;
 
-/// What the processes count, in memory that they share.
+/// What the processes count, in shared memory.
 #[repr(C)]
 pub struct Stats {
     /// Entries that the kernel took, by child.
     pub entries: [AtomicU64; CHILDREN_MAX],
-    /// System calls that do not exist, and how many of them were refused as such.
+    /// How many system calls with invalid numbers were made.
     pub syscalls: AtomicU64,
-    /// See `syscalls`.
+    /// How many of `syscalls` were refused as unknown.
     pub refused: AtomicU64,
-    /// Queues with nonsense in their indices, and how many of them were refused.
+    /// How often queues had nonsense in their indices.
     pub nonsense: AtomicU64,
-    /// See `nonsense`.
+    /// How many of `nonsense` were refused.
     pub nonsense_refused: AtomicU64,
     /// Completions by operation and outcome.
     pub outcomes: [[AtomicU64; COLUMNS]; ROWS],
@@ -69,7 +70,7 @@ pub struct Stats {
 /// Bytes of [`Stats`] in whole pages.
 pub const STATS_BYTES: usize = size_of::<Stats>().next_multiple_of(4096);
 
-/// The column of a status.
+/// The column for a status.
 pub fn column(status: i32) -> usize {
     match status {
         0 => 0,
@@ -79,7 +80,7 @@ pub fn column(status: i32) -> usize {
     }
 }
 
-/// One more than the largest number that an error has, without its sign.
+/// One more than the largest absolute value of an error's number.
 const ERRORS_END: usize = {
     let mut end = 0;
     let mut at = 0;
@@ -91,7 +92,7 @@ const ERRORS_END: usize = {
     end
 };
 
-/// The errors have gaps between their numbers.
+/// Maps an error's absolute value to its column; a table, because there are gaps between the numbers.
 static COLUMN_OF: [u8; ERRORS_END] = {
     let mut table = [OTHER as u8; ERRORS_END];
     let mut at = 0;
@@ -116,7 +117,7 @@ impl Stats {
         (0..ROWS).map(|row| self.at(row, column)).sum()
     }
 
-    /// Prints the table, and what each error was given for how often.
+    /// Prints the table, and how often each error was returned for which operation.
     pub fn show(&self) {
         println!(
             "    completions of    total        ok   failed overload  disconn  invalid  unimpl transport"
@@ -153,7 +154,7 @@ impl Stats {
         println!("    {bad:>10} queues with nonsense for indices, {refused} refused");
     }
 
-    /// What was never reached and should have been; empty if all is well.
+    /// The outcomes that should have been reached and never were; empty if all is well.
     pub fn missing(&self) -> String {
         let mut missing = String::new();
         let mut add = |what: String| {
@@ -164,7 +165,7 @@ impl Stats {
             if (0..COLUMNS).all(|column| self.at(row, column) == 0) {
                 add(alloc::format!("{op:?}"));
             }
-            // READ succeeds only when somebody types.
+            // READ succeeds only when a person types.
             if self.at(row, 0) == 0 && *op != Op::Read {
                 add(alloc::format!("success of {op:?}"));
             }
@@ -176,13 +177,13 @@ impl Stats {
         }
         for (at, error) in TransportError::ALL.iter().enumerate() {
             let is_expected = !NOT_REACHED.contains(error);
-            // Of a system call, not of an entry.
+            // This error belongs to a system call, not to an entry.
             let is_syscall = *error == TransportError::UnknownSyscall;
             if is_expected && !is_syscall && self.reached(1 + EXCEPTIONS.len() + at) == 0 {
                 add(alloc::format!("{error:?}"));
             }
         }
-        // Completions are overwritten on purpose, too; but seldom.
+        // Completions are overwritten on purpose, too, but rarely.
         let all: u64 = (0..COLUMNS).map(|column| self.reached(column)).sum();
         if self.reached(OTHER) * 1000 > all {
             add(String::from("(a status that does not exist came)"));

@@ -1,4 +1,4 @@
-//! What proofs ask of the kernel again and again: expected refusals, counters, frames that must come back, children.
+//! Helpers for what many proofs do: check expected refusals, read counters, check that memory comes back, start children.
 
 use alloc::vec::Vec;
 use core::fmt::Debug;
@@ -11,7 +11,7 @@ use crate::proof::{Doing, Failure, Outcome};
 
 /// Nanoseconds of a millisecond.
 pub const MS: u64 = 1_000_000;
-/// How often something that the kernel does by itself is looked for, about a millisecond apart, before it counts as stuck.
+/// How often a waiter looks, about a millisecond apart, for something that the kernel does by itself before that thing counts as stuck.
 const LOOKS_MAX: u32 = 20_000;
 
 /// Fails unless `result` is the transport error `want`.
@@ -31,36 +31,36 @@ pub fn raised<T: Debug>(what: &str, result: rt::Result<T>, want: Exception) -> O
     }
 }
 
-/// The machine's facts.
+/// The capability to ask for facts about the machine.
 pub fn system() -> Outcome<SystemInfo> {
     caps::any().doing("system info")
 }
 
-/// A counter of the kernel.
+/// The value of the kernel counter `name`.
 pub fn counter(name: &str) -> Outcome<u64> {
     let counters = system()?.counters().doing("counters")?;
     let found = counters.iter().find(|counter| counter.name == name);
     found.map(|counter| counter.value).ok_or_else(|| Failure::new(format_args!("there is no counter {name}")))
 }
 
-/// The patience of somebody who waits for something that may never come.
+/// Limits how long a proof waits for something that may never happen.
 ///
-/// Looks are counted and not time. A busy host makes both slow, who looks and who is looked at, so no proof fails because its host had other things
-/// to do (K-24). How long a whole proof may take is for the host to say, who knows how busy it is.
+/// It counts looks, not time: a busy host slows the waiting thread and the awaited event alike, so no proof fails because its host had other things
+/// to do (K-24). How long a whole proof may take is decided by the host, which knows how busy it is.
 #[derive(Debug, Default)]
 pub struct Patience {
     looks: u32,
 }
 
 impl Patience {
-    /// One more look was in vain, and the next one comes after a pause: whether it is worth it.
+    /// Counts one look in vain. Returns whether another look, after a pause, is allowed.
     pub fn is_left(&mut self) -> bool {
         self.looks += 1;
         self.looks < LOOKS_MAX
     }
 }
 
-/// Waits until `is_so` says so; fails if it is stuck.
+/// Waits until `is_so` returns true; fails if that does not happen within the limit of [`Patience`].
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Outcome<bool>) -> Outcome {
     let mut patience = Patience::default();
     while !is_so()? {
@@ -75,7 +75,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Outcome<bool>) -> Outco
     Ok(())
 }
 
-/// Prints what the machine's first threads, its contexts and its CPUs do: somebody waited in vain, and who reads the log wants to know for whom.
+/// Prints what the machine's first threads, contexts and CPUs do. It is called when a wait was in vain, so that the log shows what held it up.
 fn tell_who_does_what() {
     const LINES_MAX: usize = 48;
     let Ok(system) = system() else { return };
@@ -90,12 +90,13 @@ fn tell_who_does_what() {
     }
 }
 
-/// What `wait` gets that waits for as many nanoseconds as it is told; nothing if it is stuck.
+/// Calls `wait` with a timeout in nanoseconds until it returns a value; returns `None` if it is stuck.
 pub fn patiently<T>(mut wait: impl FnMut(u64) -> Option<T>) -> Option<T> {
     (0..LOOKS_MAX).find_map(|_| wait(MS))
 }
 
-/// What the kernel uses. Exact, where the count of free frames is not: a single block holds a page of the kernel's heap.
+/// What the kernel uses. These counts are exact. The count of free frames alone is not: a page of the kernel's heap is in use as long as a single
+/// block in it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// Frames in use by anything but the kernel's heap.
@@ -106,15 +107,15 @@ pub struct Usage {
     pub own_frames: u64,
     /// Free frames, as SystemInfo says it.
     pub free_frames: u64,
-    /// Records of threads that exist: those of ended threads stay for the next ones.
+    /// Records of threads that exist; the records of ended threads are kept for new threads.
     pub records: u64,
 }
 
-/// By how many frames the count of free ones may differ though nothing is lost: pages of the heap that other blocks hold now.
+/// By how many frames the count of free frames may differ although nothing is lost: heap pages that other blocks keep in use now.
 const FRAGMENTS: u64 = 8;
 
 impl Usage {
-    /// As it is now.
+    /// The use at this moment.
     pub fn now() -> Outcome<Usage> {
         let processes = system()?.processes().doing("processes")?;
         let own_frames =
@@ -128,7 +129,7 @@ impl Usage {
         })
     }
 
-    /// As soon as it does not change any more: ended threads and processes are cleared away behind everybody's back.
+    /// The use once it does not change any more: the kernel clears ended threads and processes away in the background.
     pub fn settled() -> Outcome<Usage> {
         let mut last = Usage::now()?;
         wait_until("the use of memory settles", || {
@@ -142,14 +143,14 @@ impl Usage {
     fn is_back(&self, now: &Usage) -> bool {
         let (mine, theirs) = (self.frames - self.own_frames, now.frames - now.own_frames);
         let slack = self.own_frames.abs_diff(now.own_frames) + FRAGMENTS;
-        // More threads at once than ever before make records and a few lists and tables longer, for good.
+        // A new maximum of concurrent threads makes the records and a few lists and tables longer, for good.
         let grown = if now.records > self.records { 2 * (now.records - self.records) + 2 } else { 0 };
         (mine..=mine + grown).contains(&theirs)
             && (self.heap_bytes..=self.heap_bytes + 1024 * grown).contains(&now.heap_bytes)
             && self.free_frames.abs_diff(now.free_frames) <= slack + grown
     }
 
-    /// Waits until the kernel uses as much as it did then, this process's own memory aside.
+    /// Waits until the kernel uses as much as when `self` was taken, apart from this process's own memory.
     pub fn comes_back(&self, what: &str) -> Outcome {
         let mut now = *self;
         let is_back = wait_until(what, || {
@@ -177,7 +178,7 @@ pub fn thread_count() -> Outcome<u32> {
     mine.map(|process| process.threads).ok_or_else(|| Failure::new("this process is not in the list"))
 }
 
-/// Starts this program again with `args`, with everything that this process has and `more`: name, capability, rights, badge.
+/// Starts this program again with `args`, with everything that this process has and with `more` (name, capability, rights, badge).
 pub fn again(args: &[&str], more: &[(&str, &Cap, u16, u32)]) -> Outcome<Child> {
     start(rt::args::program(), args, more)
 }
@@ -205,7 +206,7 @@ pub fn succeeds(what: &str, child: &Child) -> Outcome {
     Ok(())
 }
 
-/// Copies of `cap` until the table of capabilities is full.
+/// Copies `cap` until the table of capabilities is full.
 pub fn fill_caps(cap: &Cap, rights: u16) -> Outcome<Vec<Cap>> {
     let mut copies = Vec::new();
     loop {
@@ -217,7 +218,7 @@ pub fn fill_caps(cap: &Cap, rights: u16) -> Outcome<Vec<Cap>> {
     }
 }
 
-/// A client by the number of its capability, which stays.
+/// A client that uses capability `id` without owning it: dropping the client leaves the capability in place.
 pub fn client<C: Client>(id: CapId) -> C {
     C::of(Cap::borrowed(id))
 }

@@ -1,5 +1,5 @@
-//! What the programs share: how a proof reports, random numbers that a seed decides, a victim to watch, a look at the whole machine,
-//! threads that compete for CPUs and the work that they do, pictures in text; the steps of the tour; and the shell.
+//! What the programs share: how a proof reports its result, seeded random numbers, a victim to watch, a view of the whole machine,
+//! threads that compete for CPUs and the work that they do, pictures in text, the steps of the tour, and the shell.
 #![no_std]
 
 extern crate alloc;

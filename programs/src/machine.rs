@@ -1,4 +1,4 @@
-//! The machine as a whole: free frames and live processes, before and after.
+//! The machine as a whole: compares free frames and live processes before and after a test.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,16 +13,16 @@ use crate::proof::{Doing, Outcome};
 /// A millisecond.
 pub const MS: u64 = 1_000_000;
 
-/// The machine at one moment at which nothing is under way.
+/// The state of the machine at a moment when nothing is under way.
 pub struct Before {
     info: SystemInfo,
-    /// Frames that nobody used.
+    /// Free frames.
     pub free: u64,
-    /// Processes that there were.
+    /// Live processes.
     pub processes: usize,
-    /// Frames in use by anything but the kernel's heap, and bytes in use of that.
+    /// Frames in use by anything but the kernel's heap, and bytes of that heap in use.
     used: (u64, u64),
-    /// Records of threads, which are never given back: if there are more now, the warm-up was too small.
+    /// Records of threads. They are never given back: if there are more at the check, the warm-up was too small.
     records: u64,
 }
 
@@ -31,7 +31,7 @@ impl Before {
     pub fn take() -> Outcome<Before> {
         let info: SystemInfo = caps::any().doing("system_info")?;
         thread::trim();
-        // Once, so that what the list needs of this program's heap is there already.
+        // Lists the processes once before measuring, so that this program's heap already has the memory that the list needs.
         let mut processes = info.processes().doing("list processes")?.len();
         let (mut free, mut calm) = (0, 0);
         while calm < 5 {
@@ -47,10 +47,10 @@ impl Before {
         Ok(before)
     }
 
-    /// Fails unless the machine comes back to what it was: as many processes, as many frames in use, as many bytes of the kernel's heap.
+    /// Fails unless the machine returns to this state: as many processes, as many frames in use, as many bytes of the kernel's heap.
     ///
-    /// The count of free frames is printed. It may differ by a page or two of the heap all the same, which stays as long as one block in it is
-    /// used: the nodes of run queues go from thread to thread, so an old thread may hold what a new one brought.
+    /// The count of free frames is only printed. It may differ by a page or two of the heap, because a page stays in use as long as one block
+    /// in it does: the nodes of run queues pass from thread to thread, so an old thread may hold a node that a new one brought.
     pub fn check(&self, what: &str) -> Outcome {
         thread::trim();
         let (mut processes, mut now_used) = (0, (0, 0));
@@ -117,7 +117,7 @@ pub fn command<'a>(program: &'a str, name: &'a str) -> Command<'a> {
     Command::new(program).name(name).grant_all(is_power)
 }
 
-/// `program` with what the shell gives to everybody: as [`command`], and no band above 0.
+/// `program` with the capabilities that the shell gives to every program: as [`command`], but without a right to bands above 0.
 pub fn ordinary<'a>(program: &'a str, name: &'a str) -> Command<'a> {
     let given = |entry: &CapSetEntry| (!is_power(entry)).then_some(entry.rights & !rights::BANDS);
     Command::new(program).name(name).grant_each(given)
@@ -127,10 +127,10 @@ fn is_power(entry: &CapSetEntry) -> bool {
     entry.interface == Interface::Power as u16
 }
 
-/// Makes the kernel's tables as large as they will get: so many threads at once in this process, so many processes at once (of `program`
-/// with the argument `nap`, which must end by itself after a while). What the tables take they keep, and that is no leak.
+/// Makes the kernel's tables as large as they will get, by so many concurrent threads in this process and so many concurrent processes (of
+/// `program` with the argument `nap`, which must end by itself after a while). The tables keep that memory, which is no leak.
 pub fn warm_up(threads: usize, program: &str, processes: usize) -> Outcome {
-    // They stay until all are there, however long that takes.
+    // The threads stay until all of them exist, however long that takes.
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock();
     let mut handles = Vec::new();
@@ -156,7 +156,7 @@ pub fn warm_up(threads: usize, program: &str, processes: usize) -> Outcome {
     Ok(())
 }
 
-/// What a process does that was started with the argument `nap`.
+/// The main function of a process that was started with the argument `nap`.
 pub fn nap() -> i64 {
     i64::from(time::sleep(60_000 * MS).is_err())
 }

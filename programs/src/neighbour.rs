@@ -1,5 +1,5 @@
-//! A neighbour that was promised half of the first CPU, and what storms beside it leave of that (S-16). It counts its own work: what it says does not depend on
-//! whom the kernel charges for what.
+//! A neighbour that is promised half of the first CPU, and how much of that storms of other threads leave to it (S-16). The neighbour counts its own
+//! work, so its figures do not depend on whom the kernel charges for what.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,18 +14,18 @@ use crate::kit::{self, MS};
 use crate::proof::{Failure, Outcome};
 use crate::{mark, ticks, workload};
 
-/// Turns of the neighbour's work, of some ten microseconds each, after which it looks at what it was charged.
+/// Turns of the neighbour's work, of some ten microseconds each, after which it reads how much it was charged.
 const TURNS: u64 = 20;
 
-/// Looks at the clock after which it does, where it looks ([`watch_side_by_side`]).
+/// How often the neighbour reads the clock, in [`watch_side_by_side`], before it reads how much it was charged.
 const LOOKS: u64 = 20_000;
-/// Between two looks are a few instructions; if the clock went on by more, others had their turns.
+/// Between two readings of the clock are a few instructions; if more ticks than this passed, other CPUs had their turns.
 const LOOK_TICKS: u64 = 1_000;
 
-/// What the threads of one case share.
+/// What the threads of one test case share.
 #[derive(Default)]
 pub struct Shared {
-    /// The neighbour looks at the clock instead of counting turns.
+    /// Whether the neighbour reads the clock instead of counting turns.
     looks: bool,
     own_ns: AtomicU64,
     rounds_ns: AtomicU64,
@@ -36,14 +36,14 @@ pub struct Shared {
     is_watched: AtomicBool,
     work: AtomicU64,
     charged_ns: AtomicU64,
-    /// What the storm did: sleeps, or whatever it consists of.
+    /// How often the storm did what it consists of, for example sleeps.
     pub blows: AtomicU64,
-    /// For those who wait for each other.
+    /// A word on which threads of a storm wait for each other.
     pub bell: AtomicU32,
 }
 
 impl Shared {
-    /// Until everybody is there.
+    /// Reports that the calling thread is ready and waits until all are.
     pub fn wait(&self) -> Outcome {
         self.ready.fetch_add(1, Ordering::AcqRel);
         while !self.go.load(Ordering::Acquire) {
@@ -52,17 +52,17 @@ impl Shared {
         Ok(())
     }
 
-    /// The case is over.
+    /// Whether the case is over.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// The storm has done something once more, or so often.
+    /// Counts `times` more actions of the storm.
     pub fn blow(&self, times: u64) {
         self.blows.fetch_add(times, Ordering::Relaxed);
     }
 
-    /// The neighbour's CPU is never idle: whoever is woken there interrupts somebody.
+    /// Keeps the neighbour's CPU from being idle, so that every thread that is woken there interrupts another one.
     pub fn keep_busy(&self) -> Outcome {
         caps::any::<ThreadControl>()?.set_affinity(&[1])?;
         while !self.is_over() {
@@ -71,16 +71,17 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`Shared::toil`], where CPUs take turns. How much it does in a second depends on them: a CPU that asks for an interrupt has its turn, so the
-    /// interrupt comes at the beginning of the next of the neighbour's, and the others' turns before it are the neighbour's, however little it had of the
-    /// round itself. So it looks what the time is that it had: all that passes from look to look while it stays in user mode, turns of others included. Of
-    /// the round before an interrupt it cannot see the end; that round is as long as the others are, on average.
+    /// Does what [`Shared::toil`] does, for an emulator in which CPUs take turns. There the work done in a second depends on the turns: a CPU that
+    /// asks for an interrupt is in its turn, so the interrupt arrives at the beginning of the neighbour's next turn, and the other CPUs' turns before
+    /// it are charged to the neighbour, however little it had of that round itself. So the neighbour measures the time that it had: all that passes
+    /// between two readings of the clock while it stays in user mode, turns of other CPUs included. It cannot see the end of the round before an
+    /// interrupt; that round is taken to be as long as the others are on average.
     fn look(&self, own: &SchedulingContext) -> Outcome {
         self.wait()?;
         let (mut own_ns, mut rounds_ns, mut rounds, mut interruptions) = (0, 0, 0, 0);
         let mut first = None;
         while !self.is_over() {
-            // It may have lost its CPU in a system call, from which it comes back with its mark.
+            // A thread that lost its CPU inside a system call returns with its mark in place, so the measurement starts anew here.
             mark::set();
             let mut last = ticks::now();
             for _ in 0..LOOKS {
@@ -88,7 +89,7 @@ impl Shared {
                 let passed = now - last;
                 last = now;
                 if !mark::is_kept() {
-                    // The interrupt may have come after the look at the clock.
+                    // The interrupt may have come after the clock was read.
                     mark::set();
                     last = ticks::now();
                     interruptions += 1;
@@ -117,7 +118,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Work that the thread counts itself, and beside it what it is charged for.
+    /// Does work that the thread counts itself, and records what it is charged for that work.
     fn toil(&self, own: &SchedulingContext) -> Outcome {
         self.wait()?;
         let mut first = None;
@@ -139,27 +140,27 @@ impl Shared {
     }
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Clone, Copy)]
 pub struct Seen {
-    /// Turns of the neighbour's work, and what it was charged for them.
+    /// Turns of the neighbour's work, which took `charged_ns`.
     work: u64,
-    /// See `work`.
+    /// What the neighbour was charged for `work`.
     pub charged_ns: u64,
-    /// Interrupt time of all CPUs that nobody has paid for.
+    /// Interrupt time of all CPUs that was charged to no thread.
     pub nobodys_ns: u64,
     /// What the contexts of the storm were charged.
     pub consumed_ns: u64,
-    /// What the storm did.
+    /// How often the storm did what it consists of.
     pub blows: u64,
     /// Deadlines that the neighbour missed.
     pub late: u64,
-    /// What it had of what it was charged for, where it looked at the clock.
+    /// How much of `charged_ns` the neighbour really had, where it read the clock.
     pub own_ns: u64,
 }
 
 impl Seen {
-    /// What its promise is worth to the neighbour. (That it is kept is another thing: no deadline is missed.)
+    /// What its promise is worth to the neighbour. (Whether the promise is kept is seen by `late`: no deadline is missed.)
     pub fn work_a_second(&self) -> u64 {
         self.work * 1_000_000_000 / self.charged_ns.max(1)
     }
@@ -168,18 +169,18 @@ impl Seen {
 /// A thread of a storm, and its context.
 pub struct Thread {
     thread: JoinHandle<Outcome>,
-    /// What it runs on.
+    /// The context that the thread runs on.
     pub context: Option<SchedulingContext>,
 }
 
 impl Thread {
-    /// Starts one, on a context of its own if there is a `spec`.
+    /// Starts a thread, on a context of its own if there is a `spec`.
     pub fn start(
         shared: &Arc<Shared>,
         spec: Option<&Spec>,
         f: impl FnOnce(&Shared, Option<SchedulingContext>) -> Outcome + Send + 'static,
     ) -> Outcome<Thread> {
-        // What the storm before used is held until it would be back (S-13).
+        // The time that the storm before used is held until it would be back (S-13), so there may be no room for a context at once.
         let context = spec.map(new_context_soon).transpose()?;
         let (theirs, own) = (Arc::clone(shared), context.as_ref().map(copy).transpose()?);
         let thread = Builder::new().stack_bytes(32 * 1024).spawn(move || f(&theirs, own))?;
@@ -195,14 +196,15 @@ impl Thread {
     }
 }
 
-/// Interrupt time of all CPUs that serves nobody, and all of the first one's. Of an interrupt under way it is not known yet whom it serves.
+/// Interrupt time of all CPUs that serves no thread, and all interrupt time of the first CPU. An interrupt under way counts as serving no thread
+/// until it is known which one it serves.
 fn interrupts() -> Outcome<(u64, u64)> {
     let cpus = kit::system()?.cpus()?;
     let nobodys = |cpu: &rt::CpuInfo| cpu.interrupt_ns - cpu.interrupt_owned_ns;
     Ok((cpus.iter().map(nobodys).sum(), cpus[0].interrupt_ns))
 }
 
-/// Watches the neighbour for `window_ns`, whole periods of its, beside the threads that `storm` starts; so many of them `wait` for the beginning.
+/// Watches the neighbour for `window_ns` (whole periods of its context) beside the threads that `storm` starts; `wait` of them call [`Shared::wait`].
 pub fn watch(
     name: &str,
     window_ns: u64,
@@ -212,7 +214,7 @@ pub fn watch(
     watch_one(Shared::default(), name, window_ns, wait, storm)
 }
 
-/// As [`watch`], of CPUs that take turns: the neighbour looks how much it had of what it was charged for ([`Seen::own_ns`]).
+/// As [`watch`], for CPUs that take turns: the neighbour measures how much it had of what it was charged for ([`Seen::own_ns`]).
 pub fn watch_side_by_side(
     name: &str,
     window_ns: u64,
@@ -239,7 +241,7 @@ fn watch_one(
     let threads = storm(&shared)?;
     kit::wait_until("everybody is there", || Ok(shared.ready.load(Ordering::Acquire) == 1 + wait))?;
     shared.go.store(true, Ordering::Release);
-    // The first periods bring everybody in step.
+    // The first periods bring all threads in step.
     time::sleep(300 * MS)?;
     let consumed = || threads.iter().map(Thread::consumed_ns).sum::<Outcome<u64>>();
     let before = (interrupts()?, consumed()?, shared.blows.load(Ordering::Relaxed));

@@ -14,7 +14,7 @@ pub struct Failure(pub String);
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// With this text.
+    /// A failure with this text.
     pub fn new(text: impl fmt::Display) -> Failure {
         let mut failure = Failure(String::new());
         // Writing to a string does not fail.
@@ -71,7 +71,7 @@ pub fn prove(name: &str, run: impl FnOnce() -> Outcome) -> i64 {
     }
 }
 
-/// Runs one step of a proof: says what it shows when it has been shown.
+/// Runs one step of a proof and, if it succeeds, prints what the step has shown.
 pub fn step(what: &str, run: impl FnOnce() -> Outcome) -> Outcome {
     run().map_err(|Failure(why)| Failure::new(format_args!("{what}: {why}")))?;
     println!("  {what}: ok");

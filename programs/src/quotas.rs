@@ -1,4 +1,4 @@
-//! What sessions are charged: the proof `session-quota`, as far as contexts that have gone and sessions in sessions are concerned (K-29, S-13).
+//! What sessions are charged: the part of the proof `session-quota` about contexts that are gone and about nested sessions (K-29, S-13).
 
 use alloc::vec::Vec;
 
@@ -14,18 +14,19 @@ use crate::kit::{self, MS};
 use crate::proof::{Doing, Failure, Outcome};
 use crate::ticks;
 
-/// Of [`UserSession::quotas`].
+/// Indices into [`UserSession::quotas`].
 const MEMORY: usize = 0;
 const CONTEXTS: usize = 4;
 const BANDWIDTH: usize = 5;
 
-/// The least budget that there is.
+/// The smallest budget that a context can have.
 const LEAST_NS: u64 = 20_000;
-/// What the contexts here used is back after their longest period, two seconds.
+/// When the time used by the contexts here is back: after their longest period, two seconds, and a margin.
 const BACK_NS: u64 = 2_500 * MS;
-/// By time the host may have been away when a budget ended: then a context used more than that, and it takes some more periods.
+/// The same where the machine counts time: the host may have been away when a budget ended, so a context may have overrun it, and a few more periods
+/// pass.
 const BACK_BY_TIME_NS: u64 = 30_000 * MS;
-/// Budgets that are not used up unless the host is away for as long.
+/// Budgets that are not used up unless the host is away for that long.
 const BUDGET_NS: u64 = 5 * MS;
 
 /// The session that this process works for.
@@ -33,12 +34,12 @@ pub fn own() -> Outcome<UserSession> {
     caps::any().doing("the session of this process")
 }
 
-/// A session in that one, of guests.
+/// A session for guests, nested in this process's session.
 pub fn guests(name: &str) -> Outcome<UserSession> {
     caps::any::<Factory>()?.guest_session(name).doing("make a session")
 }
 
-/// The program `session-quota` in `session`, with what the shell gives to everybody.
+/// The program `session-quota` in `session`, with the capabilities that the shell gives to every program.
 pub fn member<'a>(role: &'a str, session: &'a UserSession) -> Command<'a> {
     let is_left_out = |entry: &rt::abi::CapSetEntry| ["self", "session"].contains(&caps::name_of(entry));
     Command::new("session-quota")
@@ -48,7 +49,7 @@ pub fn member<'a>(role: &'a str, session: &'a UserSession) -> Command<'a> {
         .grant_all(is_left_out)
 }
 
-/// Fails unless a refusal names the session and what it has used up.
+/// Fails unless a refusal names the session and the resource that it has used up.
 pub fn is_named(error: &Error, session: &str, what: &str) -> Outcome {
     let is_right = matches!(error, Error::Exception { kind: Exception::Overloaded, message }
         if message.as_str().contains(session) && message.as_str().contains(what));
@@ -56,7 +57,7 @@ pub fn is_named(error: &Error, session: &str, what: &str) -> Outcome {
     Ok(())
 }
 
-/// What a session uses of one kind.
+/// How much a session uses of one kind of resource.
 fn used(session: &UserSession, kind: usize) -> Outcome<u64> {
     session.quotas()?.get(kind).map(|quota| quota.used).ok_or_else(|| Failure::new("a quota is missing"))
 }
@@ -85,7 +86,7 @@ fn create(spec: &Spec) -> rt::Result<SchedulingContext> {
     caps::any::<SchedulingContext>()?.create(spec)?.context()
 }
 
-/// Makes a context, runs on it for a moment and lets it go. `Err` is why there was none.
+/// Creates a context, runs on it for a moment and drops it. The inner `Err` says why it could not be created.
 fn come_and_go(spec: &Spec) -> Outcome<Result<(), Error>> {
     let own = match create(spec) {
         Ok(own) => own,
@@ -103,11 +104,12 @@ fn run_on(own: &SchedulingContext) -> Outcome {
     Ok(())
 }
 
-/// Contexts of long periods, each of another one, that a guest tries to use; and how many of them it can be sure to have.
+/// How many contexts with long and distinct periods a guest tries to use, and how many of them it can be sure to get.
 const UNLIKE: u64 = 48;
 const SURE: u64 = 24;
 
-/// Role `leaver`: uses next to nothing of contexts with long periods, then of some with short ones. What they hold together must be that.
+/// Role `leaver`: uses next to nothing of contexts with long periods, then of some with short ones. Together they must not hold more time than they
+/// had.
 pub fn leaver() -> Outcome {
     let long = (0..UNLIKE).map(|index| Spec::new(BUDGET_NS, (2_000 - index) * MS));
     let mut gone = 0;
@@ -120,8 +122,8 @@ pub fn leaver() -> Outcome {
     let held = own()?.quotas()?;
     println!("    {gone} have gone: {} count, with {} ppm", held[CONTEXTS].used, held[BANDWIDTH].used);
     ensure!(gone >= SURE && held[CONTEXTS].used >= gone.min(UNLIKE), "they count no more: {held:?}");
-    // What they had. Those of short periods have it back by now, unless the host was away and they were overdrawn: then they hold it for a few
-    // more of them (K-24).
+    // The most that they had. Contexts with short periods have their time back by now, unless the host was away and they overran their budgets: then
+    // they hold it for a few more periods (K-24).
     let short = if ticks::is_counted() { 0 } else { 4 * LEAST_NS * 1_000_000 / (MS / 5) };
     let most = gone * BUDGET_NS * 1_000_000 / (1_900 * MS) + short;
     ensure!(held[BANDWIDTH].used <= most, "they hold more than they had, {most} ppm: {held:?}");
@@ -129,8 +131,8 @@ pub fn leaver() -> Outcome {
     Ok(())
 }
 
-/// A guest uses up and lets go of contexts with very different periods. Nobody else is refused more of the CPU for it than what the guest used, while
-/// its session is there and after that; and all of it comes back.
+/// A guest uses and drops contexts with very different periods. Because of that, nobody else is refused more of the CPU than the guest used, neither
+/// while its session exists nor afterwards; and all of that time comes back.
 pub fn contexts_that_go() -> Outcome {
     let half = Spec::new(50 * MS, 100 * MS).cpus([0]);
     let before = own()?.quotas()?;
@@ -151,16 +153,17 @@ pub fn contexts_that_go() -> Outcome {
     comes_back(&own()?, [CONTEXTS, BANDWIDTH].map(|kind| before[kind].used))?;
     drop(tell);
     let after = own()?.quotas()?;
-    // Memory comes first, of which this process itself may have taken some.
+    // Index 0 is memory, of which this process itself may have taken some.
     ensure!(after[1..] == before[1..], "afterwards {after:?}, not {before:?}");
     Ok(())
 }
 
-/// Contexts of the session of [`bounded`], and millionths of a CPU.
+/// How many contexts the session of [`bounded`] may have, and how many millionths of a CPU.
 const PLACES: u64 = 6;
 const PPM: u64 = 200_000;
 
-/// Role `bounded`: who lets go of contexts gets no more of them than who keeps them, and as many again when what they used is back.
+/// Role `bounded`: a process that drops its contexts gets no more of them than one that keeps them, and gets as many again once the used time is
+/// back.
 pub fn bounded() -> Outcome {
     let session = own()?;
     let spec = Spec::new(BUDGET_NS, 2_000 * MS).demote();
@@ -171,10 +174,10 @@ pub fn bounded() -> Outcome {
         }
         let refusal = come_and_go(&spec)?.err().ok_or_else(|| Failure::new("one more than the quota"))?;
         is_named(&refusal, "bounded", "scheduling contexts")?;
-        // One that was not used leaves nothing; there is no place for one to show it.
+        // A context that was never used leaves nothing behind; there is no quota left to show that with one.
         comes_back(&session, [0; 2])?;
     }
-    // Their time counts as far as it was used.
+    // The time of a dropped context counts as far as it was used.
     let tenth = Spec::new(200 * MS, 2_000 * MS);
     let own = create(&tenth)?;
     own.bind(Fallback::BestEffort)?.ok()?;
@@ -190,7 +193,7 @@ pub fn bounded() -> Outcome {
     changes(&session)
 }
 
-/// What was used under another specification counts until it is back, too.
+/// Time that was used under an earlier specification of a context also counts until it is back.
 fn changes(session: &UserSession) -> Outcome {
     let period = |index: u64| Spec::new(BUDGET_NS, (1_900 - index) * MS).demote();
     let own = create(&period(0))?;
@@ -211,10 +214,10 @@ fn changes(session: &UserSession) -> Outcome {
     comes_back(session, [0; 2])
 }
 
-/// What threads of role `line` have.
+/// The specification of the contexts of role `line`'s threads.
 const LINE: Spec = Spec::new(MS / 2, 400 * MS);
 
-/// Role `line`: its threads follow each other, and each has the place of the last in quotas that have none to spare.
+/// Role `line`: its threads run one after the other, and each takes its predecessor's place in quotas that have none to spare.
 pub fn line() -> Outcome {
     for _ in 0..6 {
         let next = Builder::new().stack_bytes(16 * 1024).spawn(|| {
@@ -226,7 +229,7 @@ pub fn line() -> Outcome {
     Ok(())
 }
 
-/// [`bounded`] and [`line()`], in sessions that have little.
+/// Runs [`bounded`] and [`line()`] in sessions with small quotas.
 pub fn few_contexts() -> Outcome {
     let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
     let session = factory.limited_session("bounded", &[0, 0, 0, 0, PLACES, PPM])?;
@@ -242,11 +245,11 @@ pub fn few_contexts() -> Outcome {
 
 // ---- sessions, records and tables -----------------------------------------------------------------------------------------
 
-/// What role `founder` leaves of its session's memory.
+/// How much of its session's memory the role `founder` leaves free.
 const ROOM: u64 = 128 << 10;
 const PAGE: u64 = 4096;
 
-/// Role `founder`: makes sessions until its own has no memory for one more, lets go of them, and makes as many again.
+/// Role `founder`: creates sessions until its own has no memory for one more, drops them, and creates as many again.
 pub fn founder() -> Outcome {
     let (session, factory, system) = (own()?, caps::any::<Factory>()?, kit::system()?);
     let heap = || -> Outcome<u64> {
@@ -276,14 +279,14 @@ pub fn founder() -> Outcome {
         let after = own_use(MEMORY)?;
         ensure!(after <= before + ROOM && (*count == 0 || after < before + charged), "{after} stay charged");
     }
-    // The table of capabilities has grown in the first round.
+    // The table of capabilities has grown in the first round, so later rounds may have room for more.
     ensure!(counts[0] > 100 && counts[1] >= counts[0] && counts[1] == counts[2], "{counts:?} sessions");
-    // Nor is there a process without memory for its record.
+    // A process is refused, too, without memory for its record.
     let refusal = member("small", &session).spawn(&caps::any::<ProcessSpawner>()?).err();
     is_named(&refusal.ok_or_else(|| Failure::new("a process for nothing"))?, "founder", "bytes of memory")
 }
 
-/// Sessions, tables of capabilities and records of processes are charged to whoever makes them, and given back.
+/// Sessions, tables of capabilities and records of processes are charged to the session that creates them, and given back.
 pub fn founders() -> Outcome {
     let session = caps::any::<Factory>()?.limited_session("founder", &[8 << 20])?;
     let child = member("founder", &session).spawn(&caps::any::<ProcessSpawner>()?)?;

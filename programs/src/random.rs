@@ -1,6 +1,6 @@
-//! Random numbers that a seed decides.
+//! Random numbers that are determined by a seed.
 
-/// SplitMix64: every seed is good, and a run can be repeated by its seed.
+/// SplitMix64: every seed is good, and a run can be repeated with its seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -1,25 +1,26 @@
-//! The calling thread's ring without rt in between: entries as they are, completions in the order in which the kernel posts them.
+//! Raw access to the calling thread's ring, without rt in between: entries are submitted unchanged, and completions are read in the
+//! order in which the kernel posts them.
 
 use core::sync::atomic::Ordering;
 
 use abi::{CQ_ENTRIES, Cqe, Ring, SQ_ENTRIES, SQE_VERSION, Sqe};
 use rt::{ring, syscall};
 
-/// The ring. While it exists, the thread uses nothing of rt that needs the kernel, and that is more than one thinks: a `Vec` that grows
-/// may have to map memory, and rt then takes completions that are not its own. Room is made before. A failure may be reported: rt is
-/// kept in step with the indices.
+/// The ring of the calling thread. While this value exists, the thread must not use any part of rt that needs the kernel. That is more
+/// than it seems: a `Vec` that grows may have to map memory, and rt then takes completions that are not its own. So memory is reserved
+/// beforehand. A failure may be reported, because rt is kept in step with the indices.
 pub struct RawRing {
     ring: *const Ring,
-    /// Next completion to be read, whatever the shared page says.
+    /// Next completion to be read; the copy in the shared page may hold another value (see [`RawRing::lie`]).
     head: u32,
 }
 
 impl RawRing {
-    /// The calling thread's.
+    /// Takes over the calling thread's ring.
     ///
     /// # Safety
-    /// Nothing of rt is under way on this thread. Memory that entries name must be theirs until they complete, and what they do
-    /// must be sound. All completions are taken before the value is dropped.
+    /// No operation of rt is under way on this thread. The memory that entries name must belong to them until they complete, and the
+    /// operations that they ask for must be sound. All completions are taken before the value is dropped.
     pub unsafe fn take() -> RawRing {
         let ring = ring::raw();
         // SAFETY: the thread's ring, mapped as long as it lives.
@@ -48,33 +49,33 @@ impl RawRing {
         self.push_as_is(Sqe { version: SQE_VERSION, ..sqe });
     }
 
-    /// Says that entries up to `tail` are there.
+    /// Publishes the entries up to `tail`.
     pub fn set_tail(&self, tail: u32) {
         self.page().sq_tail.store(tail, Ordering::Release);
     }
 
-    /// Entries up to here are there.
+    /// The index up to which entries were published.
     pub fn tail(&self) -> u32 {
         self.page().sq_tail.load(Ordering::Relaxed)
     }
 
-    /// Entries up to here were taken.
+    /// The index up to which the kernel has taken entries.
     pub fn sq_head(&self) -> u32 {
         self.page().sq_head.load(Ordering::Acquire)
     }
 
-    /// `cap_enter`.
+    /// Enters the kernel with `cap_enter`.
     pub fn enter(&self, min_complete: u64, timeout_ns: u64) -> i64 {
         // SAFETY: the promise of `take`.
         unsafe { syscall::cap_enter(min_complete, timeout_ns) }
     }
 
-    /// Completions that are there.
+    /// How many completions wait to be read.
     pub fn unread(&self) -> u32 {
         self.page().cq_tail.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
-    /// The next completion.
+    /// Takes the next completion, if there is one.
     pub fn pop(&mut self) -> Option<Cqe> {
         if self.unread() == 0 {
             return None;
@@ -87,7 +88,7 @@ impl RawRing {
         Some(cqe)
     }
 
-    /// Claims that completions up to `head` were read.
+    /// Claims that completions up to `head` were read, whether or not they were.
     pub fn lie(&self, head: u32) {
         self.page().cq_head.store(head, Ordering::Release);
     }

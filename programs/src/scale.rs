@@ -1,4 +1,4 @@
-//! How work scales with workers: the table of `thread-scale` and `smp-process-scale`, and what is asserted of it.
+//! How work scales with the number of workers: the table of `thread-scale` and `smp-process-scale`, and the assertions about it.
 
 use alloc::vec::Vec;
 
@@ -7,39 +7,40 @@ use rt::println;
 use crate::proof::Outcome;
 use crate::{ensure, ticks};
 
-/// What work itself may cost more when it is cut in parts, in thousandths: time slices, timer interrupts.
+/// How much more the work itself may cost when it is split among workers, in thousandths: time slices, timer interrupts.
 const OVERHEAD_PERMILLE: u64 = 5;
 
 /// One measurement, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Workers.
+    /// Number of workers.
     pub workers: usize,
-    /// From the first to begin its work to the last to end it.
+    /// From the first worker's start of work to the last worker's end.
     pub work: u64,
-    /// With starting and joining them.
+    /// The same, including starting and joining the workers.
     pub total: u64,
 }
 
 /// Measurements of one kind of workers.
 pub struct Table {
     what: &'static str,
-    /// Blocks times rounds.
+    /// Units of work: blocks times rounds.
     units: u64,
     /// Instructions that each worker may cost on top: start, gate, wake-ups, end.
     per_worker: u64,
-    /// Instructions that all of them together may cost before their work: memory to be filled.
+    /// Instructions that all workers together may cost before their work: memory to be filled.
     before: u64,
     rows: Vec<(Row, Row)>,
 }
 
 impl Table {
-    /// Without any row: of `units` of work, for workers that may cost so many instructions each, and so many together before they begin.
+    /// An empty table for `units` of work, done by workers that may cost `per_worker` instructions each, and `before` together before
+    /// they begin.
     pub fn new(what: &'static str, units: u64, per_worker: u64, before: u64) -> Table {
         Table { what, units, per_worker, before, rows: Vec::new() }
     }
 
-    /// Adds the work, and the bare loop beside it.
+    /// Adds a measurement of the work, and one of the bare loop with as many workers.
     pub fn add(&mut self, work: Row, bare: Row) {
         self.rows.push((work, bare));
     }
@@ -77,8 +78,8 @@ impl Table {
         println!("    ticks for each block and round with one worker: {}", one.work / self.units.max(1));
     }
 
-    /// Where the machine counts instructions, all CPUs together make one clock: the work takes as many, however many do it, and what more
-    /// workers add is what they cost. Where it counts time there is nothing to assert.
+    /// Asserts that more workers add nothing but their own overhead. Where the machine counts instructions, all CPUs advance one clock,
+    /// so the work takes the same number of ticks however many workers do it. Where the machine counts time, there is nothing to assert.
     pub fn check(&self) -> Outcome {
         if !ticks::is_counted() {
             println!("    not asserted: the machine counts time");

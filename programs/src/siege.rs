@@ -1,9 +1,9 @@
-//! The siege: programs with nothing but what the shell gives to `run` attack the kernel in every way that is known, in an order that a seed
-//! decides, beside those who were promised something. The supervisor is `src/bin/siege.rs`.
+//! The siege: programs that have only what the shell gives to `run` attack the kernel in every known way, in an order that a seed decides,
+//! beside threads that were promised something. The supervisor is `src/bin/siege.rs`.
 //!
-//! [`machine`] has the attacks on memory, threads, endpoints and interrupts, [`time`] those on CPU time, [`guard`] whoever was promised
-//! something and measures by itself whether it got that. An attack goes on until its process is killed. What it is refused it tries again: only
-//! what it does to others counts.
+//! [`machine`] has the attacks on memory, threads, endpoints and interrupts, [`time`] those on CPU time, and [`guard`] the threads that were
+//! promised something and measure by themselves whether they got it. An attack goes on until its process is killed. An operation that is
+//! refused is tried again: only the effect on others counts.
 
 pub mod guard;
 pub mod machine;
@@ -18,10 +18,10 @@ use crate::proof::Outcome;
 use crate::random::Random;
 use crate::workload;
 
-/// What an attack does; it comes back only if there is nothing left to try.
+/// The body of an attack; it returns only if there is nothing left to try.
 type Attack = fn(&mut Random) -> Outcome;
 
-/// All attacks. No more than [`THREADS_MAX`] threads each.
+/// All attacks, with no more than [`THREADS_MAX`] threads each.
 pub const ATTACKS: [(&str, Attack); 23] = [
     ("hogs", machine::hogs),
     ("sleeps", machine::sleeps),
@@ -48,12 +48,12 @@ pub const ATTACKS: [(&str, Attack); 23] = [
     ("loans", time::loans),
 ];
 
-/// Threads that one attack may have at once, those of its children included.
+/// The most threads that one attack may have at once, those of its children included.
 pub const THREADS_MAX: usize = 320;
-/// Processes that one attack may have at once.
+/// The most processes that one attack may have at once.
 pub const PROCESSES_MAX: usize = 12;
 
-/// A process of the siege: `siege attack NAME SEED`, or one of the roles that attacks start.
+/// The main function of a process of the siege: `siege attack NAME SEED`, or one of the roles that attacks start.
 pub fn role(name: &str, seed: u64) -> Outcome {
     let mut random = Random::new(seed);
     match ATTACKS.iter().find(|(attack, _)| *attack == name) {
@@ -69,12 +69,12 @@ pub fn role(name: &str, seed: u64) -> Outcome {
     }
 }
 
-/// A thread with little stack.
+/// Starts a thread with a small stack.
 fn small(f: impl FnOnce() + Send + 'static) -> Outcome<JoinHandle<()>> {
     Ok(Builder::new().stack_bytes(16 << 10).spawn(f)?)
 }
 
-/// Threads that do `f` for as long as the process lives.
+/// Starts threads that do `f` for as long as the process lives.
 fn crew(count: usize, f: impl Fn() + Clone + Send + 'static) -> Outcome {
     for _ in 0..count {
         core::mem::forget(small(f.clone())?);
@@ -82,12 +82,12 @@ fn crew(count: usize, f: impl Fn() + Clone + Send + 'static) -> Outcome {
     Ok(())
 }
 
-/// One CPU of those that there are.
+/// A random CPU of this machine.
 fn some_cpu(random: &mut Random) -> u32 {
     random.below(u64::from(rt::boot_info().cpus)) as u32
 }
 
-/// The calling thread stays on `cpu`.
+/// Pins the calling thread to `cpu`.
 fn pin(cpu: u32) {
     let mut mask: Vec<u8> = alloc::vec![0; cpu as usize / 8 + 1];
     mask[cpu as usize / 8] = 1 << (cpu % 8);
@@ -96,7 +96,7 @@ fn pin(cpu: u32) {
     }
 }
 
-/// Computes for ever. Without a pause: an emulator whose CPUs take turns would give the rest of this one's to the others.
+/// Computes for ever, without a pause hint: an emulator whose CPUs take turns would then give the rest of this CPU's turn to the others.
 fn spin() {
     let mut seed = 1;
     loop {
@@ -104,7 +104,7 @@ fn spin() {
     }
 }
 
-/// Waits to be killed.
+/// Waits until the process is killed.
 fn wait_for_the_end() -> Outcome {
     rt::time::sleep(u64::MAX)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! What one process can do to others by what it owns, and those who watch that nobody notices (K-26).
+//! The load that one process can put on others through what it owns, and the threads that check that nobody notices it (K-26).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,25 +20,25 @@ use crate::proof::{Doing, Failure, Outcome};
 use crate::rawring::RawRing;
 use crate::turns;
 
-/// Longest that a sleeper of the highest band may be late, in instructions of its CPU: 100 us where one takes a nanosecond.
+/// The longest that a sleeper of the highest band may be late, in instructions of its CPU: 100 us where one takes a nanosecond.
 const LATE_MAX: u64 = 100_000;
-/// How long the sleepers sleep, in instructions of their CPU.
+/// How long the sleepers sleep each time, in instructions of their CPU.
 const NAP: u64 = 500_000;
 
 /// The highest band.
 const BAND: u8 = 7;
 const STACK_BYTES: usize = 8 << 10;
 
-/// A thread of the highest band on each CPU that sleeps, and remembers how late it was at worst.
+/// One thread of the highest band on each CPU, which sleeps repeatedly and records how late it woke at worst.
 pub struct Watch {
     worst_ns: Vec<Arc<AtomicU64>>,
-    /// Ticks of the clock while a CPU executes one instruction.
+    /// Ticks of the clock that pass while a CPU executes one instruction.
     instruction: u64,
     _time: Vec<SchedulingContext>,
 }
 
 impl Watch {
-    /// They run; the calling thread is on CPU 0 from now on.
+    /// Starts the sleepers; the calling thread stays on CPU 0 from now on.
     pub fn start() -> Outcome<Watch> {
         let instruction = turns::instruction()?;
         let (mut worst_ns, mut time) = (Vec::new(), Vec::new());
@@ -55,14 +55,14 @@ impl Watch {
                 }
             };
             let sleeper = Builder::new().stack_bytes(STACK_BYTES * 2).spawn(sleep).doing("spawn")?;
-            // Far more than it needs, and with several CPUs for locks, too.
+            // Far more than a sleeper needs, and with several CPUs enough to wait for locks, too.
             let spec = Spec::new(many(5, 1) as u64 * MS, many(100, 10) as u64 * MS).cpus([cpu]);
             let context = new_context(&Spec { criticality: BAND, ..spec })?;
             let handle = sleeper.handle().ok_or_else(|| Failure::new("a sleeper without a handle"))?;
             context.bind_thread(handle, Fallback::BestEffort)?.ok()?;
             time.push(context);
             worst_ns.push(worst);
-            // It ends with the process.
+            // The thread ends with the process.
             core::mem::forget(sleeper);
             if rt::boot_info().cpus > 1 {
                 core::mem::forget(small(move || busy(cpu))?);
@@ -72,7 +72,7 @@ impl Watch {
         Ok(Watch { worst_ns, instruction, _time: time })
     }
 
-    /// Fails if a sleeper is late while `run` runs, or if the kernel kept interrupts waiting for too long.
+    /// Fails if a sleeper is late while `run` runs, or if the kernel kept interrupts off for too long.
     pub fn over(&self, run: impl FnOnce() -> Outcome) -> Outcome {
         time::sleep(5 * MS)?;
         let long = || -> Outcome<(u64, u64)> {
@@ -81,7 +81,7 @@ impl Watch {
         let before = long()?;
         self.worst_ns.iter().for_each(|worst| worst.store(0, Ordering::Relaxed));
         run()?;
-        // They have slept again since.
+        // By now the sleepers have slept again.
         time::sleep(5 * MS)?;
         let after = long()?;
         let worst = self.worst_ns.iter().map(|worst| worst.load(Ordering::Relaxed)).max().unwrap_or(u64::MAX);
@@ -96,14 +96,14 @@ impl Watch {
             kit::counter("interrupts_off_path")?,
         );
         ensure!(worst <= LATE_MAX, "a sleeper of the highest band was late by {} us", worst / 1000);
-        // A kernel that counts nothing would have none.
+        // Without this, a kernel that measures no interrupts-off spans would pass the check below.
         ensure!(kit::counter("interrupts_off_max")? > 1000, "no stretch without interrupts is counted");
         ensure!(after.1 == before.1, "interrupts waited for more than 50,000 instructions");
         Ok(())
     }
 }
 
-/// Keeps a CPU busy when there is nothing else: where CPUs take turns, the clock goes as fast as is reckoned with only if all of them do something.
+/// Keeps a CPU busy when it has nothing else to do: where CPUs take turns, the clock is as fast as this module assumes only if all of them are busy.
 fn busy(cpu: u32) {
     if let (Ok(control), Ok(policy)) = (caps::any::<ThreadControl>(), caps::any::<SchedulingPolicy>())
         && control.set_affinity(&[1 << cpu]).is_ok()
@@ -113,14 +113,14 @@ fn busy(cpu: u32) {
     }
 }
 
-/// For ever, and without a hint that the emulator may turn to another CPU.
+/// Spins for ever, without a hint that lets the emulator turn to another CPU.
 pub fn spin() -> ! {
     loop {
         core::hint::black_box(0);
     }
 }
 
-/// How much of something: more on one CPU, where the machine is not shared.
+/// An amount of load: `one` on a single CPU, where the machine is not shared, else `several`.
 pub fn many(one: usize, several: usize) -> usize {
     if rt::boot_info().cpus == 1 { one } else { several }
 }
@@ -129,19 +129,19 @@ fn small(run: impl FnOnce() + Send + 'static) -> Outcome<JoinHandle<()>> {
     Builder::new().stack_bytes(STACK_BYTES).spawn(run).doing("spawn")
 }
 
-/// Starts a child in role `name`, and waits until it has `threads` beside its first one.
+/// Starts a child in role `name`, and waits until it has `threads` threads beside its first one.
 pub fn start(name: &str, threads: u32) -> Outcome<Child> {
     let child = kit::again(&["storm", name], &[])?;
     kit::wait_until("the threads of a child", || Ok(child.handle.info()?.threads > threads))?;
     Ok(child)
 }
 
-/// Watches a child in role `name` until it has ended by itself.
+/// Watches a child in role `name` until the child has ended by itself.
 pub fn alone(watch: &Watch, name: &str) -> Outcome {
     watch.over(|| kit::succeeds(name, &kit::again(&["storm", name], &[])?))
 }
 
-/// A process with all the memory that it may have is killed.
+/// Kills a process that has all the memory that it may have.
 pub fn large_end(watch: &Watch) -> Outcome {
     let child = start("large", 1)?;
     watch.over(|| {
@@ -151,7 +151,7 @@ pub fn large_end(watch: &Watch) -> Outcome {
     })
 }
 
-/// A thousand threads that are parked on one word are woken by one operation.
+/// Wakes a thousand threads that are parked on one word by one operation.
 pub fn wakes(watch: &Watch) -> Outcome {
     static WORD: AtomicU32 = AtomicU32::new(0);
     const SLEEPERS: u32 = 1000;
@@ -176,7 +176,7 @@ pub fn wakes(watch: &Watch) -> Outcome {
     })
 }
 
-/// What the children do.
+/// The body of a child in role `name`.
 pub fn child(name: &str) -> Outcome {
     caps::any::<ThreadControl>()?.set_affinity(&[1])?;
     match name {
@@ -190,7 +190,7 @@ pub fn child(name: &str) -> Outcome {
         "large" => {
             let memory: VirtualMemory = caps::any()?;
             while memory.map(None, 1 << 20, Protection::READ_WRITE).is_ok() {}
-            // There is no memory left for a large stack: this one says that all is there.
+            // There is no memory left for a large stack. This thread's existence shows that all memory is taken.
             core::mem::forget(small(|| drop(for_ever())));
             for_ever()
         }
@@ -215,7 +215,7 @@ const CHAIN: usize = 16;
 const CALLERS: usize = 16;
 const CALLS: usize = 31;
 
-/// Endpoints at each of which many calls wait; one of them carries the last right to serve the next. The first is dropped, and all close.
+/// Creates endpoints at each of which many calls wait; a call at each carries the last right to serve the next. When the first is dropped, all close.
 fn chain() -> Outcome {
     static READY: Semaphore = Semaphore::new(0);
     let factory: Factory = caps::any()?;
@@ -230,7 +230,7 @@ fn chain() -> Outcome {
                 let calls: Vec<_> = (0..CALLS).filter_map(|_| caller.call_start(1, [0; 2]).ok()).collect();
                 READY.release();
                 for call in calls {
-                    // It ends when the endpoint is closed.
+                    // The call ends when the endpoint is closed.
                     let _ = call.wait();
                 }
             })?);
@@ -238,7 +238,7 @@ fn chain() -> Outcome {
         endpoints.push((endpoint, caller));
     }
     (0..CHAIN * CALLERS).for_each(|_| READY.acquire());
-    // From the end: each but the first is served by a capability in a message at the one before.
+    // From the last to the first: the right to serve each endpoint but the first is moved into a message at the endpoint before it.
     while endpoints.len() > 1 {
         let Some((last, _)) = endpoints.pop() else { break };
         let Some((_, before)) = endpoints.last() else { break };
@@ -261,7 +261,7 @@ fn chain() -> Outcome {
 const SLEEPERS: usize = 8;
 const SLEEPS: u32 = 31;
 
-/// Watches `count` children in role `name` whose sleeps, 248 of each, end at one moment, while somebody else runs on a promise.
+/// Watches `count` children in role `name`, each with 248 sleeps that end at one moment, while another thread runs on a promised budget.
 pub fn sleeps_together(watch: &Watch, name: &str, count: u64) -> Outcome {
     let promised = new_context_soon(&Spec::new(60 * MS, 100 * MS).cpus([0]).demote())?;
     let hog = small(|| {
@@ -280,13 +280,13 @@ pub fn sleeps_together(watch: &Watch, name: &str, count: u64) -> Outcome {
         promised.bind_thread(handle, Fallback::BestEffort)?.ok()?;
         children.iter().try_for_each(|child| kit::succeeds(name, child))
     })?;
-    // It ends with the process.
+    // The thread ends with the process.
     core::mem::forget(hog);
     Ok(())
 }
 
-/// Threads with as many sleeps as they may have, which all end when the second argument says; set on the time of `context`, if there is one, which they
-/// have no more when they end: each has it for as long as it sets them.
+/// Starts threads with as many sleeps as a thread may have, which all end at the time that the second argument gives. If there is a `context`, each
+/// thread runs on it only while it submits its sleeps, so the context is gone when they end.
 fn sleeps(context: Option<SchedulingContext>) -> Outcome {
     static TURN: AtomicU32 = AtomicU32::new(u32::MAX);
     static DONE: AtomicU32 = AtomicU32::new(0);

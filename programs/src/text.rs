@@ -26,7 +26,7 @@ impl Display for Bar {
     }
 }
 
-/// So many of what the word names: `1 CPU`, `4 CPUs`.
+/// A number with the noun that it counts, in the plural if need be: `1 CPU`, `4 CPUs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Count(pub u64, pub &'static str);
 
@@ -36,7 +36,7 @@ impl Display for Count {
     }
 }
 
-/// The CPUs of this machine.
+/// The number of CPUs of this machine.
 pub fn cpus() -> Count {
     Count(rt::boot_info().cpus.into(), "CPU")
 }
@@ -71,7 +71,7 @@ impl Display for Mib {
     }
 }
 
-/// A number with its thousands apart.
+/// A number whose thousands are separated.
 #[derive(Clone, Copy, Debug)]
 pub struct Thousands(pub u64);
 
@@ -93,23 +93,23 @@ fn padded(f: &mut Formatter<'_>, whole: u64, point: char, part: u64, places: usi
     write!(f, "{whole:width$}{point}{part:0places$}")
 }
 
-/// Colours of a terminal, by what they say.
+/// Colours of a terminal, named by what they mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Colour {
-    /// What was promised was kept.
+    /// A promise was kept.
     Met,
-    /// It was not.
+    /// A promise was not kept.
     Missed,
-    /// Somebody waits for time that is not there yet.
+    /// A thread waits for CPU time that is not available yet.
     Waits,
 }
 
-/// `text` in a colour, or as it is where nobody sees colours.
+/// `text` in a colour, or plain where the output shows no colours.
 #[derive(Clone, Copy, Debug)]
 pub struct Tinted<T> {
-    /// The colour, on a terminal.
+    /// The colour; `None` if the output is not a terminal.
     pub colour: Option<Colour>,
-    /// What is said.
+    /// The text to be coloured.
     pub text: T,
 }
 

@@ -4,13 +4,13 @@ use crate::proof::{Doing, Outcome};
 use crate::{ensure, workload};
 use rt::time;
 
-/// A clock reading; all CPUs have the same.
+/// Reads the clock, which is the same on all CPUs.
 pub fn now() -> u64 {
     // SAFETY: reads a counter.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// How ticks and nanoseconds go together.
+/// The ratio of ticks to nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     ticks: u64,
@@ -18,7 +18,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Measures it, over a few milliseconds of sleep.
+    /// Measures the ratio over a few milliseconds of sleep.
     pub fn measure() -> Outcome<Scale> {
         let (ns, ticks) = (time::now_ns().doing("now")?, now());
         time::sleep(5_000_000).doing("sleep")?;
@@ -33,9 +33,9 @@ impl Scale {
     }
 }
 
-/// Nanoseconds of an instruction on a machine that counts them: a loop of a known number of them is timed.
+/// Nanoseconds per instruction on a machine that counts instructions, measured by timing a loop of known length.
 pub fn instruction_ns(scale: Scale) -> u64 {
-    // Short enough that one of several passes within a turn of its CPU, where CPUs take turns.
+    // Short enough that one of several passes fits within one turn of its CPU, where the emulator lets CPUs take turns.
     const TURNS: u64 = 500;
     let mut least = u64::MAX;
     for _ in 0..64 {
@@ -46,11 +46,11 @@ pub fn instruction_ns(scale: Scale) -> u64 {
         };
         least = least.min(now() - before);
     }
-    // Reading the clock is a few more.
+    // Reading the clock takes a few instructions more; rounding absorbs them.
     ((scale.to_ns(least) + TURNS) / (2 * TURNS)).max(1)
 }
 
-/// Whether the machine counts instructions instead of time: then the same loop takes exactly the same, to the tick, again and again.
+/// Whether the machine counts instructions instead of time: then the same loop takes exactly the same number of ticks every time.
 pub fn is_counted() -> bool {
     let mut samples = [0u64; 15];
     for sample in &mut samples {

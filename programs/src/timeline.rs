@@ -1,6 +1,7 @@
-//! When a thread had a CPU, by its own account, and that as a line of text.
+//! When a thread had a CPU, as measured by the thread itself, and that as a line of text.
 //!
-//! A thread that computes reads the clock again and again. Where two readings are far apart it had no CPU in between.
+//! A thread that computes reads the clock again and again. Where two readings are far apart, it had no CPU in
+//! between.
 
 use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter, Write};
@@ -9,7 +10,7 @@ use crate::ticks::{self, Scale};
 
 /// Two readings that are further apart than this have a pause between them: a reading takes less than a microsecond.
 const PAUSE_NS: u64 = 250_000;
-/// Spans that are kept; later ones are dropped, and a timeline of this program has a few dozen.
+/// How many spans are kept; later ones are dropped. A timeline of this program has a few dozen.
 const SPANS_MAX: usize = 512;
 
 /// Time since a moment, without a system call.
@@ -25,12 +26,12 @@ impl Clock {
         Clock::since(ticks::now(), scale)
     }
 
-    /// Started at this reading of the CPU's counter.
+    /// A clock that started at this reading of the CPU's counter.
     pub fn since(start_ticks: u64, scale: Scale) -> Clock {
         Clock { start_ticks, scale }
     }
 
-    /// The reading at which it started, for other threads.
+    /// The reading at which the clock started, for threads that shall use the same start.
     pub fn start_ticks(&self) -> u64 {
         self.start_ticks
     }
@@ -44,7 +45,7 @@ impl Clock {
 /// The spans of time in which a thread had a CPU.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// First and last nanosecond of each, in their order.
+    /// First and last nanosecond of each span, in chronological order.
     spans: Vec<(u64, u64)>,
 }
 
@@ -55,16 +56,16 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Of a thread that has not run.
+    /// The timeline of a thread that has not run.
     pub fn new() -> Timeline {
         Timeline { spans: Vec::with_capacity(SPANS_MAX) }
     }
 
-    /// Computes while `go_on` says so, which is told the time and how long this call has had a CPU.
+    /// Computes while `go_on` returns true. `go_on` is given the time and for how long this call has had a CPU.
     pub fn compute_while(&mut self, clock: Clock, mut go_on: impl FnMut(u64, u64) -> bool) {
         let (mut first, mut last, mut own_ns) = (clock.now_ns(), clock.now_ns(), 0);
         while go_on(last, own_ns) {
-            // Without a pause the emulator that counts instructions lets no other CPU run.
+            // Without this hint, the emulator that counts instructions lets no other CPU run.
             core::hint::spin_loop();
             let now = clock.now_ns();
             if now - last > PAUSE_NS {
@@ -90,12 +91,12 @@ impl Timeline {
         self.spans.iter().map(part).sum()
     }
 
-    /// When it first had a CPU at or after a moment.
+    /// When the thread first had a CPU at or after a moment.
     pub fn first_after(&self, from_ns: u64) -> Option<u64> {
         self.spans.iter().find(|(_, last)| *last > from_ns).map(|(first, _)| (*first).max(from_ns))
     }
 
-    /// A line of `columns` characters, each of which stands for `column_ns`.
+    /// A line of `columns` characters, each of which stands for `column_ns` nanoseconds.
     pub fn row(&self, column_ns: u64, columns: usize) -> Row<'_> {
         Row { timeline: self, column_ns, columns }
     }
@@ -123,14 +124,14 @@ impl Display for Row<'_> {
     }
 }
 
-/// The numbers above a timeline: every `step` columns one, of `ns` more.
+/// The numbers above a timeline: one every `step` columns, each `step_ms` larger than the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Ruler {
     /// Columns of the timeline.
     pub columns: usize,
     /// Columns from one number to the next.
     pub step: usize,
-    /// Milliseconds of so many columns.
+    /// Milliseconds that `step` columns stand for.
     pub step_ms: u64,
 }
 

@@ -1,8 +1,8 @@
-//! The steps of the tour that show CPU time as a capability: a budget beside hogs, lent along a call, taken back.
+//! The steps of the tour that show CPU time as a capability: a budget beside hogs, a budget lent along a call, a budget taken back.
 //!
-//! All threads of a step share CPU 0. What the kernel alone decides is checked on every machine. Whether a thread got its time on time is
-//! also a matter of the host, which may stop the emulator whenever it likes: that is shown as it was, and checked where the clock counts
-//! instructions, on one CPU.
+//! All threads of a step share CPU 0. What only the kernel decides is checked on every machine. Whether a thread got its time on time
+//! also depends on the host, which may stop the emulator at any moment: that is shown as measured, and checked only where the clock
+//! counts instructions, on one CPU.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,30 +24,30 @@ use crate::text::{Colour, Percent, Tinted, permille};
 use crate::ticks::{self, Scale};
 use crate::timeline::{Clock, Ruler, Timeline};
 
-/// What each step's thread may use.
+/// The budget of each step's thread.
 const BUDGET_NS: u64 = 4 * MS;
-/// In every so long.
+/// The period of that budget.
 const PERIOD_NS: u64 = 20 * MS;
-/// Periods that are shown.
+/// How many periods are shown.
 const PERIODS: u64 = 6;
 /// Columns of a timeline.
 const COLUMNS: usize = 60;
-/// Threads of the largest weight beside it.
+/// How many threads of the largest weight compete with it.
 const HOGS: usize = 2;
 const HOG_WEIGHT: u16 = 1024;
 
-/// Who looks on.
+/// The person or the log that the tour is shown to.
 pub struct Visitor {
-    /// A person at a terminal sees pictures move, and colours; a log gets the last picture, and plain text.
+    /// A person at a terminal sees moving pictures and colours; a log gets the last picture in plain text.
     pub is_live: bool,
-    /// The key that ends the tour, while nobody has pressed it.
+    /// The pending read of the key that ends the tour, until a key was pressed.
     pub key: Option<Pending<usize>>,
-    /// Somebody has pressed it.
+    /// Whether a key was pressed.
     pub has_left: bool,
 }
 
 impl Visitor {
-    /// Whether a key was pressed. Steps ask too, between their parts: an emulated machine can be slow.
+    /// Whether a key was pressed. Steps also ask between their parts, because an emulated machine can be slow.
     pub fn leaves(&mut self) -> bool {
         self.has_left |= matches!(self.key.as_mut().and_then(Pending::poll), Some(Ok(_)));
         if self.has_left {
@@ -56,13 +56,13 @@ impl Visitor {
         self.has_left
     }
 
-    /// `text` in a colour, if somebody sees it.
+    /// `text` in a colour if the visitor is live.
     fn tint<T>(&self, colour: Colour, text: T) -> Tinted<T> {
         Tinted { colour: self.is_live.then_some(colour), text }
     }
 }
 
-/// Whether the machine's time is its own: then what a thread gets does not depend on the host.
+/// Whether the machine's time is its own, so that the CPU time of a thread does not depend on the host.
 fn is_exact() -> bool {
     rt::boot_info().cpus == 1 && ticks::is_counted()
 }
@@ -71,7 +71,7 @@ fn spec() -> Spec {
     Spec::new(BUDGET_NS, PERIOD_NS).cpus([0])
 }
 
-/// The calling thread runs on CPU 0 from now on.
+/// Pins the calling thread to CPU 0.
 fn pin() -> Outcome {
     caps::any::<ThreadControl>()?.set_affinity(&[1]).doing("stay on CPU 0")
 }
@@ -79,7 +79,7 @@ fn pin() -> Outcome {
 /// Threads of the largest weight that want all of CPU 0.
 struct Hogs {
     is_over: Arc<AtomicBool>,
-    /// When the timeline starts, by the CPU's counter; 0 before that.
+    /// When the timeline starts, by the CPU's counter; 0 until that is known.
     start_ticks: Arc<AtomicU64>,
     threads: Vec<JoinHandle<Outcome<Timeline>>>,
 }
@@ -107,14 +107,14 @@ impl Hogs {
         Ok(Hogs { is_over, start_ticks, threads })
     }
 
-    /// Ends them: when each had the CPU.
+    /// Ends the hogs; returns when each had the CPU.
     fn end(self) -> Outcome<Vec<Timeline>> {
         self.is_over.store(true, Ordering::Relaxed);
         self.threads.into_iter().map(|hog| hog.join()?).collect()
     }
 }
 
-/// What a thread saw that wanted all of CPU 0, and what was used of its context.
+/// What a thread that wanted all of CPU 0 measured, and how much of its context was used.
 struct Seen {
     thread: Timeline,
     hogs: Vec<Timeline>,
@@ -125,7 +125,7 @@ struct Seen {
     missed: u64,
 }
 
-/// A thread beside hogs for as long as is shown, with a budget or with its weight alone.
+/// Runs a thread beside hogs for the time that is shown, with a budget or with its weight alone.
 fn beside_hogs(scale: Scale, has_budget: bool) -> Outcome<Seen> {
     let context = if has_budget { Some(new_context_soon(&spec())?) } else { None };
     let hogs = Hogs::start(scale)?;
@@ -164,7 +164,7 @@ fn ruler(step_ms: u64) -> Ruler {
     Ruler { columns: COLUMNS, step: COLUMNS / PERIODS as usize, step_ms }
 }
 
-/// A budget beside hogs: throttled and on time.
+/// Step: a thread with a budget beside hogs, throttled and on time.
 pub fn budget(visitor: &mut Visitor) -> Outcome {
     let column_ns = PERIODS * PERIOD_NS / COLUMNS as u64;
     let scale = Scale::measure()?;
@@ -191,7 +191,7 @@ pub fn budget(visitor: &mut Visitor) -> Outcome {
         seen.depletions,
         visitor.tint(colour, format_args!("on time in {on_time} of {PERIODS} periods"))
     );
-    // The cap: what it overdrew at its last end is taken from the next budget.
+    // The limit: an overrun at the end of the last budget is taken from the next refill.
     let most_ns = (PERIODS + 1) * BUDGET_NS + seen.overrun_ns;
     ensure!(seen.consumed_ns <= most_ns, "it had {} ns, and {most_ns} are the most", seen.consumed_ns);
     ensure!(seen.depletions > 0, "a thread that wants all of a CPU was never throttled");
@@ -201,7 +201,7 @@ pub fn budget(visitor: &mut Visitor) -> Outcome {
             "it had {} ns, promised were {promised_ns}",
             seen.consumed_ns
         );
-        // By its own account as well: nobody gave it time that was charged to no context.
+        // Also by the thread's own measurement: it got no time that was charged to no context.
         ensure!(ran_ns.abs_diff(promised_ns) * 20 <= promised_ns, "it ran for {ran_ns} ns of {promised_ns}");
         ensure!(on_time == PERIODS, "it was on time in {on_time} of {PERIODS} periods only");
         let got = |period: u64| seen.thread.ran_ns(period * PERIOD_NS, (period + 1) * PERIOD_NS);
@@ -218,17 +218,17 @@ pub fn budget(visitor: &mut Visitor) -> Outcome {
     Ok(())
 }
 
-/// Says why figures are not those of a machine that runs all the time.
+/// Explains why figures differ from those of a machine that runs all the time.
 fn say_disturbed() {
     println!("   (the host kept this machine waiting: `make run ICOUNT=1` is not disturbed)");
 }
 
-/// The method that only makes the server's code known to the emulator.
+/// A method that only lets the emulator translate the server's code.
 const WARM_UP: u16 = 2;
-/// What the server of the step [`loan`] works for a call: more than the caller has left.
+/// How long the server of the step [`loan`] works for a call: longer than the caller's budget lasts.
 const SERVER_NS: u64 = 5 * MS;
 
-/// A budget goes along a call: the server runs on it, and what is left comes back with the answer.
+/// Step: a budget goes along with a call. The server runs on it, and the rest comes back with the answer.
 pub fn loan(visitor: &mut Visitor) -> Outcome {
     const COLUMN_NS: u64 = MS / 2;
     let scale = Scale::measure()?;
@@ -248,7 +248,8 @@ pub fn loan(visitor: &mut Visitor) -> Outcome {
     let work = move || -> Outcome<(Timeline, u64, [u64; 2])> {
         pin()?;
         context.bind(Fallback::BestEffort)?.ok()?;
-        // An emulator translates code when it runs for the first time, which takes milliseconds: that is done, and paid for, before.
+        // An emulator translates code when it runs for the first time, which takes milliseconds: the first call gets that done, and
+        // charged, beforehand.
         endpoint.call(WARM_UP, [0; 2]).doing("call for the first time")?;
         let _ = context.info()?;
         time::sleep(2 * PERIOD_NS)?;
@@ -302,7 +303,7 @@ fn has_loan() -> Outcome<bool> {
     Ok(contexts.iter().any(|listing| listing.lent_to == Some(me)))
 }
 
-/// Whoever made a budget takes it back, in the middle of everything, and gives another.
+/// Step: the owner of a budget revokes it while it is in use, and later gives another one.
 pub fn taken_back(visitor: &mut Visitor) -> Outcome {
     const COLUMN_NS: u64 = 2 * MS;
     let scale = Scale::measure()?;
@@ -324,14 +325,14 @@ pub fn taken_back(visitor: &mut Visitor) -> Outcome {
     let runs = Builder::new().spawn(work).doing("start the thread")?;
     crate::kit::wait_until("the thread begins", || Ok(hogs.start_ticks.load(Ordering::Acquire) != 0))?;
     let clock = Clock::since(hogs.start_ticks.load(Ordering::Acquire), scale);
-    // Between two of its turns, as well as this thread, which has no budget, can tell.
+    // Sleeps until the thread is probably between two turns; this thread has no budget, so it cannot tell exactly.
     time::sleep((50 * MS).saturating_sub(clock.now_ns()).max(MS))?;
     let ended = owner.revoke()?;
     let revoked_ns = clock.now_ns();
     ensure!(ended.result == OperationResult::Ok, "the revocation says {:?}", ended.result);
     time::sleep((85 * MS).saturating_sub(clock.now_ns()).max(20 * MS))?;
     let handle = runs.handle().ok_or_else(|| Failure::new("the thread has no handle"))?;
-    // What the revoked one used in this period comes back before the new one gets it (S-13).
+    // The time that the revoked context used in this period comes back before the new one gets it (S-13).
     let again = new_context_soon(&spec())?;
     let given_ns = clock.now_ns();
     again.bind_thread(handle, Fallback::BestEffort)?.ok()?;
@@ -348,7 +349,7 @@ pub fn taken_back(visitor: &mut Visitor) -> Outcome {
         revoked_ns / MS,
         given_ns / MS
     );
-    // A CPU that the host has stopped hears of it when the host lets it go on.
+    // A CPU that the host has stopped hears of the revocation when the host lets it go on.
     let stolen_ns = timeline.ran_ns(revoked_ns, given_ns);
     ensure!(stolen_ns <= MS, "it ran for {stolen_ns} ns on time that was taken back");
     ensure!(timeline.ran_ns(0, revoked_ns) > 0, "it never ran before that");

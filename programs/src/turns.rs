@@ -1,4 +1,5 @@
-//! How the emulator shares its time among the machine's CPUs, as they see it themselves: one that only looks at the clock sees it jump while others run.
+//! How the emulator shares its time among the machine's CPUs, as seen from inside: a CPU that only reads the clock sees the clock jump while other
+//! CPUs run.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,12 +13,12 @@ use crate::kit::MS;
 use crate::proof::{Doing, Outcome};
 use crate::ticks;
 
-/// Others may run for so many ticks while a CPU stands still, for each of them.
+/// For how many ticks at most each of the other CPUs may run while a CPU stands still.
 const TURN_MAX: u64 = 12_000;
 
-/// Ticks of the clock that pass while a CPU executes one instruction and all others are busy: as many as there are CPUs.
+/// Ticks of the clock that pass while one CPU executes one instruction and all others are busy: as many as there are CPUs.
 ///
-/// Fails unless they all take short and equal turns, which an emulator does that was told to (`--append turns=5`, or less).
+/// Fails unless all CPUs take short and equal turns, which the emulator does if told to (`--append turns=5`, or less).
 pub fn instruction() -> Outcome<u64> {
     let cpus = u64::from(rt::boot_info().cpus);
     for (cpu, Seen { longest, own_permille }) in look()?.into_iter().enumerate() {
@@ -30,15 +31,15 @@ pub fn instruction() -> Outcome<u64> {
     Ok(cpus)
 }
 
-/// What one CPU saw while all were busy.
+/// What one CPU saw while all CPUs were busy.
 pub struct Seen {
-    /// The longest time for which it stood still.
+    /// The longest time for which this CPU stood still.
     pub longest: u64,
-    /// Of a thousand ticks so many were its own.
+    /// How many of a thousand ticks were its own.
     pub own_permille: u64,
 }
 
-/// Lets every CPU look at the clock for a while, all at the same time.
+/// Lets all CPUs read the clock for a while at the same time.
 pub fn look() -> Outcome<Vec<Seen>> {
     const LOOK_NS: u64 = 20 * MS;
     let until_ns = time::now_ns()? + 5 * MS;
@@ -53,7 +54,7 @@ pub fn look() -> Outcome<Vec<Seen>> {
             let (mut last, mut longest, mut own) = (start, 0, 0);
             while last - start < LOOK_NS {
                 let now = ticks::now();
-                // A turn of the loop is a few instructions.
+                // One iteration of the loop takes a few instructions.
                 if now - last < 100 {
                     own += now - last;
                 } else {

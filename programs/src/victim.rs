@@ -1,7 +1,8 @@
-//! The victim: a program that computes something whose result is known, and the one who watches it.
+//! The victim: a program that computes something whose result is known, and the thread that watches it.
 //!
-//! The proofs that mistreat the kernel run it beside themselves. Each round it reports a number over an endpoint; the watcher computes the same
-//! number by itself. Whatever reaches the victim from outside, in its memory, registers, messages or timers, makes it another one.
+//! Proofs that mistreat the kernel run a victim at the same time. Each round the victim reports a number over an endpoint, and the watcher
+//! computes the same number by itself. Whatever corrupts the victim's memory, registers, messages or timers from outside makes that number
+//! differ.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -21,30 +22,30 @@ use crate::{ensure, kit};
 pub const PROGRAM: &str = "victim";
 /// Method: a round's number and its result.
 pub const REPORT: u16 = 1;
-/// Method: the victim is well and ends.
+/// Method: the victim found nothing wrong and ends.
 pub const DONE: u16 = 2;
 /// Method: something is broken inside the victim; the words say what.
 pub const BROKEN: u16 = 3;
-/// Method: the watcher itself is no longer needed.
+/// Method: the watcher thread itself shall end.
 const QUIT: u16 = 4;
 
-/// Pieces of a round, each computed by another thread.
+/// Pieces of a round, each computed by a different thread.
 pub const PARTS: u64 = 4;
 /// Words that a piece is made of.
 pub const WORDS: u64 = 128;
 
-/// The words of piece `part` of `round`, one after the other.
+/// The words of piece `part` of `round`, in order.
 pub fn words(round: u64, part: u64) -> impl Iterator<Item = u64> {
     let mut random = Random::new(round << 8 | part);
     (0..WORDS).map(move |_| random.word())
 }
 
-/// Mixes one more word in.
+/// Mixes one more word into the sum.
 pub fn mix(sum: u64, word: u64) -> u64 {
     (sum.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// What `round` must come to.
+/// The result that `round` must have.
 pub fn expected(round: u64) -> u64 {
     (0..PARTS).fold(round, |sum, part| mix(sum, words(round, part).fold(part, mix)))
 }
@@ -86,12 +87,12 @@ impl Watch {
         Ok(Watch { child, endpoint, is_over, rounds, server })
     }
 
-    /// Rounds that were exact so far.
+    /// Rounds so far whose result was exact.
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 
-    /// Fails unless the victim gets on: `rounds` more rounds within ten seconds.
+    /// Fails unless the victim makes progress: `rounds` more rounds within ten seconds.
     pub fn goes_on(&self, rounds: u64) -> Outcome {
         let goal = self.rounds() + rounds;
         for _ in 0..5000 {
@@ -110,7 +111,7 @@ impl Watch {
         )))
     }
 
-    /// Ends the victim; fails if anything that it said was not exact.
+    /// Ends the victim; fails if any of its reports was not exact.
     pub fn finish(self) -> Outcome<u64> {
         self.is_over.store(true, Ordering::Relaxed);
         let mut end = self.child.handle.wait_start().doing("wait for the victim")?;
@@ -158,7 +159,7 @@ fn serve(endpoint: &Endpoint, is_over: &AtomicBool, rounds: &AtomicU64) -> Resul
             is_over.store(true, Ordering::Relaxed);
         }
         let stop = is_over.load(Ordering::Relaxed);
-        // A victim that has gone needs no answer.
+        // A victim that no longer exists needs no answer.
         let _ = endpoint.reply(call.token, Answer::Words([u64::from(stop), 0]));
         if call.method == QUIT {
             return wrong.map_or(Ok(rounds.load(Ordering::Relaxed)), Err);

@@ -1,6 +1,6 @@
-//! The work that is measured: blocks of memory that are mixed again and again, and a loop that touches no memory.
+//! The work that is measured: blocks of memory that are mixed repeatedly, and a loop that touches no memory.
 //!
-//! Nothing in here knows of capOS, so that the same file can be compiled into a benchmark for another system.
+//! This file uses nothing of capOS, so that it can be compiled into a benchmark for another system.
 
 /// Words of a block; a block is 64 bytes, one cache line.
 pub const BLOCK_WORDS: usize = 8;
@@ -12,7 +12,7 @@ pub const ROUNDS: u64 = 64;
 /// One block.
 pub type Block = [u64; BLOCK_WORDS];
 
-/// What block `at` is before the work.
+/// The content of block `at` before the work.
 pub fn fresh(at: usize) -> Block {
     let mut seed = at as u64 ^ 0x9e37_79b9_7f4a_7c15;
     core::array::from_fn(|_| {
@@ -21,7 +21,7 @@ pub fn fresh(at: usize) -> Block {
     })
 }
 
-/// Mixes every block `rounds` times, one after the other as they lie in memory; returns a sum that depends on all of them.
+/// Mixes every block `rounds` times, in memory order; returns a sum that depends on all of them.
 #[inline(never)]
 pub fn work(blocks: &mut [Block], rounds: u64) -> u64 {
     for round in 0..rounds {
@@ -41,7 +41,7 @@ pub fn sum(blocks: &[Block]) -> u64 {
     blocks.iter().flatten().fold(0, |sum, word| sum.wrapping_add(*word))
 }
 
-/// The part of the blocks that worker `at` of `workers` has: from, to.
+/// The range of blocks (from, to) that worker `at` of `workers` has.
 pub fn part(blocks: usize, at: usize, workers: usize) -> (usize, usize) {
     (blocks * at / workers, blocks * (at + 1) / workers)
 }

@@ -1,25 +1,25 @@
-//! What stands between C and the runtime: unwinding stops here, and so do floating-point modes and stack overflows.
+//! The boundary between C and the runtime: unwinding stops here, and so do floating-point modes and stack overflows.
 //!
-//! A task that overflows its stack is given up where it stands. That must not be inside the runtime, with a lock held;
-//! so every call first looks at the stack that is left, and is refused if that is too little. C cannot be unwound: the task
-//! has overflowed when it returns.
+//! A task that overflows its stack is abandoned where it is. That must not be inside the runtime, where it may hold a lock;
+//! so every call first checks how much stack is left, and is refused if that is too little. C cannot be unwound, so the task
+//! counts as overflowed when it returns.
 //!
-//! C code may change the rounding, the masks and the precision (MXCSR and the x87 control word). They belong to the
-//! task that changed them. The runtime's own switch does not keep them, so every call into it puts the ABI's defaults in
-//! force and the caller's modes back afterwards, perhaps on another thread. Threads that are started meanwhile inherit
-//! the defaults too. The exception flags are no modes: as for any call, they are not kept.
+//! C code may change the rounding, the masks and the precision (MXCSR and the x87 control word). These modes belong to the
+//! task that changed them. The runtime's own switch does not save them, so every call into the runtime sets the ABI's
+//! defaults and restores the caller's modes afterwards, perhaps on another thread. Threads that are started meanwhile also
+//! inherit the defaults. The exception flags are not modes: as in any call, they are not preserved.
 
 use janus::raw::{has_stack, make_room};
 use std::arch::asm;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What the ABI has in force when a program starts.
+/// The modes that the ABI sets when a program starts.
 const DEFAULT: Modes = Modes { mxcsr: 0x1F80, x87: 0x037F };
-/// The bits of MXCSR that are no flags.
+/// The bits of MXCSR that are not exception flags.
 const CONTROL: u32 = 0xFFC0;
 
-/// Stack that a call into the runtime may need: about twice what any was seen to use.
+/// How much stack a call into the runtime may need: about twice the most that was measured.
 const SHALLOW: usize = 3 << 10;
 /// The same for calls that start or stop a runtime.
 const DEEP: usize = 14 << 10;
@@ -48,7 +48,7 @@ impl Modes {
         self.mxcsr & CONTROL == DEFAULT.mxcsr && self.x87 == DEFAULT.x87
     }
 
-    /// Puts them in force.
+    /// Sets these modes.
     fn load(self) {
         // SAFETY: the values were in force before, or are the ABI's defaults.
         unsafe {
@@ -58,14 +58,14 @@ impl Modes {
     }
 }
 
-/// The body of an export: `call` with default modes and without unwinding; `failed` if the task's stack is too short for it,
-/// or if it panics, a bug of ours.
+/// The body of an export: runs `call` with default modes and stops unwinding; returns `failed` if the task's stack is too
+/// short, or if `call` panics, which is a bug of the runtime.
 #[inline]
 pub(crate) fn entered<R>(failed: R, call: impl FnOnce() -> R) -> R {
     if has_stack(SHALLOW) { guarded(failed, call) } else { failed }
 }
 
-/// The same for an export that may not be refused: who awaits children frees next what they use.
+/// The same for an export that may not be refused: after awaiting its children, a caller frees what they use.
 #[inline]
 pub(crate) fn entered_surely<R>(failed: R, call: impl FnOnce() -> R) -> R {
     make_room();
@@ -92,11 +92,11 @@ fn guarded<R>(failed: R, call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// What C gives us to run. An exception of C++ that leaves it ends the process, with a message: hence the `unwind`.
+/// The function that C passes to be run. A C++ exception that leaves it ends the process with a message, hence the `unwind`.
 pub(crate) type Body = unsafe extern "C-unwind" fn(*mut c_void) -> i64;
 
-/// The body of a task. It begins with default modes, as every call into the runtime leaves them; what it changed ends
-/// with it.
+/// The body of a task. It begins with default modes, because every call into the runtime leaves them so; the modes that it
+/// changed end with it.
 ///
 /// # Safety
 /// As the caller of the export that spawned it promised: `body` may be called with `arg`.

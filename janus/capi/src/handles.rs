@@ -1,7 +1,7 @@
-//! What C holds: the global runtime, schedulers by pointer, and the thread's stack of nurseries [SCHED:3.3.3].
+//! The objects that C holds: the global runtime, schedulers by pointer, and the thread's stack of nurseries [SCHED:3.3.3].
 //!
-//! A runtime is stopped when it was shut down and its last open nursery has been awaited: each nursery holds it. So no
-//! order of calls frees what is still in use.
+//! A runtime is stopped when it was shut down and its last open nursery has been awaited, because each nursery holds a
+//! reference to it. So no order of calls frees something that is still in use.
 
 use crate::frozen::{
     JANUS_PROFILE_CLUSTER, JANUS_PROFILE_CORE, JANUS_PROFILE_DEFAULT, JANUS_PROFILE_SERVICE,
@@ -17,24 +17,25 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The stack of a task, if the configuration does not say: C calls libraries, and those are not lean.
+/// The stack of a task if the configuration does not say: C code calls libraries, which need a lot of stack.
 const STACK: StackClass = StackClass::Medium;
-/// A watchdog that looks less often than once a day is a mistake.
+/// A watchdog interval of more than a day is taken for a mistake.
 const LONGEST_WATCH_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The global runtime.
 enum Global {
-    /// Made when it is first needed.
+    /// It will be made when it is first needed.
     Unmade,
     Made(Arc<Runtime>),
-    /// Its configuration was refused: nothing is made until somebody says what to do instead.
+    /// Its configuration was refused: none is made until it is initialised again or shut down.
     Refused,
 }
 
 static GLOBAL: Mutex<Global> = Mutex::new(Global::Unmade);
-/// Names of children, kept for the life of the process: a dump, or the report of a hog, may name one that has long ended.
+/// Names of children, kept for the life of the process: a dump, or the report of a hog, may name a child that has long
+/// ended.
 static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-/// How many of them, and how long: a program that makes up names as it goes must not fill the memory with them.
+/// The most names, and the longest: a program that makes up names as it goes must not fill the memory with them.
 const NAMES_MOST: usize = 4096;
 const NAME_BYTES_MOST: usize = 63;
 static SCHEDULERS: Mutex<Vec<Arc<Runtime>>> = Mutex::new(Vec::new());
@@ -43,7 +44,7 @@ fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// None: the configuration asks for what cannot be, or the system refused a thread.
+/// Starts a runtime; `None` if the configuration is impossible, or the system refused a thread.
 fn start(config: &RuntimeConfig) -> Option<Arc<Runtime>> {
     let stack = match config.stack_size {
         0 => STACK,
@@ -83,10 +84,10 @@ pub(crate) fn init_global(config: &RuntimeConfig) {
     }
 }
 
-/// The next use makes a new one.
+/// Shuts the global runtime down; the next use makes a new one.
 pub(crate) fn shut_down_global() {
     let before = std::mem::replace(&mut *lock(&GLOBAL), Global::Unmade);
-    // Not under the lock: it waits for the workers.
+    // Dropped outside of the lock, because this waits for the workers.
     drop(before);
 }
 
@@ -97,7 +98,7 @@ pub(crate) fn global() -> Option<NonNull<Runtime>> {
     }
 }
 
-/// Makes it if nobody has.
+/// The global runtime, which is made with defaults if there is none.
 fn global_or_default() -> Option<Arc<Runtime>> {
     let mut global = lock(&GLOBAL);
     if matches!(*global, Global::Unmade) {
@@ -109,7 +110,7 @@ fn global_or_default() -> Option<Arc<Runtime>> {
     }
 }
 
-/// A runtime of its own.
+/// Makes a runtime beside the global one.
 pub(crate) fn create_scheduler(config: &RuntimeConfig) -> Option<NonNull<Runtime>> {
     let runtime = start(config)?;
     let pointer = NonNull::from(&*runtime);
@@ -117,14 +118,14 @@ pub(crate) fn create_scheduler(config: &RuntimeConfig) -> Option<NonNull<Runtime
     Some(pointer)
 }
 
-/// Does nothing for a pointer that is no live scheduler.
+/// Shuts a scheduler down; does nothing for a pointer that is no live scheduler.
 pub(crate) fn shut_down_scheduler(pointer: *const Runtime) {
     let found = {
         let mut schedulers = lock(&SCHEDULERS);
         let index = schedulers.iter().position(|runtime| std::ptr::eq(&**runtime, pointer));
         index.map(|index| schedulers.swap_remove(index))
     };
-    // Not under the lock: it waits for the workers.
+    // Dropped outside of the lock, because this waits for the workers.
     drop(found);
 }
 
@@ -132,11 +133,12 @@ fn scheduler(pointer: *const Runtime) -> Option<Arc<Runtime>> {
     lock(&SCHEDULERS).iter().find(|runtime| std::ptr::eq(&***runtime, pointer)).cloned()
 }
 
-/// The nurseries that a thread which runs no task has open, innermost last.
+/// The open nurseries of a thread that runs no task, innermost last.
 struct Stack(RefCell<Vec<NonNull<RawNursery>>>);
 
 impl Drop for Stack {
-    /// The thread ends: its children may use what is about to go.
+    /// When the thread ends, its nurseries are cancelled and awaited, because their children may use what is about to be
+    /// freed.
     fn drop(&mut self) {
         while let Some(left) = self.0.get_mut().pop() {
             // SAFETY: it is open and innermost, and a thread's end is no task.
@@ -149,7 +151,7 @@ thread_local! {
     static STACK_OF_THREAD: Stack = const { Stack(RefCell::new(Vec::new())) };
 }
 
-/// Never inlined: nobody may keep the address of a thread-local over a switch. Only ever called by who is no task.
+/// Never inlined, so that no code keeps the address of a thread-local across a switch. Only called outside of tasks.
 #[inline(never)]
 fn on_thread<R>(body: impl FnOnce(&mut Vec<NonNull<RawNursery>>) -> R) -> Option<R> {
     STACK_OF_THREAD.try_with(|stack| body(&mut stack.0.borrow_mut())).ok()
@@ -160,7 +162,7 @@ fn in_task() -> bool {
     unsafe { with_task(|_| ()) }.is_some()
 }
 
-/// Opens a nursery on the runtime of the task, or the global one, or the scheduler that is named.
+/// Opens a nursery on the task's runtime, or the global one, or the named scheduler.
 pub(crate) fn open(on: Option<*const Runtime>) -> Option<NonNull<RawNursery>> {
     let in_task = in_task();
     let runtime = match on {
@@ -183,14 +185,14 @@ pub(crate) fn innermost() -> Option<NonNull<RawNursery>> {
     if in_task() { RawNursery::innermost() } else { on_thread(|stack| stack.last().copied())? }
 }
 
-/// Waits for the innermost open nursery and ends it; None: there is none.
+/// Waits for the innermost open nursery and closes it; `None` if there is none.
 pub(crate) fn await_innermost() -> Option<i64> {
     let opened = if in_task() { RawNursery::innermost() } else { on_thread(Vec::pop)? };
     // SAFETY: it is open and innermost, and ours.
     opened.map(|nursery| unsafe { RawNursery::await_all(nursery) })
 }
 
-/// Keeps a name; `Some(None)`: there are too many already. None: it is no name.
+/// Keeps a name for the life of the process; `Some(None)` if there are too many already, `None` if it is not valid.
 pub(crate) fn intern(name: &CStr) -> Option<Option<&'static str>> {
     let name = name.to_str().ok().filter(|name| name.len() <= NAME_BYTES_MOST)?;
     let mut names = lock(&NAMES);
@@ -208,8 +210,8 @@ pub(crate) fn intern(name: &CStr) -> Option<Option<&'static str>> {
 /// Starts a child of the innermost open nursery: 0, or -1.
 ///
 /// # Safety
-/// `body` may be called with `arg`, on another thread; what it leads to stays until the nursery has been awaited, or is the
-/// child's.
+/// `body` may be called with `arg`, on another thread; what `arg` leads to stays valid until the nursery has been awaited,
+/// or belongs to the child.
 pub(crate) unsafe fn spawn(asked: &Asked, body: Body, arg: *mut c_void) -> c_int {
     let Some(nursery) = innermost() else { return -1 };
     // SAFETY: the nursery is open; the rest is the caller's.

@@ -1,5 +1,5 @@
-//! The number below 1,024 with the longest Collatz chain: children take ranges from one channel, as they come, and answer by
-//! another. A child that fails is our failure.
+//! The number below 1,024 with the longest Collatz chain: children take ranges from one channel, as they come, and send
+//! their answers to another. If a child fails, the program fails.
 
 mod janus;
 
@@ -8,7 +8,8 @@ use janus::{Budget, Channel, Child, Error};
 const CHILDREN: usize = 4;
 const RANGES: u32 = 16;
 const RANGE: u32 = 64;
-/// What a child may use, out of our own: it receives and sends once a range, and learns once that there are no more.
+/// What a child may use, out of its parent's budget: it receives and sends once for each range, and learns once that there
+/// are no more.
 const EACH: Budget = Budget {
     ops: 2_000_000,
     memory: 3 << 19,
@@ -26,7 +27,7 @@ fn chain(start: u32) -> u32 {
     steps
 }
 
-/// Length first, so that the greatest is the longest.
+/// A chain: its length first, so that the greatest value is the longest chain.
 type Found = (u32, u32);
 
 fn encode((steps, start): Found) -> [u8; 8] {
@@ -38,7 +39,7 @@ fn decode(message: [u8; 8]) -> Found {
     ((both >> 32) as u32, both as u32)
 }
 
-/// A child: the argument has the numbers of both channels. Answers how many ranges it did.
+/// A child: the argument has the numbers of both channels. Returns how many ranges it has done.
 extern "C" fn work(channels: i64) -> i64 {
     let (ranges, answers) = (Channel(channels as i32), Channel((channels >> 32) as i32));
     let (mut done, mut first) = (0, [0; 4]);

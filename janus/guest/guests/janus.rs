@@ -1,5 +1,5 @@
 //! What a guest written in Rust can ask of the runtime: `janus.h`, with types. Each import exists only if its right was
-//! granted, and only what a guest uses is imported.
+//! granted, and a guest imports only what it uses.
 #![allow(dead_code)]
 
 use std::ptr;
@@ -61,43 +61,43 @@ fn checked(answer: i32) -> Result<i32, Error> {
     })
 }
 
-/// Lets others run.
+/// Lets other tasks run.
 pub fn give_way() {
     // SAFETY: it takes nothing.
     unsafe { imports::give_way() }
 }
 
-/// What is left of a part, by its place in [`Budget`].
+/// What is left of a part of the budget, by its index in [`Budget`].
 pub fn budget_left(part: i32) -> u64 {
     // SAFETY: it takes numbers.
     unsafe { imports::budget_left(part) }
 }
 
-/// The right `budget`.
+/// Recharges the budget; needs the right `budget`.
 pub fn recharge(part: i32, amount: u64) -> Result<(), Error> {
     // SAFETY: it takes numbers.
     checked(unsafe { imports::budget_recharge(part, amount) }).map(drop)
 }
 
-/// The right `clock`.
+/// Sleeps; needs the right `clock`.
 pub fn sleep(nanoseconds: u64) {
     // SAFETY: it takes a number.
     unsafe { imports::sleep(nanoseconds) }
 }
 
-/// The right `spawn`. Who is not joined is cancelled when its parent ends.
+/// A child; needs the right `spawn`. A child that is not joined is cancelled when its parent ends.
 pub struct Child(i32);
 
 impl Child {
-    /// Without a budget it gets an eighth of what is left here, or 1M operations and 16 MiB where that is less; an error of the
-    /// budget says that no child fits into that.
+    /// Starts a child. Without a budget it gets an eighth of what is left of its parent's, or 1M operations and 16 MiB where
+    /// that is less; a budget error means that no child fits into that.
     pub fn spawn(entry: Entry, argument: i64, budget: Option<&Budget>) -> Result<Child, Error> {
         let budget = budget.map_or(ptr::null(), |budget| budget);
         // SAFETY: the budget is null, or lives during the call.
         checked(unsafe { imports::spawn(entry, argument, budget) }).map(Child)
     }
 
-    /// Waits for its end; answers what its function returned.
+    /// Waits for its end; returns what its function returned.
     pub fn join(self) -> Result<i64, Error> {
         let mut result = 0;
         // SAFETY: the result lives during the call.
@@ -111,12 +111,12 @@ impl Child {
     }
 }
 
-/// The right `messages`. A channel is a number that a guest and its children share.
+/// A channel; needs the right `messages`. It is a number that a guest and its children share.
 #[derive(Clone, Copy)]
 pub struct Channel(pub i32);
 
 impl Channel {
-    /// With room for so many messages.
+    /// A channel with room for `capacity` messages.
     pub fn new(capacity: u32) -> Result<Channel, Error> {
         // SAFETY: it takes a number.
         checked(unsafe { imports::channel(capacity) }).map(Channel)
@@ -127,14 +127,14 @@ impl Channel {
         checked(unsafe { imports::send(self.0, message.as_ptr(), message.len() as u32) }).map(drop)
     }
 
-    /// Waits for a message; answers its length.
+    /// Waits for a message; returns its length.
     pub fn receive(self, buffer: &mut [u8]) -> Result<usize, Error> {
         // SAFETY: so many bytes are there to be written.
         let answer = unsafe { imports::receive(self.0, buffer.as_mut_ptr(), buffer.len() as u32) };
         checked(answer).map(|length| length as usize)
     }
 
-    /// No more messages: who has received those that are in it is told that it is closed.
+    /// Allows no more messages: once the remaining ones were received, receivers are told that the channel is closed.
     pub fn close(self) -> Result<(), Error> {
         // SAFETY: it takes a number.
         checked(unsafe { imports::close(self.0) }).map(drop)

@@ -1,4 +1,5 @@
-//! The most frequent words of the files that its arguments name, or of its input. Ordinary Rust: it knows nothing of us.
+//! The most frequent words of the files that its arguments name, or of its input. Ordinary Rust that uses nothing of
+//! janus.
 
 use std::collections::HashMap;
 use std::io::Read;

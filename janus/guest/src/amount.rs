@@ -20,7 +20,7 @@ pub fn part(resource: Resource) -> &'static str {
     PARTS[resource as usize].0
 }
 
-/// `10M`, `1k`, `16MiB`, `unlimited`. A `K`, `M` or `G` of memory is 1,024 of the one before.
+/// Parses `10M`, `1k`, `16MiB`, `unlimited`. For memory, `K`, `M` and `G` are powers of 1,024.
 fn number(text: &str, step: u64) -> Result<u64, String> {
     if text == "unlimited" {
         return Ok(UNLIMITED);
@@ -48,7 +48,7 @@ fn number(text: &str, step: u64) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is too large"))
 }
 
-/// `ops=10M,memory=16M`; what is not named stays as in `base`.
+/// Parses `ops=10M,memory=16M`; parts that are not named stay as in `base`.
 pub fn budget(text: &str, base: Budget) -> Result<Budget, String> {
     let mut budget = base;
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -64,7 +64,7 @@ pub fn budget(text: &str, base: Budget) -> Result<Budget, String> {
     Ok(budget)
 }
 
-/// `500ms`, `5s`, `2m`.
+/// Parses `500ms`, `5s`, `2m`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(digits);
@@ -78,7 +78,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `name=path`, or a path alone, whose last part is the name.
+/// Parses `name=path`, or a path alone, whose last part is the name.
 pub fn named(text: &str) -> Result<(String, PathBuf), String> {
     if let Some((name, path)) = text.split_once('=') {
         return Ok((name.to_string(), PathBuf::from(path)));
@@ -89,7 +89,7 @@ pub fn named(text: &str) -> Result<(String, PathBuf), String> {
     Ok((name, path))
 }
 
-/// With commas.
+/// A number with commas between its thousands.
 #[must_use]
 pub fn show(value: u64) -> String {
     if value == UNLIMITED {

@@ -1,6 +1,6 @@
-//! What runs a module after the pass. An engine runs a guest until it needs its host, says what it needs, and goes on with the
-//! answer: nothing of the task is ever inside it. Which one it is can be seen by nothing but the time that it takes: results
-//! and charges are the pass's, and the same.
+//! The engines that run a module after the pass. An engine runs a guest until the guest needs its host, reports what it needs,
+//! and continues with the answer: nothing of the task is ever inside the engine. The choice of engine affects only the time
+//! that a guest takes: results and charges come from the pass, and are the same.
 
 mod interpreter;
 
@@ -11,7 +11,7 @@ use crate::error::GuestError;
 use crate::imports::{Call, Offer};
 use crate::program::Part;
 
-/// Imports have at most so many parameters.
+/// The most parameters of an import.
 pub(crate) const ARGS_MAX: usize = 9;
 
 /// What runs guests.
@@ -20,7 +20,7 @@ pub enum Engine {
     /// wasmi: starts at once, and is small.
     #[cfg_attr(not(feature = "wasmtime"), default)]
     Interpreter,
-    /// wasmtime: compiles to machine code first. With the feature `wasmtime`, and then by default.
+    /// wasmtime: compiles to machine code first. Available with the feature `wasmtime`, and then the default.
     #[cfg(feature = "wasmtime")]
     #[default]
     Compiler,
@@ -33,7 +33,7 @@ pub(crate) enum Core {
     Compiler(wasmtime::Engine),
 }
 
-/// A module as its engine has it.
+/// A module in the form of its engine.
 #[derive(Debug)]
 pub(crate) enum Code {
     Interpreter(wasmi::Module),
@@ -50,7 +50,7 @@ impl Core {
         })
     }
 
-    /// Takes a module that the pass made.
+    /// Compiles a module that the pass made.
     pub(crate) fn compile(&self, wasm: &[u8]) -> Result<Code, GuestError> {
         let refused = |error: &dyn std::fmt::Display| GuestError::Malformed {
             reason: format!("the engine refuses it: {error}"),
@@ -77,7 +77,7 @@ impl Code {
         }
     }
 
-    /// Does its import have the type of what is offered?
+    /// Whether the module's import has the type of what is offered.
     pub(crate) fn matches(&self, offer: &Offer) -> bool {
         match self {
             Code::Interpreter(module) => interpreter::matches(module, offer),
@@ -94,23 +94,23 @@ pub(crate) enum Value {
     I64(i64),
 }
 
-/// Which function a guest begins with.
+/// The function that a guest begins with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target<'a> {
-    /// The start function of a module, in the order in which they were linked.
+    /// The start function of a module, counted in the order in which the modules were linked.
     Start(usize),
     Export(&'a str),
     /// A function of the first table, with an argument.
     Table(u32, i64),
 }
 
-/// Why the engine does not go on.
+/// Why the engine has stopped.
 pub(crate) enum Pause {
-    /// The function has returned, perhaps an integer.
+    /// The function has returned, possibly an integer.
     Done { value: Option<i64>, left: i64 },
-    /// It trapped; what is left is what the global says.
+    /// The guest trapped; `left` is the fuel according to the global.
     Trapped { reason: String, left: i64 },
-    /// The quantum is over; the answer is the next one.
+    /// The quantum is used up; the answer is the next one.
     Refuel(i64),
     /// An import was called.
     Asks { call: Call, args: [u64; ARGS_MAX], left: i64 },
@@ -147,7 +147,7 @@ impl Vm {
         each!(self, vm => vm.starts())
     }
 
-    /// Begins a call, with so much fuel.
+    /// Begins a call with this much fuel.
     pub(crate) fn call(&mut self, target: Target<'_>, fuel: i64) -> Result<Pause, GuestError> {
         let pause = each!(self, vm => vm.call(target, fuel));
         pause.ok_or_else(|| GuestError::NoEntry {
@@ -159,30 +159,30 @@ impl Vm {
         })
     }
 
-    /// Goes on after a pause that was not the last.
+    /// Continues after a pause that was not the last.
     pub(crate) fn resume(&mut self, answer: Option<Value>, fuel: i64) -> Pause {
         each!(self, vm => vm.resume(answer, fuel))
     }
 
-    /// Can a child begin with this function of the first table?
+    /// Whether a child can begin with this function of the first table.
     pub(crate) fn can_enter(&mut self, index: u32) -> bool {
         each!(self, vm => vm.can_enter(index))
     }
 
-    /// A piece of the memory of the module that asks, if it is all there.
+    /// A range of the memory of the module that asks, if all of it exists.
     pub(crate) fn bytes(&mut self, at: u64, len: u64) -> Option<Vec<u8>> {
         let from = usize::try_from(at).ok()?;
         let to = usize::try_from(at.checked_add(len)?).ok()?;
         each!(self, vm => vm.bytes(from..to))
     }
 
-    /// Is it all there?
+    /// Whether all of a range exists.
     pub(crate) fn reaches(&mut self, at: u64, len: u64) -> bool {
-        // An empty piece at its end: nothing is copied.
+        // Reads an empty range at the end, so that nothing is copied.
         at.checked_add(len).is_some_and(|end| self.bytes(end, 0).is_some())
     }
 
-    /// Writes there, all or nothing.
+    /// Writes a range, all or nothing.
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
         usize::try_from(at).is_ok_and(|at| each!(self, vm => vm.write(at, bytes)))
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a guest, before it runs and while it does.
+//! What can be wrong with a guest, before it runs and while it runs.
 
 use std::error::Error;
 use std::fmt;
@@ -11,12 +11,12 @@ pub enum GuestError {
     Malformed {
         /// What is wrong.
         reason: String,
-        /// Where in the bytes.
+        /// The offset in the bytes.
         offset: u64,
     },
     /// The module has more of something than a guest may have.
     TooLarge {
-        /// Of what.
+        /// The resource.
         what: &'static str,
         /// How much the module has.
         has: u64,
@@ -28,11 +28,11 @@ pub enum GuestError {
         /// The name.
         name: String,
     },
-    /// An import that exists, if it is granted.
+    /// An import that exists, but was not granted.
     NotGranted {
         /// The import, as `module.name`.
         import: String,
-        /// What to grant.
+        /// The right that it needs.
         grant: crate::Grant,
     },
     /// An import that nothing provides.
@@ -47,7 +47,7 @@ pub enum GuestError {
     },
     /// Modules that import from each other.
     Cycle {
-        /// Their names, the first one again at the end.
+        /// Their names; the first one is repeated at the end.
         modules: Vec<String>,
     },
     /// There is no such export to call.
@@ -55,17 +55,17 @@ pub enum GuestError {
         /// Its name.
         name: String,
     },
-    /// The memory and tables that the module begins with, or its instance, do not fit into the memory budget.
+    /// The initial memory and tables of the module, or its instance, do not fit into the memory budget.
     NoMemory {
         /// Bytes that it asks for.
         bytes: u64,
     },
     /// It did something that ends a WebAssembly program: `unreachable`, a bad access, a division by zero.
     Trap {
-        /// Which.
+        /// The reason.
         reason: String,
     },
-    /// It was cancelled, or a part of its budget was spent and nobody recharged it: its task's result says which.
+    /// It was cancelled, or a part of its budget was used up and not recharged: its task's result says which.
     Cancelled,
 }
 

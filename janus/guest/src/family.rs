@@ -1,4 +1,5 @@
-//! What a guest shares with the children that it spawns: channels, what it was given, and the sum of what they use.
+//! What a guest shares with the children that it spawns: channels, what it was given, and the sum of what all of
+//! them use.
 
 use crate::world::World;
 use janus::{Receiver, Resource, Sender};
@@ -6,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of a message at most.
+/// The most bytes of a message.
 pub const MESSAGE_BYTES_MAX: u64 = 4 << 10;
-/// Channels that a guest and its children may make.
+/// The most channels that a guest and its children may make.
 const CHANNELS_MAX: usize = 1_024;
 
 /// What a guest and its children used.
@@ -16,7 +17,7 @@ const CHANNELS_MAX: usize = 1_024;
 pub struct Used {
     /// Operations.
     pub ops: u64,
-    /// The most bytes at a time.
+    /// The most bytes at any time.
     pub memory: u64,
     /// Children.
     pub spawned: u64,
@@ -24,14 +25,15 @@ pub struct Used {
     pub messages: u64,
     /// Operations on files, input and output.
     pub io: u64,
-    /// How often memory was refused because the budget was spent.
+    /// How often memory was refused because the budget was used up.
     pub memory_refused: u64,
-    /// How often a child was, for the same reason.
+    /// How often a child was refused for the same reason.
     pub spawn_refused: u64,
 }
 
 impl Used {
-    /// What was refused because it was spent, if anything: memory and children are refused, and do not stop a guest.
+    /// What was refused because the budget was used up, if anything: memory and children are refused without
+    /// stopping the guest.
     #[must_use]
     pub fn refused(&self) -> Option<Resource> {
         match self {
@@ -42,7 +44,7 @@ impl Used {
     }
 }
 
-/// Counts what is used; shared, so that a host can look while the guest runs, and after it has failed.
+/// Counts what is used; shared, so that a host can read it while the guest runs, and after it has failed.
 #[derive(Debug, Default)]
 pub struct Tally {
     ops: AtomicU64,
@@ -105,14 +107,14 @@ impl Tally {
     }
 }
 
-/// Two ends; a closed channel has lost its sender.
+/// The two ends of a channel; a closed channel has no sender.
 #[derive(Debug)]
 struct Channel {
     to: Option<Sender<Vec<u8>>>,
     from: Receiver<Vec<u8>>,
 }
 
-/// By their numbers, which are not used again.
+/// Channels by their numbers, which are not reused.
 #[derive(Debug, Default)]
 struct Channels {
     open: BTreeMap<usize, Channel>,
@@ -151,7 +153,7 @@ impl Family {
         })
     }
 
-    /// Who made it and paid for its room is gone, and so is it, with what is in it.
+    /// Ends a channel with its content, because the instance that made it, and was charged for its room, is gone.
     pub(crate) fn end(&self, channel: usize) {
         let ended = self.with(|channels| channels.open.remove(&channel));
         drop(ended);
@@ -165,7 +167,7 @@ impl Family {
         self.with(|channels| Some(channels.open.get(&channel)?.from.clone()))
     }
 
-    /// No more messages; those that are in it can still be received.
+    /// Allows no more messages; those in the channel can still be received.
     pub(crate) fn close(&self, channel: usize) -> bool {
         let sender =
             self.with(|channels| channels.open.get_mut(&channel).and_then(|channel| channel.to.take()));

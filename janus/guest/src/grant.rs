@@ -1,4 +1,4 @@
-//! What a guest may do. Every right is an import that exists only if it was granted.
+//! The rights of a guest. Every right is an import that exists only if it was granted.
 
 use janus::Profile;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// A right that a guest is given, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grant {
-    /// To grow its memory and tables, out of the memory budget. Without it `memory.grow` answers -1.
+    /// To grow its memory and tables, out of the memory budget. Without it `memory.grow` returns -1.
     Memory,
     /// To have children: `CapSpawn`.
     Spawn,
@@ -71,13 +71,13 @@ impl FromStr for Grant {
 pub struct Grants(u8);
 
 impl Grants {
-    /// Nothing but to compute.
+    /// No right but to compute.
     pub const NONE: Grants = Grants(0);
     /// Everything.
     pub const ALL: Grants = Grants((1 << Grant::ALL.len()) - 1);
 
-    /// What a profile grants by itself [SCHED:10.2.2], [SCHED:10.2.4]: `:service` everything but to recharge itself, the
-    /// others nothing.
+    /// What a profile grants by itself [SCHED:10.2.2], [SCHED:10.2.4]: `:service` grants everything but the right to
+    /// recharge, the others nothing.
     #[must_use]
     pub const fn of(profile: Profile) -> Grants {
         match profile {
@@ -86,13 +86,13 @@ impl Grants {
         }
     }
 
-    /// The same and one more.
+    /// These rights and one more.
     #[must_use]
     pub const fn with(self, grant: Grant) -> Grants {
         Grants(self.0 | 1 << grant as u8)
     }
 
-    /// Is it among them?
+    /// Whether the set has this right.
     #[must_use]
     pub const fn has(self, grant: Grant) -> bool {
         self.0 & 1 << grant as u8 != 0

@@ -1,9 +1,9 @@
-//! Every import that a guest can have: its name, its type and the right that it takes.
+//! Every import that a guest can have: its name, its type and the right that it needs.
 
 use crate::grant::Grant;
 use crate::wasi::errno;
 
-/// The runtime's own.
+/// The module of the runtime's own imports.
 pub(crate) const JANUS: &str = "janus";
 /// The system interface that C and Rust programs are compiled for.
 pub(crate) const WASI: &str = "wasi_snapshot_preview1";
@@ -11,10 +11,10 @@ pub(crate) const WASI: &str = "wasi_snapshot_preview1";
 /// What an import does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    // The pass's own.
+    // Used only by the pass.
     Allocate,
     Release,
-    // The opcodes of the specification, and what goes with them.
+    // The opcodes of the specification, and related calls.
     Yield,
     SchedYield,
     TaskCreate,
@@ -58,7 +58,7 @@ pub(crate) enum Call {
     Raise,
     Exit,
     Random,
-    /// There is nothing to give, and this error number says so.
+    /// Always returns this error number.
     Refuse(i32),
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Offer {
     pub(crate) module: &'static str,
     pub(crate) name: &'static str,
     pub(crate) grant: Option<Grant>,
-    /// Parameters and, after the colon, results: `i` is 32 bits, `l` 64.
+    /// Parameters and, after the colon, results: `i` is 32 bits wide, `l` 64.
     ty: &'static str,
     pub(crate) call: Call,
 }
@@ -79,17 +79,17 @@ const fn wasi(name: &'static str, grant: Option<Grant>, ty: &'static str, call: 
     Offer { module: WASI, name, grant, ty, call }
 }
 
-/// One that works on descriptors and files.
+/// An import that works on descriptors and files.
 const fn file(name: &'static str, ty: &'static str, call: Call) -> Offer {
     wasi(name, Some(Grant::Io), ty, call)
 }
 
-/// One that has nothing to give.
+/// An import that always returns `error`.
 const fn none(name: &'static str, ty: &'static str, error: i32) -> Offer {
     file(name, ty, Call::Refuse(error))
 }
 
-/// All of them but those that only the pass imports. Of WASI it is every function that there is.
+/// All imports but those that only the pass uses. For WASI these are all of its functions.
 pub(crate) const OFFERS: [Offer; 57] = [
     janus("yield", None, ":", Call::Yield),
     janus("spawn", Some(Grant::Spawn), "ili:i", Call::TaskCreate),
@@ -155,7 +155,7 @@ impl Offer {
         OFFERS.iter().find(|offer| offer.module == module && offer.name == name)
     }
 
-    /// The letters of its parameters and of its results.
+    /// The letters of its parameters, and of its results.
     pub(crate) fn types(&self) -> (&'static str, &'static str) {
         self.ty.split_once(':').unwrap_or((self.ty, ""))
     }

@@ -1,9 +1,9 @@
-//! WebAssembly modules as tasks that nobody trusts.
+//! WebAssembly modules as untrusted tasks.
 //!
-//! A [`Program`] is a module that went through the [`pass`]: its instructions are counted, exactly, and what it imports is
-//! what it was [granted](Grants). It runs as a task of a [`janus`] runtime, on that task's budget: a guest that loops for ever
-//! spends its own operations, one that asks for memory or children gets what its budget has, and its neighbours do not notice.
-//! With a seed it replays.
+//! A [`Program`] is a module that went through the [`pass`]: its instructions are counted exactly, and it can import only what
+//! it was [granted](Grants). It runs as a task of a [`janus`] runtime, on that task's budget: a guest that loops for ever uses
+//! up its own operations, one that asks for memory or children gets what its budget has, and its neighbours do not notice.
+//! With a seed, a run can be repeated.
 //!
 //! ```
 //! use janus::{Budget, Config, NurseryOptions, Recharge, Resource, Runtime, TaskError};

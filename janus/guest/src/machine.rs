@@ -1,6 +1,6 @@
-//! Runs a guest in a task. The engine runs until the guest needs its host: fuel, or an import. Then the call is suspended,
-//! the task does what was asked for with its own [`Cx`], and the call is resumed. So nothing of the task is ever inside
-//! the engine, and a guest that waits or is out of budget is a task that waits.
+//! Runs a guest in a task. The engine runs until the guest needs its host: for fuel, or for an import. Then the call is
+//! suspended, the task does what was asked for with its own [`Cx`], and the call is resumed. So nothing of the task is ever
+//! inside the engine, and a guest that waits or is out of budget is a task that waits.
 
 use crate::engine::{ARGS_MAX, Pause, Target, Value, Vm};
 use crate::error::GuestError;
@@ -19,14 +19,14 @@ use janus::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that an instance is charged with beside its memory and tables: the engine's own.
+/// Bytes that an instance is charged for the engine's own data, beside its memory and tables.
 pub const INSTANCE_BYTES: u64 = 64 << 10;
-/// Messages that a channel may hold.
+/// The most messages that a channel may hold.
 const CAPACITY_MAX: u32 = 1_024;
-/// The stack of a guest's task: the engine's calls need some 10 KiB of it, the guest's own are on the engine's.
+/// The stack of a guest's task: the engine's calls need some 10 KiB of it, the guest's own calls use the engine's stack.
 const STACK: StackClass = StackClass::Medium;
 
-/// What the janus imports answer when they fail.
+/// The codes that the janus imports return when they fail.
 pub(crate) mod code {
     pub(crate) const NO_SUCH: i32 = -1;
     pub(crate) const FAILED: i32 = -2;
@@ -53,15 +53,15 @@ pub struct Options {
 pub struct End {
     /// What its function returned, if that is one integer.
     pub value: Option<i64>,
-    /// What it said with `proc_exit`.
+    /// The code that it passed to `proc_exit`.
     pub exit: Option<i32>,
     /// What it and its children used.
     pub used: Used,
 }
 
 impl Program {
-    /// Runs an exported function without parameters in this task, on this task's budget. The task's stack should be
-    /// [`StackClass::Medium`] at least.
+    /// Runs an exported function without parameters in this task, on this task's budget. The task's stack should be at least
+    /// [`StackClass::Medium`].
     pub fn call(&self, cx: &Cx, name: &str, options: Options) -> Result<End, GuestError> {
         let Options { world, recharge, tally } = options;
         let family = Arc::new(Family::new(world, tally));
@@ -71,8 +71,8 @@ impl Program {
         Ok(End { value: finish.value, exit: finish.exit, used: family.tally.used() })
     }
 
-    /// The same in a child with exactly this budget: when a part of it is spent the child stops, and if nobody recharges it,
-    /// ends with [`TaskError::BudgetExceeded`].
+    /// The same in a child with exactly this budget: when a part of it is used up the child stops, and unless it is recharged
+    /// it ends with [`TaskError::BudgetExceeded`].
     pub fn spawn<'scope>(
         &self,
         cx: &Cx,
@@ -120,7 +120,7 @@ impl From<janus::Cancelled> for Stop {
 
 type Child<'scope> = Handle<'scope, Result<i64, GuestError>>;
 
-/// A guest that may have children runs inside a nursery of its own. Children that it did not join end with it.
+/// Runs a guest. If it may have children, it runs inside a nursery of its own: children that it did not join end with it.
 fn run(
     cx: &Cx,
     program: &Program,
@@ -132,7 +132,7 @@ fn run(
         return Machine::new(cx, None, program, family, capability)?.run(entry);
     }
     let mut finish = Err(GuestError::Cancelled);
-    // Whether a child failed is for its parent to ask, by a join; here only that all of them have ended.
+    // The parent asks by a join whether a child failed; here it only matters that all of them have ended.
     let _ = cx.nursery_with(NurseryOptions::new().keep_going(), |scope| {
         finish = Machine::new(cx, Some(scope), program, family, capability)
             .and_then(|mut machine| machine.run(entry));
@@ -152,11 +152,11 @@ pub(crate) struct Machine<'a, 'scope, 'env> {
     pub(crate) family: &'a Arc<Family>,
     capability: Option<&'a CapBudget>,
     pub(crate) vm: Vm,
-    /// What was in hand when the engine was last let go.
+    /// The fuel that the task had in hand when the engine last continued.
     granted: i64,
     children: Vec<Option<Child<'scope>>>,
     held: Held<'a>,
-    /// Channels that it made and so paid for: they end with it.
+    /// Channels that this instance made, and so was charged for: they end with it.
     channels: Vec<usize>,
     pub(crate) files: Files,
 }
@@ -170,13 +170,13 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         capability: Option<&'a CapBudget>,
     ) -> Result<Self, GuestError> {
         let bytes = bytes_of(program);
-        // Nothing is made before it is paid for.
+        // Memory is charged before anything is made.
         let held = match hold(cx, family, bytes) {
             Ok(held) => held,
             Err(ChargeError::Cancelled) => return Err(GuestError::Cancelled),
             Err(_) => return Err(GuestError::NoMemory { bytes }),
         };
-        // What the engine writes down for each of its parts; what is usual is in the price of every instance.
+        // What the engine records for each module beyond the usual; the usual is in the cost of every instance.
         let ops = program.parts().iter().map(|part| part.records >> 6).sum();
         if cx.charge_ops(ops).is_err() {
             family.tally.memory_back(bytes);
@@ -222,7 +222,7 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         self.invoke(entry)
     }
 
-    /// Calls into the engine and serves the guest until it is done.
+    /// Calls into the engine and serves the guest until it has finished.
     fn invoke(&mut self, target: Target<'_>) -> Result<Option<i64>, Stop> {
         let mut pause = self.vm.call(target, self.granted)?;
         loop {
@@ -248,8 +248,8 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         }
     }
 
-    /// Who traps pays the rest of its quantum, as what it ran of it may be in a local of a frame that is gone; and what it ran
-    /// beyond, as far as that is known.
+    /// A guest that traps is charged the rest of its quantum, because what it ran of it may have been in a local of a frame
+    /// that is gone; and also what it ran beyond, as far as that is known.
     fn trapped(&mut self, reason: String, left: i64) -> Stop {
         let rest = self.granted.max(self.granted - left).max(0) as u64;
         self.granted = 0;
@@ -259,12 +259,12 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         Stop::Error(GuestError::Trap { reason })
     }
 
-    /// Lets the guest run what the task has in hand.
+    /// Gives the guest the fuel that the task has in hand.
     fn renew(&mut self) {
         self.granted = self.cx.ops_in_hand() as i64;
     }
 
-    /// Charges what ran since the last time; may stop here until the task is recharged.
+    /// Charges what ran since the last time; may block here until the task is recharged.
     fn pay(&mut self, left: i64) -> Result<(), Stop> {
         let used = (self.granted - left).max(0) as u64;
         self.granted = left;
@@ -317,7 +317,7 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         }
     }
 
-    /// 1: it may grow by so many pages, or elements.
+    /// Whether the guest may grow by so many pages or elements: 1 if so.
     fn allocate(&mut self, what: u64, count: u64) -> Result<i32, Stop> {
         let bytes = count * if what == 0 { PAGE } else { ELEMENT };
         match self.hold(bytes) {
@@ -325,12 +325,12 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
             Err(ChargeError::Cancelled) => return Err(GuestError::Cancelled.into()),
             Err(_) => return Ok(0),
         }
-        // Somebody fills it with zeros.
+        // The host fills it with zeros, which is charged, too.
         self.work(bytes)?;
         Ok(1)
     }
 
-    /// What it was let have and could not.
+    /// Gives back what it was allowed and could not use.
     fn release(&mut self, what: u64, count: u64) {
         self.let_go(count * if what == 0 { PAGE } else { ELEMENT });
     }
@@ -340,7 +340,7 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         self.family.tally.memory_back(bytes);
     }
 
-    /// Charges the host's own work on so many bytes, as a bulk operation of the guest would be.
+    /// Charges the host's own work on so many bytes, like a bulk operation of the guest.
     pub(crate) fn work(&mut self, bytes: u64) -> Result<(), Stop> {
         let ops = bytes >> 6;
         self.cx.charge_ops(ops)?;
@@ -360,7 +360,7 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
             children = budget.spawn_count;
             task = task.budget(budget);
         } else if self.cx.budget().memory.div_ceil(PART) < bytes_of(self.program) {
-            // Its share would not hold its instance: its parent learns that now, and not when it joins.
+            // The child's share would not hold its instance: the parent is told now, and not when it joins.
             self.family.tally.memory_refused();
             return Ok(code::BUDGET);
         }
@@ -423,7 +423,7 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         }
     }
 
-    /// Who makes a channel pays for its room.
+    /// Makes a channel and charges its maker for the room.
     fn channel(&mut self, capacity: u32) -> Result<i32, Stop> {
         if capacity > CAPACITY_MAX {
             return Ok(code::TOO_LONG);
@@ -480,13 +480,13 @@ impl<'a, 'scope, 'env> Machine<'a, 'scope, 'env> {
         }
     }
 
-    /// A channel operation charged itself; here it is only counted.
+    /// Counts a channel operation, which has charged itself.
     fn told(&self) {
         self.family.tally.message();
         self.family.tally.ops(1);
     }
 
-    /// One operation on a file, of the table of costs.
+    /// Charges one operation on a file, by the table of costs.
     pub(crate) fn io(&mut self) -> Result<(), Stop> {
         match self.cx.charge(Operation::FileIo) {
             Ok(()) => {}
@@ -507,13 +507,13 @@ impl Drop for Machine<'_, '_, '_> {
     }
 }
 
-/// Bytes that an instance needs to begin with.
+/// Bytes that an instance needs at the start.
 fn bytes_of(program: &Program) -> u64 {
     let sum = |sum: u64, part: &Part| sum.saturating_add(part.bytes).saturating_add(part.records);
     program.parts().iter().fold(INSTANCE_BYTES, sum)
 }
 
-/// Charges memory that is held as long as the answer is.
+/// Charges memory that is held as long as the returned value lives.
 fn hold<'a>(cx: &'a Cx, family: &Family, bytes: u64) -> Result<Held<'a>, ChargeError> {
     let charged = cx.hold_memory(bytes).inspect_err(|error| {
         if *error == ChargeError::MemoryBudgetExhausted {

@@ -1,4 +1,4 @@
-//! Modules that were compiled, and are ready to run.
+//! Modules that were compiled and are ready to run.
 
 use crate::engine::{Code, Core, Engine};
 use crate::error::GuestError;
@@ -9,11 +9,11 @@ use crate::pass::{INTERNAL, Import, instrument};
 use std::fmt;
 use std::sync::Arc;
 
-/// Calls of a guest that may be open at a time.
+/// The most nested calls of a guest.
 pub const CALLS_MAX: usize = 1_000;
-/// Bytes of the engine's stack that they may use.
+/// The most bytes of the engine's stack that they may use.
 pub const STACK_BYTES_MAX: usize = 256 << 10;
-/// Modules that may be linked together.
+/// The most modules that may be linked together.
 pub const MODULES_MAX: usize = 64;
 
 /// One module among those that are linked.
@@ -23,14 +23,14 @@ pub(crate) struct Part {
     pub(crate) code: Code,
     pub(crate) imports: Vec<Import>,
     pub(crate) bytes: u64,
-    /// Bytes of what the engine writes down for an instance, beyond what is usual.
+    /// Bytes that the engine records for an instance, beyond the usual.
     pub(crate) records: u64,
     pub(crate) starts: bool,
 }
 
 struct Inner {
     core: Core,
-    /// Each after those that it imports from; the last is the main one.
+    /// Each module after those that it imports from; the last is the main one.
     parts: Vec<Part>,
     grants: Grants,
 }
@@ -56,17 +56,17 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    /// Takes a module through the pass and compiles it. What it imports must be granted.
+    /// Takes a module through the pass and compiles it. Everything that it imports must be granted.
     pub fn new(wasm: &[u8], grants: Grants) -> Result<Program, GuestError> {
         Program::link(wasm, &[], grants)
     }
 
-    /// The same with libraries: the module, and they, import from them by their names.
+    /// The same with libraries, from which the module and the libraries import by name.
     pub fn link(wasm: &[u8], libraries: &[(&str, &[u8])], grants: Grants) -> Result<Program, GuestError> {
         Program::link_for(Engine::default(), wasm, libraries, grants)
     }
 
-    /// The same for one of the engines that there are.
+    /// The same for a given engine.
     pub fn link_for(
         engine: Engine,
         wasm: &[u8],
@@ -77,7 +77,8 @@ impl Program {
             let has = libraries.len() as u64 + 1;
             return Err(GuestError::TooLarge { what: "modules", has, limit: MODULES_MAX as u64 });
         }
-        // Its own engine: an engine keeps the code of every module that it ever compiled.
+        // An engine of its own, because an engine keeps the code of every module that it ever
+        // compiled.
         let core = Core::new(engine)?;
         let mut parts = Vec::new();
         for (name, wasm) in libraries {
@@ -144,13 +145,13 @@ impl Part {
 }
 
 impl Offer {
-    /// Is this the name of a module that the host provides?
+    /// Whether the host provides the module of this name.
     fn provides(module: &str) -> bool {
         module.starts_with(INTERNAL) || crate::imports::OFFERS.iter().any(|offer| offer.module == module)
     }
 }
 
-/// Each library after those that it imports from.
+/// Sorts the libraries: each after those that it imports from.
 fn order(mut parts: Vec<Part>) -> Result<Vec<Part>, GuestError> {
     let mut done: Vec<Part> = Vec::new();
     while !parts.is_empty() {
@@ -160,7 +161,7 @@ fn order(mut parts: Vec<Part>) -> Result<Vec<Part>, GuestError> {
         match parts.iter().position(|part| waits(part, &parts).is_none()) {
             Some(free) => done.push(parts.swap_remove(free)),
             None => {
-                // Everybody waits for somebody: whoever follows long enough comes back.
+                // Each remaining module waits for another one: following them finds the cycle.
                 let mut path = vec![0];
                 while let Some(next) = waits(&parts[path[path.len() - 1]], &parts) {
                     let seen = path.iter().position(|&at| at == next);
@@ -179,24 +180,24 @@ fn order(mut parts: Vec<Part>) -> Result<Vec<Part>, GuestError> {
     Ok(done)
 }
 
-/// An import, or an instruction of the same standing, and what it takes to have it.
+/// An import, or an equivalent instruction, and what is needed to have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Everybody has it.
+    /// It needs no right.
     Free(String),
-    /// It takes this right.
+    /// It needs this right.
     Granted(String, Grant),
-    /// The host has no such import: another module must.
+    /// The host has no such import: another module must provide it.
     Linked(String),
-    /// Nobody can have it: it would be the host's.
+    /// It would be the host's, but the host does not have it.
     Unknown(String),
 }
 
-/// How growth is named among the needs.
+/// The name of growth among the needs.
 const GROWTH: &str = "memory.grow";
 
 impl Need {
-    /// Is it that memories or tables grow?
+    /// Whether this is the growth of memories or tables.
     #[must_use]
     pub fn is_growth(&self) -> bool {
         matches!(self, Need::Granted(name, Grant::Memory) if name == GROWTH)

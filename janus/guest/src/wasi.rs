@@ -1,6 +1,6 @@
-//! WASI preview 1, as much as a program needs to read its arguments, its input and the files that it was given, and to
-//! write its output. Every function of it is there, so that a program which merely links one runs; one that has nothing to
-//! give answers an error number.
+//! WASI preview 1, as far as a program needs it to read its arguments, its input and the files that it was given, and to
+//! write its output. Every function of it exists, so that a program that merely links one runs; the unsupported ones
+//! return an error number.
 
 pub(crate) mod errno;
 mod files;
@@ -17,14 +17,14 @@ use std::io::Read;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Bytes of random numbers at a time.
+/// The most random bytes at a time.
 const RANDOM_MAX: u64 = 4 << 10;
 
 fn locked<T, R>(lock: &Mutex<T>, act: impl FnOnce(&mut T) -> R) -> R {
     act(&mut lock.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A list of strings as `args_get` and `environ_get` want it.
+/// The number and the total size of strings, as `args_get` and `environ_get` want them.
 fn sizes(strings: &[String]) -> (u32, u32) {
     (strings.len() as u32, strings.iter().map(|s| s.len() as u32 + 1).sum())
 }
@@ -35,7 +35,7 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 impl Machine<'_, '_, '_> {
-    /// Serves a call of WASI. An error number is the guest's business; only a cancelled task stops.
+    /// Serves a call of WASI. An error number is for the guest to handle; only a cancelled task stops.
     pub(crate) fn wasi(&mut self, call: Call, args: &[u64]) -> Result<i32, Stop> {
         match call {
             Call::ArgsGet => self.strings(|world| &world.args, args),

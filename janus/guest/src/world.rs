@@ -12,16 +12,16 @@ use std::time::Duration;
 
 /// Where a guest's input comes from.
 pub enum Input {
-    /// Nowhere: it has ended.
+    /// There is none: the input has ended.
     Empty,
     /// These bytes.
     Bytes(Vec<u8>),
-    /// Pieces, from whoever sends them: the task waits and not the worker. A closed channel is the end.
+    /// Pieces from a channel, so that the task waits and not the worker. A closed channel is the end.
     Pieces(Receiver<Vec<u8>>),
 }
 
 impl Input {
-    /// A thread of its own reads, so that a guest that waits for it blocks itself only.
+    /// Input that a separate thread reads, so that a guest that waits for it blocks only itself.
     pub fn reader(mut from: impl Read + Send + 'static) -> io::Result<Input> {
         let (to, pieces) = janus::channel(1);
         std::thread::Builder::new().name("guest-input".into()).spawn(move || {
@@ -42,17 +42,17 @@ impl Input {
     }
 }
 
-/// Bytes that are read of an input at a time.
+/// Bytes that are read from an input at a time.
 const PIECE: usize = 16 << 10;
 
-/// A file that a guest is given, by the name that it knows it by. The host opens it: a guest has no way to name any other.
+/// A file that a guest is given, with the name by which the guest knows it. The host opens it: a guest cannot name any other.
 #[derive(Debug)]
 pub struct Given {
     /// The name.
     pub name: String,
     /// The file.
     pub file: File,
-    /// May it be written?
+    /// Whether it may be written.
     pub writable: bool,
 }
 
@@ -65,40 +65,41 @@ pub struct Output {
     way: Way,
 }
 
-/// Who writes, and so who waits.
+/// How output is written, and so what waits for it.
 #[derive(Clone)]
 pub(crate) enum Way {
-    /// The task, and its worker with it.
+    /// The task writes, and its worker waits with it.
     Direct,
-    /// A thread of the runtime; the task waits.
+    /// A thread of the runtime writes; the task waits.
     Thread,
-    /// The task, and it alone waits.
+    /// The task writes, and only it waits.
     Pipe(Arc<PipeWriter>),
 }
 
 impl Output {
-    /// To what takes it at once, such as memory or a regular file.
+    /// Output to a sink that accepts it at once, such as memory or a regular file.
     #[must_use]
     pub fn direct(to: impl Write + Send + 'static) -> Output {
         Output { to: Arc::new(Mutex::new(Box::new(to))), way: Way::Direct }
     }
 
-    /// To what may make its writer wait: a thread of the runtime writes, and only the task waits for it. When the task is
+    /// Output to a sink that may block: a thread of the runtime writes, and only the task waits for it. If the task is
     /// cancelled, a write that has begun goes on without it.
     #[must_use]
     pub fn blocking(to: impl Write + Send + 'static) -> Output {
         Output { way: Way::Thread, ..Output::direct(to) }
     }
 
-    /// To a descriptor of the process, whatever it is. A pipe or a terminal is opened once more, so that nobody who shares it
-    /// notices that we never block there; what cannot be opened again, such as a socket, is left to a thread.
+    /// Output to a descriptor of the process, whatever it is. A pipe or a terminal is opened once more, so that other users
+    /// of it do not notice that it is set to non-blocking; what cannot be opened again, such as a socket, is written by a
+    /// thread.
     #[must_use]
     pub fn descriptor(to: impl AsFd + Write + Send + 'static) -> Output {
         let path = format!("/proc/self/fd/{}", to.as_fd().as_raw_fd());
         if fs::metadata(&path).is_ok_and(|data| data.is_file()) {
             return Output::direct(to);
         }
-        // Without the flag, to open a pipe that has lost its reader would wait for another one.
+        // Without the flag, opening a pipe that has lost its reader would wait for another one.
         let again =
             fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
         match again.and_then(|file| PipeWriter::new(file.into())) {
@@ -111,7 +112,7 @@ impl Output {
         &self.way
     }
 
-    /// All of it, on this thread. So it is written in a deterministic runtime too, which has no I/O of its own.
+    /// Writes all bytes on this thread. Also used in a deterministic runtime, which has no I/O of its own.
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         to.write_all(bytes).and_then(|()| to.flush()).map(|()| bytes.len())
@@ -134,12 +135,12 @@ pub struct World {
     pub files: Vec<Given>,
     /// The time of day when the runtime began.
     pub epoch: Duration,
-    /// Where random numbers come from; `None`: from the system. A seed makes a run repeat itself.
+    /// The seed of random numbers, which makes a run repeatable; `None` takes them from the system.
     pub seed: Option<u64>,
 }
 
 impl Default for World {
-    /// No arguments, no environment, no input, no files; output is thrown away; the time begins at zero.
+    /// No arguments, no environment, no input, no files; output is discarded; the time begins at zero.
     fn default() -> World {
         World {
             args: Vec::new(),
@@ -160,7 +161,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// Output that can be looked at afterwards.
+/// Output that is kept in memory, to be read afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Kept(Arc<Mutex<Vec<u8>>>);
 

@@ -1,5 +1,5 @@
-//! Proof that every allocation of the kernel may fail (K-30): each operation is done with the first, the second, the third … allocation that the
-//! kernel makes for it refused, until none is. Each time the caller gets an error with a name or what it asked for, and afterwards the ledger of
+//! Proof that every allocation of the kernel may fail (K-30): each operation is performed with the first, the second, the third … of its allocations
+//! in the kernel refused, until none is refused. Each time the caller gets either a named error or what it asked for, and afterwards the ledger of
 //! the process, the frames and the kernel's heap are what they were (K-07).
 //!
 //! The kernel is booted with `allocfail`.
@@ -29,7 +29,7 @@ rt::main!(run);
 const PAGE: usize = 4096;
 /// More allocations than any operation here needs.
 const MOST: u64 = 2000;
-/// Threads that are there at once.
+/// Threads that exist at once.
 const CROWD: usize = 60;
 
 fn run() -> i64 {
@@ -55,7 +55,7 @@ fn run() -> i64 {
     }
 }
 
-/// Does `what` in a process of its own, each of whose threads has a context of `template`.
+/// Does `what` in a child process each of whose threads has a context made from `template`.
 fn in_child(what: &str, template: Option<Spec>) -> Outcome {
     let mut child = command("alloc-fail", what).arg(what);
     let context: SchedulingContext = caps::any()?;
@@ -65,7 +65,7 @@ fn in_child(what: &str, template: Option<Spec>) -> Outcome {
     kit::succeeds(what, &child.spawn(&caps::any()?)?)
 }
 
-/// Makes this program's heap large enough, so that no operation needs memory for it.
+/// Makes this program's heap large enough beforehand, so that no operation needs memory for it.
 fn reserve_heap() {
     let blocks: Vec<Vec<u8>> = (0..8).map(|_| Vec::with_capacity(80 << 10)).collect();
     let small: Vec<Vec<u8>> = (0..256).map(|_| Vec::with_capacity(200)).collect();
@@ -94,10 +94,11 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("a context of a thread", bound_context),
 ];
 
-/// The quotas of memory, threads, processes and endpoints; those of contexts are free when what these used is back ([`is_rested`]).
+/// The number of quotas that are free at once: memory, threads, processes and endpoints. Those of contexts are free only when the used time is back
+/// ([`is_rested`]).
 const LASTING: usize = 4;
 
-/// What must be as it was: frames outside the heap, bytes in the heap, the rows of the process's ledger, and what its session uses.
+/// What must return to its value: frames outside the heap, bytes in the heap, the rows of the process's ledger, and what its session uses.
 fn held() -> Outcome<Vec<u64>> {
     let session = caps::any::<UserSession>().ok();
     let quotas = session.map_or(Ok(Vec::new()), |session| session.quotas())?;
@@ -108,14 +109,14 @@ fn held() -> Outcome<Vec<u64>> {
     Ok(counters.chain(quotas.iter().take(LASTING).map(|quota| quota.used)).collect())
 }
 
-/// Whether what contexts in `session` used is back, all of it. That takes a period; but where the host was away while one ran, it used more than its
-/// budget, and it takes as many periods as it used budgets. So whoever waits for this looks again and again, and the contexts here that run
-/// have a tenth of a CPU: what they used is back in ten times as long.
+/// Whether all time that contexts in `session` used is back. That takes a period; but if the host was away while a context ran, the context overran
+/// its budget, and it takes as many periods as budgets were used. So callers check this repeatedly, and the contexts here that run have a tenth of a
+/// CPU: the time that they used is back in ten times as long.
 fn is_rested(session: &UserSession) -> Outcome<bool> {
     Ok(session.quotas()?.iter().skip(LASTING).all(|quota| quota.used == 0))
 }
 
-/// Waits until everything is as it was: what ended is cleared away behind our back.
+/// Waits until everything is as it was: the kernel clears ended things away in the background.
 fn comes_back(before: &[u64], what: core::fmt::Arguments<'_>) -> Outcome {
     let mut now = held()?;
     for _ in 0..200 {
@@ -128,14 +129,14 @@ fn comes_back(before: &[u64], what: core::fmt::Arguments<'_>) -> Outcome {
     Err(Failure::new(format_args!("{what}: {now:?} are held, not {before:?}")))
 }
 
-/// Fails unless an error says that something is used up.
+/// Whether an error says that something is used up.
 fn is_typed(error: &Error) -> bool {
     matches!(error, Error::Exception { kind: Exception::Overloaded, message } if !message.as_str().is_empty())
         || error.transport() == Some(TransportError::NoSpace)
         || matches!(error, Error::Operation(R::ResourceExhausted))
 }
 
-/// Does the operation with its `number`th allocation refused. Was there one?
+/// Performs the operation with its `number`th allocation refused. Returns whether there was such an allocation.
 fn refused(system: &SystemInfo, name: &str, number: u64, operation: Operation) -> Outcome<bool> {
     if let Ok(session) = caps::any::<UserSession>() {
         kit::wait_until("what contexts used is back in the quotas", || is_rested(&session))?;
@@ -151,8 +152,8 @@ fn refused(system: &SystemInfo, name: &str, number: u64, operation: Operation) -
     }
 }
 
-/// Refused at the same place again and again, an operation gets a little further each time, because tables that have grown stay. Soon it must
-/// cost nothing more.
+/// An operation that is refused at the same place repeatedly gets a little further each time, because tables that have grown stay. Soon it must not
+/// take any more memory.
 fn stands_still(system: &SystemInfo, name: &str, number: u64, operation: Operation) -> Outcome {
     let mut before = held()?;
     for _ in 0..12 {
@@ -169,7 +170,7 @@ fn stands_still(system: &SystemInfo, name: &str, number: u64, operation: Operati
 
 fn survives(name: &str, operation: Operation) -> Outcome {
     let system = kit::system()?;
-    // Cold: tables of the kernel grow, and what they got stays for the next time.
+    // The first time the kernel's tables grow, and they keep that memory for the next time.
     let mut cold = 0;
     while refused(&system, name, cold + 1, operation)? {
         cold += 1;
@@ -192,7 +193,7 @@ fn survives(name: &str, operation: Operation) -> Outcome {
     Ok(())
 }
 
-/// What is charged to a session, done in one.
+/// Operations that are charged to a session, performed in one.
 const INSIDE: &[(&str, Operation)] = &[
     ("a session", session),
     ("capabilities", copies),
@@ -214,7 +215,7 @@ fn in_session() -> Outcome {
     kit::wait_until("what contexts used is back in the quotas", || is_rested(&session))?;
     let quotas = session.quotas()?;
     ensure!(quotas.iter().all(|quota| quota.used == 0), "the session is empty, and uses {quotas:?}");
-    // Nor does a logout keep anything of the contexts that it ends.
+    // A logout must not keep anything of the contexts that it ends, either.
     let any: SchedulingContext = caps::any()?;
     let member = command("alloc-fail", "waiting").arg("wait").grant(
         "session",
@@ -265,8 +266,8 @@ fn session() -> Result<()> {
 fn memory_object() -> Result<()> {
     let object = factory()?.memory_object(8 * PAGE as u64)?;
     let at = object.map(None, 0, 8 * PAGE, true)?;
-    // A hole, and the rest. What cannot be cut is unmapped whole.
-    // SAFETY: mapped just now, used by nobody.
+    // Unmaps a hole, then the rest. If the hole cannot be made, all is unmapped at once.
+    // SAFETY: mapped just now, and used by no code.
     unsafe {
         let cut = object.unmap(at + 3 * PAGE as u64, PAGE);
         match cut {
@@ -282,7 +283,7 @@ fn memory_object() -> Result<()> {
 
 fn maps() -> Result<()> {
     let memory: VirtualMemory = caps::any()?;
-    // Two pieces for the kernel, and tables of its own.
+    // Large enough to need two pieces in the kernel, and page tables of its own.
     let bytes = 600 * PAGE;
     let at = memory.map(None, bytes, Protection::READ_WRITE)?;
     // SAFETY: as above.
@@ -322,7 +323,7 @@ fn message() -> Result<()> {
     call.wait().map(drop)
 }
 
-/// Calls that wait at an endpoint until they are taken back.
+/// Calls that wait at an endpoint until they are cancelled.
 fn waiting_calls() -> Result<()> {
     let endpoint = factory()?.endpoint()?;
     let mut calls = Vec::with_capacity(24);
@@ -340,22 +341,22 @@ fn waiting_calls() -> Result<()> {
 struct Stack([u8; PAGE]);
 static STACK: Stack = Stack([0; PAGE]);
 
-/// A thread that ends.
+/// The entry point of a thread that ends at once.
 #[unsafe(naked)]
 unsafe extern "C" fn end_at_once() -> ! {
     naked_asm!("mov eax, {exit}", "xor edi, edi", "syscall", "ud2", exit = const SYS_EXIT)
 }
 
-/// A thread that waits until its process ends.
+/// The entry point of a thread that waits until its process ends.
 #[unsafe(naked)]
 unsafe extern "C" fn wait_for_ever() -> ! {
     naked_asm!("mov eax, {enter}", "mov edi, 1", "mov rsi, -1", "syscall", "ud2", enter = const SYS_CAP_ENTER)
 }
 
-/// A thread that is either of these.
+/// Starts a thread with one of these entry points.
 fn start(what: unsafe extern "C" fn() -> !) -> Result<rt::ThreadHandle> {
     let stack = STACK.0.as_ptr() as u64 + PAGE as u64;
-    // SAFETY: it touches nothing, not even its stack.
+    // SAFETY: the thread touches nothing, not even its stack.
     unsafe { caps::any::<ThreadSpawner>()?.create(what as *const () as u64, stack, 0, 0, 0) }
 }
 
@@ -363,12 +364,12 @@ fn bare_thread() -> Result<()> {
     start(end_at_once)?.join().map(drop)
 }
 
-/// A child that is gone when this is.
+/// A child that is killed and waited for when this value is dropped.
 struct Gone(Child);
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        // It may have ended; and the place among those who wait may be what is refused, once.
+        // The child may have ended; and the allocation that is refused, once, may be the one for this wait.
         let _ = self.0.handle.kill();
         for _ in 0..2 {
             if self.0.wait().is_ok() {
@@ -384,8 +385,8 @@ fn process() -> Result<()> {
     child.0.wait().map(drop)
 }
 
-/// Of contexts that something runs on. One after the other they use no more than a CPU; so each leaves enough for the next, which comes after a
-/// period or less.
+/// The specification of contexts that something runs on. They run one after the other and use at most one CPU, so each leaves enough for the next,
+/// which comes after a period or less.
 const TENTH: Spec = Spec::new(MS, 10 * MS).demote();
 
 fn template() -> Result<()> {
@@ -415,7 +416,7 @@ fn faulting_context() -> Result<()> {
 fn bound_context() -> Result<()> {
     let context = made(&TENTH)?;
     context.bind(Fallback::BestEffort)?.ok()?;
-    // Without it, whatever comes of this.
+    // The context is unbound whatever the result is.
     let result = bare_thread();
     context.unbind()?.ok()?;
     result
@@ -423,8 +424,8 @@ fn bound_context() -> Result<()> {
 
 // ---- templates ------------------------------------------------------------------------------------------------------------
 
-/// Threads that stay: each needs a record, a stack and places in lists that nobody had before. One that cannot be made leaves nothing in the
-/// ledger. Which allocation is refused is left to chance, because what one attempt leaves to the next changes how many there are.
+/// Threads that stay: each needs a record, a stack and new places in lists. A thread that cannot be created leaves nothing in the ledger. Which
+/// allocation is refused is random, because what one attempt leaves to the next changes how many allocations there are.
 fn crowd() -> Outcome {
     reserve_heap();
     let system = kit::system()?;
@@ -457,7 +458,7 @@ fn crowd() -> Outcome {
     Ok(())
 }
 
-/// In a process each of whose threads has a context: one that gets none is not there (K-07).
+/// In a process whose threads each have a context, a thread that gets no context is not created (K-07).
 fn templated() -> Outcome {
     reserve_heap();
     survives("a thread with a context", bare_thread)?;

@@ -1,7 +1,7 @@
 //! How late a short sleeper runs beside hogs of its own weight, and how exact a share of 2 to 1 is, on one CPU under icount, where a tick is a
 //! nanosecond.
 //!
-//! Printed as `bench <row> <number>`, by the names that `bench/linux` has; `capos linux` reads them.
+//! The results are printed as `bench <row> <number>`, with the row names of `bench/linux`; `capos linux` reads them.
 #![no_std]
 #![no_main]
 
@@ -19,17 +19,17 @@ use rt::{LatencyClass, SchedulingPolicy, Timer, caps, println, thread};
 
 rt::main!(run);
 
-/// Sleeps of which the delays are taken: some rounds beside hogs that were just started, since the first sleep is the one that may be late.
+/// Rounds of sleeps whose delays are taken; each round starts new hogs, because the first sleep is the one that may be late.
 const ROUNDS: usize = 5;
 const SLEEPS: usize = 1000;
-/// How long each is.
+/// How long each sleep is.
 const SLEEP_NS: u64 = 1_000_000;
 /// Windows of the share, and how long each is: 5 s in all.
 const WINDOWS: usize = 50;
 const WINDOW_NS: u64 = 100_000_000;
-/// Weights of the two who share.
+/// Weights of the two hogs that share the CPU.
 const WEIGHTS: [u16; 2] = [128, 64];
-/// The weight of who looks: it must not wait for those that it looks at.
+/// The weight of the watching thread, which must not wait for the hogs.
 const WATCHER: u16 = 1024;
 
 fn run() -> i64 {
@@ -49,7 +49,7 @@ struct Hogs {
 }
 
 impl Hogs {
-    /// One for each weight and class; those without have those of the thread that starts them.
+    /// Starts a hog for each weight and class; `None` keeps those of the starting thread.
     fn start(shares: &[Option<(u16, LatencyClass)>]) -> Hogs {
         let stop = Arc::new(AtomicBool::new(false));
         let counts: Arc<Vec<AtomicU64>> = Arc::new(shares.iter().map(|_| AtomicU64::new(0)).collect());
@@ -86,7 +86,7 @@ fn error_of(heavy: u64, light: u64) -> u64 {
     (heavy * 100_000 / (heavy + light).max(1)).abs_diff(66_667)
 }
 
-/// Two hogs of weights 2 and 1 and of this class for 5 s: the error of the share over all, and in the worst window of 100 ms.
+/// Runs two hogs of weights 2 and 1 and of this class for 5 s: reports the error of the share over all, and in the worst window of 100 ms.
 fn shares(class: LatencyClass, row: &str) -> Outcome {
     let timer: Timer = caps::any()?;
     caps::any::<SchedulingPolicy>()?.set_weight(WATCHER).doing("set the weight")?;
@@ -106,8 +106,8 @@ fn shares(class: LatencyClass, row: &str) -> Outcome {
     hogs.stop()
 }
 
-/// A sleeper that sleeps 1 ms again and again beside `hogs`: from its deadline until it runs. The deadline is 1 ms after the clock was read,
-/// just before the call, so that the way into the kernel counts too.
+/// Sleeps 1 ms repeatedly beside `hogs` hogs, and measures the time from the deadline until the sleeper runs. The deadline is 1 ms after the
+/// clock was read, just before the call, so that the way into the kernel counts, too.
 fn delays(hogs: usize) -> Outcome {
     let timer: Timer = caps::any()?;
     let mut delays = Vec::with_capacity(SLEEPS);

@@ -1,7 +1,7 @@
 //! What the kernel's operations cost, in guest instructions: run under icount, where one tick of the TSC is one instruction.
 //!
-//! Each row is the median of warm batches, printed as `bench <row> <instructions>`; `capos bench` reads these lines. With one CPU it prints
-//! the rows of one CPU, with more those across CPUs.
+//! Each row is the median of warm batches, printed as `bench <row> <instructions>`; `capos bench` reads these lines. With one CPU the program prints
+//! the rows for one CPU, with more those across CPUs.
 #![no_std]
 #![no_main]
 
@@ -22,7 +22,7 @@ use rt::{
 
 rt::main!(run);
 
-/// Batches of which the median is taken, after as many to warm up.
+/// Batches of which the median is taken, after some to warm up.
 const BATCHES: usize = 41;
 
 fn ticks() -> u64 {
@@ -30,14 +30,14 @@ fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Where a profiler begins to count; the row that is named as the first argument calls it.
+/// Where a profiler begins to count; called by the row that the first argument names.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn profile_begin() {
     core::hint::black_box(0);
 }
 
-/// Where it stops.
+/// Where a profiler stops counting.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn profile_end() {
@@ -49,7 +49,7 @@ fn row(name: &str, count: u64, each: impl FnMut() -> Outcome) -> Outcome {
     part_of(name, count, 1, each)
 }
 
-/// As [`row`], for an `each` that does `parts` of what is measured.
+/// As [`row`], for an `each` that performs the measured operation `parts` times.
 fn part_of(name: &str, count: u64, parts: u64, mut each: impl FnMut() -> Outcome) -> Outcome {
     let mut costs = Vec::new();
     for batch in 0..BATCHES + 5 {
@@ -73,7 +73,7 @@ fn part_of(name: &str, count: u64, parts: u64, mut each: impl FnMut() -> Outcome
 }
 
 fn run() -> i64 {
-    // What this program is when it is spawned to be measured.
+    // The role of this program when it is spawned to be measured.
     if rt::args::args().next().is_some_and(|arg| arg == "nothing") {
         return 0;
     }
@@ -118,7 +118,7 @@ fn one_cpu() -> Outcome {
     })?;
     row("map-touch-unmap", 20, || {
         let at = rt::vm::map(4096).doing("map")?;
-        // SAFETY: just mapped; nobody else knows of it.
+        // SAFETY: just mapped; no other code knows of it.
         unsafe {
             at.as_ptr().write_volatile(1);
             rt::vm::unmap(at.as_ptr() as u64, 4096).doing("unmap")
@@ -129,7 +129,7 @@ fn one_cpu() -> Outcome {
     contexts()
 }
 
-/// Budgets: what they add to a switch and to a call, and whether taking one back costs more among many threads.
+/// Budgets: what they add to a switch and to a call, and whether revoking one costs more among many threads.
 fn contexts() -> Outcome {
     let plenty = Spec::new(900 * MS, 1000 * MS);
     let any: SchedulingContext = caps::any()?;
@@ -143,7 +143,7 @@ fn contexts() -> Outcome {
     timer_ends("budget-end", Some(any.create(&Spec::new(MS / 10, MS))?.context()?))?;
     revoke_among("revoke-among-10", 10, &any)?;
     revoke_among("revoke-among-500", 500, &any)?;
-    // What the rows before used is back by then.
+    // By then the time used by the rows before is back.
     caps::any::<Timer>()?.sleep_start(3000 * MS).doing("sleep")?.wait().doing("sleep")?;
     for (count, seed) in [(1, 0), (8, 7622), (64, 18_443), (128, 3420)] {
         admission(count, seed, &any)?;
@@ -151,8 +151,8 @@ fn contexts() -> Outcome {
     Ok(())
 }
 
-/// What it takes to make the last of `count` contexts that fill a CPU (S-14): two bands and periods without a common measure. The seeds are those
-/// of 60,000 with most evaluations of the test: 72 of 8 contexts, 202 of 64, 230 of 128.
+/// The cost of creating the last of `count` contexts that fill a CPU (S-14), with two bands and incommensurable periods. Of 60,000 seeds, these need
+/// the most evaluations of the admission test: 72 for 8 contexts, 202 for 64, 230 for 128.
 fn admission(count: u64, seed: u64, any: &SchedulingContext) -> Outcome {
     let mut specs = programs::contexts::crowd(count, seed, 949);
     let last = specs.pop().ok_or_else(|| programs::proof::Failure::new("nobody"))?;
@@ -166,7 +166,7 @@ fn admission(count: u64, seed: u64, any: &SchedulingContext) -> Outcome {
     Ok(())
 }
 
-/// Takes the context of a thread back that waits, beside `count` threads that wait, too.
+/// Revokes the context of a thread that waits, beside `count` other threads that wait.
 fn revoke_among(name: &str, count: usize, any: &SchedulingContext) -> Outcome {
     static STOP: AtomicU32 = AtomicU32::new(0);
     STOP.store(0, Ordering::Relaxed);
@@ -193,7 +193,7 @@ fn revoke_among(name: &str, count: usize, any: &SchedulingContext) -> Outcome {
     crowd.into_iter().try_for_each(|thread| thread.join()?)
 }
 
-/// Thirty-two NOPs by one system call; the row is what each costs.
+/// Submits thirty-two NOPs by one system call; the row is the cost of each.
 fn nop_batch() -> Outcome {
     let entries = [nop(); 32];
     let mut done = [Cqe::default(); 32];
@@ -202,7 +202,7 @@ fn nop_batch() -> Outcome {
         unsafe { ring::run_all(&entries, &mut done) }.map_err(rt::Error::from)?;
         Ok(())
     })?;
-    // Completed, and each one by its own entry.
+    // All have completed, each for its own entry.
     if done.iter().any(|cqe| cqe.status != 0)
         || done.windows(2).any(|two| two[0].user_data == two[1].user_data)
     {
@@ -211,7 +211,7 @@ fn nop_batch() -> Outcome {
     Ok(())
 }
 
-/// Two threads that yield to each other, the other one on a context if there is one: the cost of one switch.
+/// Two threads yield to each other, the other one on a context if there is one: the cost of one switch.
 fn switches(name: &str, yielding: Sqe, context: Option<SchedulingContext>) -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&stop);
@@ -221,12 +221,12 @@ fn switches(name: &str, yielding: Sqe, context: Option<SchedulingContext>) -> Ou
             unsafe { ring::run(yielding) };
         }
     });
-    // By us, who run on a budget: beside that it would never come to bind itself.
+    // Bound by this thread, which runs on a budget: beside it, the other thread would never get to bind itself.
     if let Some(context) = &context {
         let thread = other.handle().ok_or_else(|| programs::proof::Failure::new("no handle"))?;
         context.bind_thread(thread, Fallback::BestEffort)?.ok()?;
     }
-    // A yield of ours is two switches: there and back, each with a system call.
+    // A yield of this thread is two switches, there and back, each with a system call.
     part_of(name, 50, 2, || {
         // SAFETY: names no memory.
         unsafe { ring::run(yielding) };
@@ -237,18 +237,18 @@ fn switches(name: &str, yielding: Sqe, context: Option<SchedulingContext>) -> Ou
     Ok(())
 }
 
-/// A timer interrupt that takes the CPU from one thread and gives it to another: of two that never wait, the end of a slice; with a context, which a
-/// second thread runs on, the end of its budget. Both threads look at the counter all the time, and the row is what passes between the last look
-/// of the one and the first look of the other.
+/// A timer interrupt that takes the CPU from one thread and gives it to another. Without a context, two threads never wait, and the interrupt is the
+/// end of a slice; with a context, which the second thread runs on, it is the end of its budget. Both threads read the counter all the time, and the
+/// row is what passes between the last reading of one and the first of the other.
 fn timer_ends(name: &str, context: Option<SchedulingContext>) -> Outcome {
-    /// The last look: when, and whose it was.
+    /// The last reading: its time, and the thread that made it.
     static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     static STOP: AtomicBool = AtomicBool::new(false);
-    /// Looks are slow where instructions are counted, and a slice has many.
+    /// Few samples: reading is slow where instructions are counted, and a slice has many readings.
     const SAMPLES: usize = 9;
     const MINE: u64 = 1;
     const THEIRS: u64 = 2;
-    /// Looks once. Says how long nobody looked, if another thread did last, and was not interrupted in the middle of its look.
+    /// Reads the counter once. Returns the time since the last reading if another thread made that, and was not interrupted in the middle of it.
     fn look(who: u64) -> Option<u64> {
         let now = ticks();
         let (last, other) = (LAST[0].load(Ordering::Relaxed), LAST[1].load(Ordering::Relaxed));
@@ -310,7 +310,7 @@ fn ipc(name: &str, pin: Option<[u8; 2]>) -> Outcome {
 fn park_pair() -> Outcome {
     static TURN: AtomicU32 = AtomicU32::new(0);
     const STOP: u32 = 9;
-    /// Passes the turn on to `next`, and waits until it is `mine` again, or all is over.
+    /// Passes the turn to `next`, and waits until it is `mine` again, or all is over.
     fn pass(space: &ParkSpace, mine: u32, next: u32) -> Outcome {
         TURN.store(next, Ordering::Release);
         space.unpark_then_park(&TURN, 1, &TURN, next, u64::MAX).doing("park")?;
@@ -338,7 +338,7 @@ fn park_pair() -> Outcome {
     other.join()?
 }
 
-/// A sleep of 1 µs: what the CPU does for it. The idle time in between is not counted: the sleeper is alone, so the rest is idle.
+/// A sleep of 1 µs: how much the CPU executes for it. The sleeper is alone, so the time in between is idle and not counted.
 fn sleeps() -> Outcome {
     let timer: Timer = caps::any()?;
     row("sleep-1us", 20, || timer.sleep(1000).doing("sleep"))
@@ -346,7 +346,7 @@ fn sleeps() -> Outcome {
 
 fn across() -> Outcome {
     ipc("ipc-across-cpus", Some([1, 2]))?;
-    // Started and answered without waiting in between: nobody is handed over.
+    // Started and answered without waiting in between, so there is no direct handoff.
     let timer: Timer = caps::any()?;
     let pending: Pending<()> = timer.sleep_start(1000).doing("sleep")?;
     pending.wait().doing("sleep")

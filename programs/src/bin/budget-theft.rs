@@ -1,7 +1,8 @@
-//! The proof `budget-theft` (S-13): contexts that go and come again, a chain of template threads and other periods take no time from a neighbour.
+//! The proof `budget-theft` (S-13): contexts that are dropped and created again, a chain of template threads and changed periods take no time
+//! from a neighbour.
 //!
-//! The neighbour has half of a CPU in every 100 ms and counts what it does itself: beside every attack as much as alone, but for 1 %, and no
-//! deadline missed.
+//! The neighbour has half of a CPU in every 100 ms and counts its own work: beside every attack it does as much as alone, within 1 %, and misses
+//! no deadline.
 #![no_std]
 #![no_main]
 
@@ -27,7 +28,7 @@ rt::main!(run);
 const PROMISE: Spec = Spec::new(50 * MS, 100 * MS);
 /// How many of its periods each attack lasts.
 const PERIODS: u64 = 10;
-/// What the neighbour does between two looks at the clock.
+/// How long the neighbour computes between two readings of the clock.
 const TURN_NS: u64 = MS;
 
 fn run() -> i64 {
@@ -38,10 +39,10 @@ fn run() -> i64 {
     }
     prove("budget-theft", || {
         let scale = Scale::measure()?;
-        // All on one CPU: where instructions are counted, the turns of other CPUs would be in its clock.
+        // All threads are on one CPU: where instructions are counted, the turns of other CPUs would be in the clock.
         caps::any::<ThreadControl>()?.set_affinity(&[1])?;
         let alone = neighbour(scale, &sleep_until)?;
-        // The loop that measures costs something, too; but not more than this.
+        // The measuring loop costs something, too; but not more than this.
         ensure!(alone >= 970, "alone it had {alone} per mille of its promise");
         let beside = |what, attack: &dyn Fn(u64) -> Outcome<u64>| {
             step(what, || {
@@ -71,8 +72,8 @@ fn sleep_until(until_ns: u64) -> Outcome<u64> {
     Ok(1)
 }
 
-/// Runs an attack beside the neighbour, which works as fast as it can. Answers what it did of its promise, in parts of a thousand; a
-/// deadline that it missed is a failure.
+/// Runs an attack beside the neighbour, which works as fast as it can. Returns how much of its promise the neighbour used, in thousandths; fails
+/// if it missed a deadline.
 fn neighbour(scale: Scale, attack: &dyn Fn(u64) -> Outcome<u64>) -> Outcome<u64> {
     all_back()?;
     let promise = new_context(&PROMISE.cpus([0]))?;
@@ -84,7 +85,7 @@ fn neighbour(scale: Scale, attack: &dyn Fn(u64) -> Outcome<u64>) -> Outcome<u64>
             burn(TURN_NS, scale);
             its.fetch_add(1, Ordering::Relaxed);
         }
-        // Its context goes with it: it stays until somebody has looked.
+        // The thread's context ends with it, so it stays until the result was read.
         while !over.load(Ordering::Relaxed) {}
         Ok(())
     })?;
@@ -102,7 +103,7 @@ fn neighbour(scale: Scale, attack: &dyn Fn(u64) -> Outcome<u64>) -> Outcome<u64>
     Ok(part)
 }
 
-/// Uses up a context that just fits beside the neighbour, takes it back, and asks for the next.
+/// Uses up a context that just fits beside the neighbour, revokes it, and asks for the next.
 fn come_and_go(until_ns: u64, scale: Scale) -> Outcome<u64> {
     let spec = Spec::new(4 * MS, 10 * MS).cpus([0]);
     let any = caps::any::<SchedulingContext>()?;
@@ -140,12 +141,12 @@ fn let_go(until_ns: u64, scale: Scale) -> Outcome<u64> {
     Ok(rounds)
 }
 
-/// What each thread of a template has.
+/// The specification of each template thread's context.
 const TEMPLATE: Spec = Spec::new(2 * MS, 20 * MS);
-/// Of which it uses so much before it ends.
+/// How much of it a thread uses before it ends.
 const USED_NS: u64 = 8 * MS / 5;
 
-/// A process with the template, to do what `words` say; its exit code is what it counted.
+/// Starts a process with the template and the arguments `words`; returns its exit code, which is what it counted.
 fn with_template(words: &[&str]) -> Outcome<u64> {
     let any: SchedulingContext = caps::any()?;
     let command = words.iter().fold(Command::new("budget-theft"), |command, word| command.arg(word));
@@ -158,7 +159,7 @@ fn with_template(words: &[&str]) -> Outcome<u64> {
     u64::try_from(exit.code).map_err(|_| Failure::new("the process with a template failed"))
 }
 
-/// A process whose threads each have a context, use it up, make the next one and end.
+/// A process whose threads each have a context, use it up, start the next thread and end.
 fn chain(until_ns: u64) -> Outcome<u64> {
     let until = alloc::format!("{until_ns}");
     let rounds = with_template(&["relay", &until])?;
@@ -166,7 +167,7 @@ fn chain(until_ns: u64) -> Outcome<u64> {
     Ok(rounds)
 }
 
-/// How often the relay was passed on.
+/// How often one thread of the relay has started the next.
 static PASSED: AtomicU64 = AtomicU64::new(0);
 
 fn relay_until(until_ns: u64) -> Outcome<i64> {
@@ -190,11 +191,11 @@ fn relay(until_ns: u64, scale: Scale) {
     }
 }
 
-/// Threads of a template that follow each other.
+/// How many threads of the template follow each other.
 const SUCCESSORS: i64 = 20;
 
-/// On a CPU that has room for two threads of the template and not for three, one waits for the other and makes the next, which takes its place at
-/// once, though what it used is not back yet.
+/// The CPU has room for two threads of the template and not for three. One thread waits for the other and starts the next, which takes its
+/// predecessor's place at once, although the time that the predecessor used is not back yet.
 fn successors() -> Outcome {
     all_back()?;
     let rest = new_context(&Spec::new(70 * MS, 100 * MS).cpus([0]))?;
@@ -207,14 +208,14 @@ fn successors() -> Outcome {
     Ok(())
 }
 
-/// How many were refused?
+/// Returns how many threads were refused.
 fn succeed() -> Outcome<i64> {
     let scale = Scale::measure()?;
     let mut refused = 0;
     for _ in 0..SUCCESSORS {
         match Builder::new().stack_bytes(16 * 1024).spawn(move || burn(USED_NS, scale)) {
             Ok(thread) => thread.join()?,
-            // Its place is free when what the last one used is back.
+            // The place is free when the time that the last thread used is back.
             Err(_) => {
                 refused += 1;
                 time::sleep(TEMPLATE.period_ns)?;
@@ -224,7 +225,7 @@ fn succeed() -> Outcome<i64> {
     Ok(refused)
 }
 
-/// Uses what it has under one period and asks for the same share in a shorter one.
+/// Uses its budget under one period, then asks for the same share with a shorter one.
 fn change(until_ns: u64, scale: Scale) -> Outcome<u64> {
     let specs = [(40 * MS, 100 * MS), (2 * MS / 5, MS), (4 * MS, 10 * MS)];
     let specs = specs.map(|(budget, period)| Spec::new(budget, period).cpus([0]));
@@ -233,7 +234,7 @@ fn change(until_ns: u64, scale: Scale) -> Outcome<u64> {
     let mut rounds = 0;
     while time::now_ns()? < until_ns {
         burn(3 * MS, scale);
-        // A refusal is an answer, too.
+        // A refusal is a valid answer, too.
         let _ = own.reconfigure(&specs[rounds as usize % specs.len()])?;
         rounds += 1;
     }

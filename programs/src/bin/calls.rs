@@ -13,7 +13,7 @@ const MS: u64 = 1_000_000;
 fn run() -> Result<()> {
     let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
     let requests = factory.endpoint()?;
-    // Who may call whom, and under which badge, is who holds which capability.
+    // A process may call whom it holds a capability to, under the badge of that capability.
     let (ada, bob): (Endpoint, Endpoint) = (requests.caller(1)?, requests.caller(2)?);
     let server = Command::new("counter")
         .grant_basics()
@@ -22,7 +22,7 @@ fn run() -> Result<()> {
     // Only the server can receive now: should it die, calls fail instead of waiting for ever.
     drop(requests);
 
-    // From here on this thread has 2 ms of CPU time in every 10 ms, and so has whoever works for it.
+    // From here on this thread has 2 ms of CPU time in every 10 ms, and any server that works for it uses that time.
     let any: SchedulingContext = caps::any()?;
     let context = any.create(&Spec::new(2 * MS, 10 * MS))?.context()?;
     context.bind(Fallback::BestEffort)?.ok()?;

@@ -1,4 +1,5 @@
-//! Proof of the clock (K-03): it never goes back, on one CPU or between CPUs; parts of a tick read as such; its speed is the counter's.
+//! Proof of the clock (K-03): it never goes back, on one CPU or between CPUs; it resolves parts of a tick; and it runs as fast as the CPU's
+//! counter.
 //!
 //! A busy host may stop a CPU between any two readings. So nothing here asks that an interval is short, only that the shortest of many is.
 #![no_std]
@@ -17,13 +18,13 @@ use rt::{println, thread, time};
 rt::main!(run);
 
 const MS: u64 = 1_000_000;
-/// How long threads look at each other's times.
+/// How long threads compare each other's readings.
 const WATCH_NS: u64 = 300 * MS;
-/// A part of a tick of 1 ms, and shorter than any tick that the kernel has.
+/// A part of a tick of 1 ms; shorter than any tick that the kernel uses.
 const PART_NS: u64 = MS / 2;
-/// Tries, of which the best counts.
+/// Number of tries, of which the best counts.
 const TRIES: u32 = 40;
-/// Two speeds may differ by this much, in parts per thousand: what a counter and its calibration are good for, many times over.
+/// By how much two speeds may differ, in parts per thousand: many times the accuracy of a counter and its calibration.
 const SPEED_PER_MILLE: u64 = 20;
 
 fn run() -> i64 {
@@ -45,7 +46,7 @@ fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Threads on all CPUs, one more than there are, so that they move: each reading is at least the latest that anybody has published.
+/// Starts one thread more than there are CPUs, so that threads move: each reading must be at least the latest that any thread has published.
 fn forward() -> Outcome {
     let latest = Arc::new(AtomicU64::new(0));
     let end = now()? + WATCH_NS;
@@ -75,7 +76,7 @@ fn forward() -> Outcome {
     Ok(())
 }
 
-/// Counts of the counter while the clock moves by `ns` or a little more, and by how much it moved.
+/// How far the counter advances while the clock moves by `ns` or a little more, and by how much the clock moved.
 fn span(ns: u64) -> Outcome<(u64, u64)> {
     let (first, start) = (counter(), now()?);
     loop {
@@ -86,8 +87,8 @@ fn span(ns: u64) -> Outcome<(u64, u64)> {
     }
 }
 
-/// The clock's readings lie closer together than a tick, and the shortest time that is seen to pass until it has moved by a part of a tick is
-/// that part.
+/// The clock's readings lie closer together than a tick; and the shortest time in which the clock is seen to move by a part of a tick is that
+/// part.
 fn fine() -> Outcome {
     let mut shortest = u64::MAX;
     let mut smallest = u64::MAX;

@@ -1,6 +1,6 @@
-//! A context is a guarantee and a cap: threads beside hogs of the largest weight get their budget, to the percent, and not more (S-11); time
-//! adds up on every CPU (S-12). What a thread got is what the kernel charged it, and it is what the thread itself counted: turns of a loop of which
-//! it knows how long one takes.
+//! A context is a guarantee and a limit: beside hogs of the largest weight, threads get their budget, within a percent, and not more (S-11); time
+//! adds up on every CPU (S-12). How much a thread got is what the kernel charged it, and also what the thread itself counted: turns of a loop of
+//! known duration.
 #![no_std]
 #![no_main]
 
@@ -36,11 +36,12 @@ fn run() -> i64 {
 fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let cpus = rt::boot_info().cpus;
-    // A turn that nobody disturbs, before there is anybody. Where several CPUs' instructions are counted as one clock, it has no length.
+    // Measures an undisturbed turn before there are other threads. Where the instructions of several CPUs are counted by one clock, a turn has no
+    // fixed length.
     let is_counted = cpus == 1 && ticks::is_counted();
     let turn_ticks = (0..100).map(|_| one_turn(0)).min().unwrap_or(1);
     let turns: Arc<Vec<AtomicU64>> = Arc::new((0..cpus).map(|_| AtomicU64::new(0)).collect());
-    // One on every CPU, so that each has its guarantee and its cap.
+    // One thread on every CPU, so that each CPU has a guarantee and a limit to keep.
     let mut threads = Vec::new();
     let mut contexts = Vec::new();
     let crowd = Hogs::start(&alloc::vec![Kind::weight(1024); hogs], scale)?;
@@ -52,7 +53,7 @@ fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome 
             let mine = &turns[cpu as usize];
             while !over.load(Ordering::Relaxed) {
                 one_turn(mine.fetch_add(1, Ordering::Relaxed));
-                // Without a pause the emulator that counts instructions lets no other CPU run.
+                // Without this hint, the emulator that counts instructions lets no other CPU run.
                 core::hint::spin_loop();
             }
         })?;
@@ -61,7 +62,7 @@ fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome 
         contexts.push(context);
         threads.push(runs);
     }
-    // The first periods bring everybody in step.
+    // The first periods bring all threads in step.
     time::sleep(300 * MS)?;
     let consumed = |contexts: &[rt::SchedulingContext]| -> Outcome<Vec<u64>> {
         contexts.iter().map(|context| Ok(context.consumed()?.ok()?.total_ns)).collect()
@@ -86,7 +87,7 @@ fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome 
             "{share_ppm} ppm of a CPU, promised were {wanted_ppm}"
         );
         worst = worst.max(error);
-        // Switches are in what is charged, and not in what it counts.
+        // Switches are included in what is charged, but not in what the thread counts.
         let own_ns = scale.to_ns((turns_after[cpu] - turns_before[cpu]) * turn_ticks);
         let own_ppm = own_ns * 1_000_000 / (end - start);
         println!("    cpu {cpu}: {own_ppm} ppm by its own count");
@@ -102,7 +103,7 @@ fn beside(hogs: usize, budget_ms: u64, window_ns: u64, scale: Scale) -> Outcome 
     Ok(())
 }
 
-/// A turn of the loop: the ticks that it took.
+/// One turn of the loop; returns the ticks that it took.
 fn one_turn(seed: u64) -> u64 {
     let before = ticks::now();
     black_box(workload::spin(1_000, seed));

@@ -19,7 +19,7 @@ macro_rules! scenarios {
     };
 }
 
-/// Those of one CPU are played on a machine with one, those of two on one with two.
+/// Scenarios for one CPU are played on a machine with one CPU, those for two on a machine with two.
 const SCENARIOS: [(&str, &str); 19] = scenarios![
     "ctx-one" "ctx-two" "ctx-three" "ctx-hog" "ctx-band" "ctx-edf" "ctx-throttle" "ctx-demote"
     "ctx-lend" "ctx-nest" "ctx-dry" "ctx-answer" "ctx-clients" "ctx-revoke" "ctx-fault" "ctx-release"

@@ -1,9 +1,9 @@
-//! Every operation on contexts against every other, on all CPUs at once: made, bound (to oneself and to others), lent, changed, revoked, waited
-//! for, dropped, while threads end and whole processes are killed in the middle (S-02, S-05, S-06, S-09, K-05).
+//! Every operation on contexts against every other, on all CPUs at once: contexts are created, bound (to the caller and to others), lent, changed,
+//! revoked, waited for and dropped, while threads end and whole processes are killed in the middle (S-02, S-05, S-06, S-09, K-05).
 //!
-//! Processes of hostile threads share a few slots of contexts and thread handles, and do what chance says. None of them has to get anywhere: a thread may
-//! take the other's time away for good. The kernel must: it answers everything by name, keeps its invariants, and has everything back in the end, and a
-//! victim computes as if nothing happened.
+//! Processes of hostile threads share a few slots of contexts and thread handles, and act at random. None of them has to make progress: a thread may
+//! take another's time away for good. The kernel must: it answers every request with a named result, keeps its invariants and gets everything back in
+//! the end, and a victim computes as if nothing happened.
 #![no_std]
 #![no_main]
 
@@ -31,19 +31,19 @@ use rt::{
 
 rt::main!(run);
 
-/// Processes that are started and killed, if the first argument does not say otherwise; the second is the seed.
+/// How many processes are started and killed, unless the first argument says otherwise; the second is the seed.
 const ROUNDS: u64 = 24;
-/// Processes at a time.
+/// How many processes run at a time.
 const TOGETHER: usize = 2;
 /// Hostile threads of a process, besides those that they start.
 const THREADS: u64 = 4;
 const SLOTS: usize = 6;
-/// Threads that a process has at most, with those that its threads start and those that have ended and are not gone yet. The kernel keeps the
-/// records of as many threads as ever lived at once, so the proof must know how many that can be, or it takes a full table for a leak.
+/// The most threads that a process has, including those that its threads start and those that have ended and are not cleared away yet. The kernel
+/// keeps the records of as many threads as ever lived at once, so the proof must know how many that can be, or it takes a full table for a leak.
 const THREADS_MAX: u64 = 40;
 /// Threads of this proof itself, of its victim and of `init`.
 const OTHERS: usize = 16;
-/// How long a process lives, at most.
+/// The longest life of a process.
 const LIFE_NS: u64 = 40 * MS;
 
 fn run() -> i64 {
@@ -95,11 +95,11 @@ fn storm(rounds: u64, seed: u64) -> Outcome {
     Ok(())
 }
 
-/// What the threads of a process fight over.
+/// What the threads of a process compete for.
 struct Arena {
     contexts: [Mutex<Option<Arc<SchedulingContext>>>; SLOTS],
     threads: [Mutex<Option<Arc<JoinHandle<()>>>>; SLOTS],
-    /// Held by who starts a thread, from the look at how many there are.
+    /// Held while a thread is started, from the check of how many there are.
     starts: Mutex<()>,
     served: Endpoint,
 }
@@ -110,7 +110,7 @@ impl Arena {
     }
 }
 
-/// The hostile process: until it is killed.
+/// The main function of the hostile process, which runs until it is killed.
 fn hostile(seed: u64) -> i64 {
     let Ok(served) = caps::get::<Endpoint>("served") else { return 1 };
     let arena = Arc::new(Arena {
@@ -125,7 +125,7 @@ fn hostile(seed: u64) -> i64 {
         core::mem::forget(thread::spawn(move || {
             let mut random = Random::new(seed);
             loop {
-                // Refusals are what is wanted.
+                // Refusals are expected.
                 let _ = act(&arena, &mut random);
             }
         }));
@@ -150,7 +150,7 @@ fn spec(arena: &Arena, random: &mut Random) -> Spec {
     if random.below(2) == 0 { spec.cpus([random.below(u64::from(cpus)) as u32]) } else { spec }
 }
 
-/// One thing that somebody does.
+/// One random action.
 fn act(arena: &Arc<Arena>, random: &mut Random) -> Outcome {
     let slot = random.below(SLOTS as u64) as usize;
     let fallback = if random.below(3) == 0 { Fallback::Stop } else { Fallback::BestEffort };
@@ -163,7 +163,7 @@ fn act(arena: &Arc<Arena>, random: &mut Random) -> Outcome {
         3 => drop(arena.threads[slot].lock().take()),
         4 => {
             let (theirs, seed) = (Arc::clone(arena), random.word());
-            // Who holds it may have been stopped, or worse.
+            // The holder of the lock may have been stopped, or may never release it.
             let Some(_starts) = arena.starts.try_lock() else { return Ok(()) };
             if kit::counter("own_thread_records")? >= THREADS_MAX {
                 return Ok(());
@@ -193,7 +193,7 @@ fn act(arena: &Arc<Arena>, random: &mut Random) -> Outcome {
     Ok(())
 }
 
-/// One thing that somebody does with a context that others have, too.
+/// One random action with a context that other threads have, too.
 fn with(
     arena: &Arena,
     context: &SchedulingContext,

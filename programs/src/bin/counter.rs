@@ -1,4 +1,5 @@
-//! A server: adds up what its callers send, for each of them apart. It serves the endpoint that it was granted as `requests`.
+//! A server that adds up the numbers that its callers send, separately for each caller. It serves the endpoint that it was
+//! granted as `requests`.
 #![no_std]
 #![no_main]
 
@@ -10,7 +11,7 @@ rt::main!(run);
 
 fn run() -> Result<()> {
     let requests: Endpoint = caps::get("requests")?;
-    // A sum for each badge, which is the number that the kernel tells a server of a caller's capability.
+    // A sum for each badge, the number by which the kernel tells a server through which capability a caller calls.
     let mut sums = [0_u64; 4];
     requests.serve(|call| {
         let [number, _] = call.message.words();

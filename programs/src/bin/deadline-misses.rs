@@ -1,6 +1,7 @@
-//! Proof that a deadline miss is noted at the deadline, by the timer, whoever runs (S-15).
+//! Proof that a deadline miss is noted at the deadline, by the timer, whichever thread runs (S-15).
 //!
-//! No set that the kernel admits makes anybody late, so this one is booted with `overload`: it promises what it cannot keep.
+//! No set of contexts that the kernel admits misses a deadline, so this kernel is booted with `overload`: it promises what
+//! it cannot keep.
 #![no_std]
 #![no_main]
 

@@ -1,5 +1,6 @@
-//! What a dispatch costs, in instructions, and how that grows: with threads that want to run (on one CPU), and with CPUs
-//! that dispatch at the same time (on several). To be run under icount, where the clock counts the instructions of all CPUs together.
+//! What a dispatch costs, in instructions, and how that grows: with the number of runnable threads (on one CPU), and with the number
+//! of CPUs that dispatch at the same time (on several). To be run under icount, where the clock counts the instructions of all CPUs
+//! together.
 #![no_std]
 #![no_main]
 
@@ -19,9 +20,9 @@ rt::main!(run);
 
 /// Threads of one process (the kernel's limit is 1024).
 const PER_PROCESS: u32 = 1_000;
-/// So many threads want to run.
+/// Numbers of runnable threads.
 const CROWDS: [u32; 4] = [2, 10, 100, 500];
-/// Instructions that a dispatch may need more when twice as many threads want to run.
+/// By how many instructions the cost of a dispatch may grow when the number of runnable threads doubles.
 const DOUBLING_MAX: u64 = 60;
 /// How long a measurement lasts, in instructions: a few rounds of the largest crowd.
 const SPAN_TICKS: u64 = 6_000_000;
@@ -59,7 +60,7 @@ fn counter(name: &str) -> Outcome<u64> {
     found.map(|counter| counter.value).ok_or_else(|| Failure::new(format_args!("no counter {name}")))
 }
 
-/// What the crowd and whoever measures share.
+/// What the crowd and the measuring thread share.
 #[repr(C)]
 struct Board {
     made: AtomicU32,
@@ -82,7 +83,7 @@ fn take_turns(board: &Board) {
     }
 }
 
-/// Role `crowd`: makes threads that wait until all are there.
+/// Role `crowd`: starts threads that wait until all exist.
 fn member() -> Outcome {
     let count = rt::args::number(1, 0).doing("how many?")?;
     let board = board(&caps::get("board")?)?;
@@ -118,7 +119,7 @@ fn crowds() -> Outcome {
                     "{count} threads: {cost} instructions, more than {least} and {DOUBLING_MAX} for each doubling"
                 );
             }
-            // Two threads are a case of their own: nobody or one waits.
+            // Two threads are a special case: at most one waits.
             _ if count >= 10 => base = Some((count, cost)),
             _ => {}
         }
@@ -126,7 +127,7 @@ fn crowds() -> Outcome {
     Ok(())
 }
 
-/// The cost of a switch when `count` threads want to run, this one among them.
+/// The cost of a switch with `count` runnable threads, this one among them.
 fn crowd(count: u32) -> Outcome<u64> {
     let object = caps::any::<Factory>()?.memory_object(4096)?;
     let board = board(&object)?;
@@ -190,7 +191,7 @@ fn pairs_on(cpus: &[u8]) -> Outcome<u64> {
     }
     while BOARD.running.load(Ordering::Acquire) < threads.len() as u32 {
         time::sleep(100_000).doing("sleep")?;
-        // One that could not be pinned has ended, and says why below.
+        // A thread that could not be pinned has ended; its error is reported below.
         if threads.iter().any(|thread| thread.is_finished()) {
             break;
         }

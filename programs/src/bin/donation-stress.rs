@@ -1,7 +1,7 @@
 //! Loans across CPUs, thousands of them, while contexts are revoked and servers and clients are killed in the middle (S-06, S-07).
 //!
-//! Clients are bound to contexts of one CPU each; servers begin elsewhere, in a process of their own that is killed again and again. Nothing
-//! may be lost: every call is answered or fails with a name, no context is left lent, and the kernel's memory comes back.
+//! Clients are bound to contexts of one CPU each; servers begin on other CPUs, in a process of their own that is killed repeatedly. Nothing
+//! may be lost: every call is answered or fails with a named error, no context stays lent, and the kernel's memory comes back.
 #![no_std]
 #![no_main]
 
@@ -25,7 +25,7 @@ use rt::{
 
 rt::main!(run);
 
-/// Calls that must have been answered by a server from another CPU (on one CPU: answered), if the first argument does not say otherwise; the
+/// How many calls must have been answered by a server from another CPU (on one CPU: answered), unless the first argument says otherwise; the
 /// second is the seed.
 const ROUNDS: u64 = 10_000;
 const CLIENTS: usize = 3;
@@ -48,8 +48,9 @@ fn run() -> i64 {
     }
 }
 
-/// A server's life: on every second round it goes where it began before it waits for the next call, so that the loan takes it to another
-/// CPU; on the others it waits where the last loan left it, which is the fast path. Answers the CPU that it works on and the one it waited on.
+/// The body of a server. On every second round it returns to the CPU where it began before it waits for the next call, so that the loan moves
+/// it to another CPU; on the others it waits where the last loan left it, which is the fast path. It answers with the CPU that it works on and
+/// the one that it waited on.
 fn serve(endpoint: &Endpoint, next: Option<&Endpoint>, first: u32) -> Outcome {
     let control: ThreadControl = caps::any()?;
     let cpus = rt::boot_info().cpus.min(8);
@@ -66,7 +67,7 @@ fn serve(endpoint: &Endpoint, next: Option<&Endpoint>, first: u32) -> Outcome {
             let now = own_cpu();
             let [deeper, _] = call.message.words();
             if let Some(next) = next.filter(|_| deeper > 0) {
-                // Along another call; if that one's server dies, so does this one.
+                // Lends along another call; if the server of that call is killed, so is this one.
                 let _ = next.call(1, [0; 2]);
             }
             let answer = Answer::Words([u64::from(now), u64::from(core::mem::replace(&mut was, now))]);
@@ -79,7 +80,7 @@ fn serve(endpoint: &Endpoint, next: Option<&Endpoint>, first: u32) -> Outcome {
     }
 }
 
-/// The process of servers: until it is killed.
+/// The main function of the process of servers, which runs until it is killed.
 fn serve_all() -> i64 {
     let (Ok(first), Ok(second)) = (caps::get::<Endpoint>("served"), caps::get::<Endpoint>("deeper")) else {
         return 1;
@@ -99,11 +100,11 @@ fn serve_all() -> i64 {
     0
 }
 
-/// A process of one client: until it is killed.
+/// The main function of a process with one client, which runs until it is killed.
 fn doomed_client() -> i64 {
     let calls = || -> Outcome {
         let endpoint: Endpoint = caps::get("served")?;
-        // What those before it used is held until it would be back (S-13).
+        // The time that earlier clients used is held until it would be back (S-13).
         let own = new_context_soon(&Spec::new(MS, 10 * MS))?;
         own.bind(Fallback::BestEffort)?.ok()?;
         loop {
@@ -122,7 +123,8 @@ struct Tally {
     is_over: AtomicBool,
 }
 
-/// What a call may end with: the server is gone, or everybody is.
+/// Whether an error is one that a call may end with: the server is gone, its endpoint is overloaded, or the loan would form a cycle or go too
+/// deep.
 fn is_expected(error: &Error) -> bool {
     matches!(error, Error::Exception { kind: Exception::Disconnected | Exception::Overloaded, .. })
         || matches!(error.transport(), Some(TransportError::LoanCycle | TransportError::LoanTooDeep))

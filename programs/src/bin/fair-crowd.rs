@@ -15,8 +15,8 @@ use rt::{println, time};
 rt::main!(run);
 
 const WINDOW_NS: u64 = 2_000 * MS;
-/// All are woken at one instant, and who finds a CPU with few others is ahead of the rest by up to four slices (the frame of virtual time). Where
-/// balancing then brings it among five, it waits until those have caught up: 4 slices of each, and a round.
+/// All threads are woken at one instant, and a thread that finds a CPU with few others gets ahead of the rest by up to four slices (the frame of
+/// virtual time). If balancing then moves it to a CPU with five, it waits until those have caught up: 4 slices of each, and a round.
 const SETTLING_NS: u64 = 300 * MS;
 
 fn run() -> i64 {
@@ -30,7 +30,7 @@ fn run() -> i64 {
     })
 }
 
-/// Everybody has a CPU for itself.
+/// Fewer threads than CPUs: each has a CPU for itself.
 fn few(count: usize, scale: Scale) -> Outcome {
     let hogs = Hogs::start(&(0..count).map(|_| Kind::PLAIN).collect::<Vec<_>>(), scale)?;
     hogs.go()?;
@@ -47,12 +47,12 @@ fn few(count: usize, scale: Scale) -> Outcome {
     if count * 2 == rt::boot_info().cpus as usize {
         fair::say_share("fair-crowd-few", "hog", (0..count).map(|at| got.share_ppm(at)).sum());
     }
-    // The watcher wakes twice, and may wake on somebody's CPU: that is all that a hog may lose.
+    // The watcher wakes twice, possibly on a hog's CPU: that is all that a hog may lose.
     ensure!(least >= 970_000, "a thread got {least} ppm of a CPU while others stood idle");
     Ok(())
 }
 
-/// Everybody has the same.
+/// Many more threads than CPUs: all get the same.
 fn many(count: usize, scale: Scale) -> Outcome {
     let cpus = rt::boot_info().cpus as usize;
     let kinds: Vec<Kind> = (0..count).map(|_| Kind::PLAIN).collect();
@@ -75,7 +75,7 @@ fn many(count: usize, scale: Scale) -> Outcome {
         settled / 1000
     );
     fair::say_share("fair-crowd", "hog", shares().sum());
-    // 666 slices in the window, about 164 of each: a slice more or less, and what balancing leaves (F-16).
+    // There are 666 slices in the window, about 164 of each thread: the slack is a slice more or less, and what balancing leaves (F-16).
     let slack = fair_share / 10;
     ensure!(least + slack >= fair_share, "a thread got {least} ppm, a fair share is {fair_share}");
     ensure!(most <= fair_share + slack, "a thread got {most} ppm, a fair share is {fair_share}");
@@ -89,7 +89,7 @@ fn many(count: usize, scale: Scale) -> Outcome {
         longest <= catching_up,
         "a thread waited {longest} ns, four slices of each and a round are {catching_up} ns"
     );
-    // Then nobody waits for more than the threads of the fullest CPU to have two turns each.
+    // After that no thread waits longer than it takes the threads of the fullest CPU to have two turns each.
     let two_rounds = 2 * fullest * fair::QUANTUM_NS;
     ensure!(settled <= two_rounds, "a thread waited {settled} ns, two rounds are {two_rounds} ns");
     Ok(())

@@ -1,5 +1,5 @@
-//! Fork storms beside a hog: a thousand new threads at once, threads each of which makes the next and ends, and short threads that somebody else makes
-//! one after the other. The hog waits no longer than the bound, and gets its share (F-10, F-15).
+//! Fork storms beside a hog: a thousand new threads at once; threads each of which starts the next and ends; and short threads that another thread
+//! starts one after the other. The hog waits no longer than the bound, and gets its share (F-10, F-15).
 #![no_std]
 #![no_main]
 
@@ -22,7 +22,7 @@ rt::main!(run);
 
 /// Threads of the storm; a process may have 1,024.
 const STORM: usize = 1_000;
-/// CPU time of each: eight slices, so that nearly all are there at once, and whoever let new threads go first until they end would be seen.
+/// CPU time of each: eight slices, so that nearly all exist at once, and a scheduler that let new threads go first until they end would be noticed.
 const RUN_NS: u64 = 25 * MS;
 
 fn run() -> i64 {
@@ -79,7 +79,8 @@ fn storm(scale: Scale) -> Outcome {
         hog.longest_ns / 1000
     );
     fair::say_share(SCENARIO, "hog", got.share_ppm(0));
-    // Everybody enters at the clock: at the worst the hog has just had a slice, and waits for one slice of each of them and of their maker.
+    // Every new thread enters at the current virtual time: at worst the hog has just had a slice, and waits for one slice of each of them and of
+    // their parent.
     let round = (STORM as u64 + 3) * QUANTUM_NS;
     println!(
         "    each took {} us of CPU time; one round of all is {} us",
@@ -95,18 +96,18 @@ fn storm(scale: Scale) -> Outcome {
     Ok(())
 }
 
-/// Links of the chain that are still to be made.
+/// Links of the chain that are still to be started.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 /// 1 when the chain is over, 2 if it broke.
 static OVER: AtomicU32 = AtomicU32::new(0);
 
-/// One link: computes, makes the next, ends.
+/// One link of the chain: computes, starts the next link, ends.
 fn link(scale: Scale) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
         fair::compute(2 * MS, scale);
         let over = match LEFT.fetch_sub(1, Ordering::AcqRel) {
             1 => 1,
-            // Nobody joins it; its stack is used again by later ones.
+            // No thread joins it; its stack is reused by later ones.
             _ => match Builder::new().stack_bytes(8192).spawn(link(scale)) {
                 Ok(next) => {
                     drop(next);
@@ -143,17 +144,18 @@ fn chain(scale: Scale) -> Outcome {
         hog.longest_ns / 1000
     );
     fair::say_share(SCENARIO, "hog", got.share_ppm(0));
-    // A chain is one thread at a time, and pays like one: half of the CPU each, less what making threads takes.
+    // A chain is one thread at a time, and is charged like one: half of the CPU each, less the cost of creating threads.
     ensure!(got.share_ppm(0) >= 470_000, "beside the chain the hog got {} ppm", got.share_ppm(0));
-    // Two threads at a time, while one makes the next.
+    // Two threads at a time, while one starts the next.
     let bound = fair::starvation_bound_ns(&[Kind::PLAIN; 2], Kind::PLAIN);
     ensure!(hog.longest_ns <= bound, "the hog waited {} ns, the bound is {bound} ns", hog.longest_ns);
     thread::trim();
     Ok(())
 }
 
-/// A maker that hardly runs itself starts a thread, joins it, and starts the next, beside one hog. None of them owes anything when it begins, and each
-/// ends before it has caught up with the hog's slice: the hog gets its half only if the clock remembers what the ended ones took.
+/// A parent that hardly runs itself starts a thread, joins it, and starts the next, beside one hog. None of the threads has a debt when it begins,
+/// and each ends before it has caught up with the hog's slice: the hog gets its half only if the virtual clock remembers the time of the ended
+/// threads.
 fn light_maker(scenario: &str, hog: Kind, short: Kind, run_ns: u64, scale: Scale) -> Outcome {
     const THREADS: u64 = 500;
     let hogs = Hogs::start(&[hog], scale)?;
@@ -161,7 +163,7 @@ fn light_maker(scenario: &str, hog: Kind, short: Kind, run_ns: u64, scale: Scale
     time::sleep(100 * MS).doing("sleep")?;
     let before = hogs.look()?;
     let make = move || -> Outcome<u64> {
-        short.take_on()?; // and so do the threads that it makes
+        short.take_on()?; // inherited by the threads that it starts
         let mut spent = 0;
         for _ in 0..THREADS {
             let run = move || {
@@ -187,7 +189,7 @@ fn light_maker(scenario: &str, hog: Kind, short: Kind, run_ns: u64, scale: Scale
     fair::say_share(scenario, "hog", got.share_ppm(0));
     ensure!(spent >= THREADS * run_ns, "the short threads took {spent} ns only");
     ensure!(got.share_ppm(0) >= 470_000, "beside short threads the hog got {} ppm", got.share_ppm(0));
-    // One of them, and their maker; and the weight of the hog itself slows the clock that stops them.
+    // One of the short threads, and their parent; and the weight of the hog itself slows down the virtual clock that stops them.
     let bound = fair::starvation_bound_ns(&[short, short, hog], hog);
     ensure!(ran.longest_ns <= bound, "the hog waited {} ns, the bound is {bound} ns", ran.longest_ns);
     thread::trim();

@@ -1,5 +1,5 @@
-//! Hogs against short sleepers: the sleepers run soon and get all they ask for, the hogs share the rest, and nobody starves (F-04, F-10). Then
-//! a thread that slept for a minute beside a hog: it is owed one slice, not thirty seconds (F-15).
+//! Hogs against short sleepers: the sleepers run soon and get all they ask for, the hogs share the rest, and no thread starves (F-04, F-10).
+//! Then a thread that slept for a minute beside a hog: it is owed one slice, not thirty seconds (F-15).
 #![no_std]
 #![no_main]
 
@@ -51,7 +51,7 @@ fn sleepers(scale: Scale) -> Outcome {
     fair::say_share(SCENARIO, "hog", fair::ppm(worked, got.at_ns));
     let late = Waits::of(naps.iter().flat_map(|nap| nap.late.samples().iter().copied()).collect());
     late.show("sleepers, wake to run");
-    // One that wakes while the others are awake waits for them, and for the slice that was begun at the worst.
+    // A sleeper that wakes while the others are awake waits for them, and at worst for the rest of the current slice.
     let soon = QUANTUM_NS + (SLEEPERS as u64 - 1) * RUN_NS;
     ensure!(
         late.percentile(99) <= soon,
@@ -60,7 +60,7 @@ fn sleepers(scale: Scale) -> Outcome {
     );
     let p50 = late.percentile(50);
     ensure!(p50 <= QUANTUM_NS / 20, "p50 of the sleepers is {p50} ns: they wait for slices");
-    // Whoever asks for less than its share gets it all: a cycle is run, sleep and a wait of the mean.
+    // A thread that asks for less than its share gets it all: a cycle consists of run, sleep and a mean wait.
     let cycle = RUN_NS + SLEEP_NS + late.mean();
     fair::within("CPU time of the sleepers", napped, SLEEPERS as u64 * got.at_ns / cycle * RUN_NS, 10)?;
     for at in 0..HOGS {
@@ -84,7 +84,7 @@ fn sleepers(scale: Scale) -> Outcome {
         "waited {longest} or {} ns, the bound is {bound} ns",
         late.max()
     );
-    // The hogs take turns: one round of them and what the sleepers take of it.
+    // The hogs take turns: a wait is one round of them and what the sleepers take meanwhile.
     let round = (HOGS as u64 + 1) * QUANTUM_NS * 3 / 2;
     ensure!(longest <= round, "a hog waited {longest} ns, a round is {round} ns");
     Ok(())
@@ -125,7 +125,7 @@ fn long_sleeper(asleep_ns: u64, scale: Scale) -> Outcome {
         "the hog waited {} ns for the sleeper, the bound is {bound} ns",
         hog.longest_ns
     );
-    // It runs at once, for what it is owed: the kernel's way through an interrupt and a switch is far below a tenth of a slice.
+    // The sleeper runs at once, for what it is owed: the kernel's interrupt and switch take far less than a tenth of a slice.
     ensure!(late <= QUANTUM_NS, "the sleeper was {late} ns late");
     fair::within("the sleeper's share (ppm)", fair::ppm(ran_ns, wall_ns), 500_000, 3)?;
     fair::within("the hog's share (ppm)", both.share_ppm(0), 500_000, 3)

@@ -23,7 +23,7 @@ rt::main!(run);
 const HOGS: usize = 4;
 const PAIRS: usize = 2;
 const WINDOW_NS: u64 = 3_000 * MS;
-/// What a call takes at the caller and at the server.
+/// How much CPU time a call takes at the caller and at the server.
 const CALLER_NS: u64 = 100_000;
 const SERVER_NS: u64 = 50_000;
 
@@ -35,7 +35,7 @@ fn run() -> i64 {
     })
 }
 
-/// What a caller saw.
+/// What a caller measured.
 struct Called {
     waits: Waits,
     runtime_ns: u64,
@@ -97,7 +97,7 @@ fn pairs(scale: Scale) -> Outcome {
     let ran = hogs.stop()?;
     let waits = Waits::of(waits);
     waits.show("a call beside hogs, to its answer");
-    // Twice: the server may wait for a CPU, and then the caller.
+    // Twice the bound: first the server may wait for a CPU, and then the caller.
     let bound = fair::starvation_bound_ns(&[Kind::PLAIN; HOGS + 2 * PAIRS - 1], Kind::PLAIN);
     ensure!(waits.max() <= 2 * bound, "a call took {} ns, the bound is {} ns", waits.max(), 2 * bound);
     let longest = ran.iter().map(|ran| ran.longest_ns).max().unwrap_or(0);
@@ -112,7 +112,7 @@ fn pairs(scale: Scale) -> Outcome {
 
 fn shares(got: &Look, callers: u64, servers: u64) -> Outcome {
     let (cpus, worked) = (u64::from(rt::boot_info().cpus), got.runtime_ns.iter().sum::<u64>());
-    // A pair is at most two threads and at least one: it cannot get more than two shares of all, and must get most of one.
+    // A pair counts as at most two threads and at least one: it cannot get more than two shares, and must get most of one.
     let most = got.at_ns * cpus * 2 * PAIRS as u64 / (HOGS + 2 * PAIRS) as u64;
     let least = got.at_ns * cpus * PAIRS as u64 / (HOGS + 2 * PAIRS) as u64;
     let all = callers + servers;
@@ -127,8 +127,8 @@ fn shares(got: &Look, callers: u64, servers: u64) -> Outcome {
         if cpus == 1 {
             fair::within("CPU time of a hog", got.runtime_ns[at], worked / HOGS as u64, 5)?;
         }
-        // Balancing counts who can run; of a pair that is one at a time. So a CPU with more pairs than another is not relieved, and a hog
-        // beside them may get a fifth less than if all threads were spread evenly.
+        // Balancing counts runnable threads, and of a pair only one is runnable at a time. So a CPU with more pairs than another is not
+        // relieved, and a hog beside them may get a fifth less than if all threads were spread evenly.
         let least = got.at_ns * cpus / (HOGS + 2 * PAIRS) as u64 * 4 / 5;
         ensure!(got.runtime_ns[at] >= least, "hog {at} got {} ns, not even {least} ns", got.runtime_ns[at]);
     }

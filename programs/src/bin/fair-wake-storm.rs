@@ -1,4 +1,5 @@
-//! Wake storms: dozens of threads woken at one instant beside a hog on each CPU. Each runs every time, within the bound, and no hog starves (F-10).
+//! Wake storms: dozens of threads are woken at one instant beside a hog on each CPU. Each runs every time, within the bound, and no hog starves
+//! (F-10).
 #![no_std]
 #![no_main]
 
@@ -32,14 +33,14 @@ fn run() -> i64 {
 }
 
 struct Sky {
-    /// The round; a word to park at.
+    /// The number of the round; also the word on which threads park.
     round: AtomicU32,
-    /// When it began, in ticks.
+    /// When the round began, in ticks.
     began: AtomicU64,
     done: AtomicU32,
 }
 
-/// A thread of the storm: runs once in each round. Returns how long after the wake-up it ran, for each, and its CPU time.
+/// The body of a thread of the storm, which runs once in each round. Returns how long after each wake-up it ran, and its CPU time.
 fn drop_of(sky: &Sky, scale: Scale) -> Outcome<(Vec<u64>, u64)> {
     let space: ParkSpace = caps::any().doing("park")?;
     let mut waits = Vec::new();
@@ -78,7 +79,7 @@ fn storm(scale: Scale) -> Outcome {
         let ended = time::now_ns().doing("now")? + PERIOD_NS;
         sky.began.store(ticks::now(), Ordering::Release);
         sky.round.store(round + 1, Ordering::Release);
-        // Those who were not parked yet see the new round; nobody is lost either way.
+        // Threads that were not parked yet see the new round; either way none misses it.
         space.unpark(&sky.round, u32::MAX).doing("unpark")?;
         time::sleep(ended.saturating_sub(time::now_ns().doing("now")?)).doing("sleep")?;
         let (done, wanted) = (sky.done.load(Ordering::Acquire), (round + 2) * STORM as u32);
@@ -98,7 +99,8 @@ fn storm(scale: Scale) -> Outcome {
     let worked: u64 = got.runtime_ns.iter().sum();
     fair::say_share(SCENARIO, "hog", fair::ppm(worked, got.at_ns));
     fair::say_share(SCENARIO, "storm", fair::ppm(stormed, got.at_ns));
-    // They are owed time, so they do not wait for slices to end: one after the other, spread over the CPUs up to three times worse than evenly.
+    // The woken threads are owed time, so they do not wait for slices to end: they run one after the other, spread over the CPUs up to three times
+    // worse than evenly.
     let bound = 3 * (STORM as u64).div_ceil(cpus as u64) * RUN_NS + MS;
     let p99 = waits.percentile(99);
     ensure!(p99 <= bound, "p99 is {p99} ns, three times an even spread is {bound} ns");

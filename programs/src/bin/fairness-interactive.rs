@@ -12,11 +12,11 @@ use rt::{println, time};
 
 rt::main!(run);
 
-/// The twin of this proof in the simulator.
+/// The scenario of the simulator that corresponds to this proof.
 const SCENARIO: &str = "thread-fairness-interactive";
 const HOGS: usize = 4;
 const WINDOW_NS: u64 = 4_000 * MS;
-/// Less than its share of a sixth, so that it is never behind by its own fault.
+/// Less than its share of a sixth, so that the sleeper is never late because of its own use.
 const RUN_NS: u64 = MS;
 const SLEEP_NS: u64 = 19 * MS;
 
@@ -46,21 +46,22 @@ fn sleepers(scale: Scale) -> Outcome {
     fair::say_share(SCENARIO, "batch", fair::ppm(batch.runtime_ns, got.at_ns));
     let p99 = interactive.late.percentile(99);
     ensure!(p99 <= QUANTUM_NS, "p99 of the interactive one is {p99} ns, more than a quantum");
-    // It asks for less than its share, so it need not wait for a slice to end: what is left is the kernel's way to it.
+    // The interactive thread asks for less than its share, so it need not wait for a slice to end: only the kernel's own
+    // delay is left.
     let p50 = interactive.late.percentile(50);
     ensure!(p50 <= QUANTUM_NS / 20, "p50 of the interactive one is {p50} ns: it waits for slices");
     for (what, of) in [("p50", 50), ("p99", 99)] {
         let (sooner, later) = (interactive.late.percentile(of), batch.late.percentile(of));
         ensure!(sooner < later, "{what}: interactive {sooner} ns, batch {later} ns");
     }
-    // It asks for so many, and waits for nearly none.
+    // So many sleeps fit into the window if it waits for nearly nothing.
     let asked = (WINDOW_NS / (RUN_NS + SLEEP_NS)) as usize;
     ensure!(
         interactive.late.len() * 10 >= asked * 9,
         "the interactive one slept {} times only",
         interactive.late.len()
     );
-    // Everybody is bounded, not only whom we like (F-10).
+    // The bound holds for all threads, not only for the favoured ones (F-10).
     let mut all = [Kind::PLAIN; HOGS + 2];
     (all[HOGS], all[HOGS + 1]) = (Kind::class(LatencyClass::Interactive), Kind::class(LatencyClass::Batch));
     let waits = ran.iter().map(|ran| ran.longest_ns).chain([interactive.late.max(), batch.late.max()]);

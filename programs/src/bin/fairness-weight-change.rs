@@ -11,7 +11,7 @@ use rt::{println, time};
 
 rt::main!(run);
 
-/// The twin of this proof in the simulator: both halves of it together.
+/// The scenario of the simulator that corresponds to this proof: both halves together.
 const SCENARIO: &str = "thread-fairness-weight-change";
 /// How long each half lasts.
 const HALF_NS: u64 = 2_000 * MS;
@@ -34,10 +34,10 @@ fn change(scale: Scale) -> Outcome {
     let before = hogs.run_for(HALF_NS)?;
     hogs.reweigh(1, NEW_WEIGHT);
     let changed = hogs.look()?;
-    // It obeys when it runs, which is at the next slice but one at the latest.
+    // The hog obeys when it runs, which is in the next slice but one at the latest.
     kit::wait_until("the hog changes its weight", || Ok(hogs.has_obeyed(1)))?;
     let obeyed = hogs.look()?.since(&changed).at_ns;
-    // Six turns of the new pattern: a slice of the one, three of the other.
+    // Six turns of the new pattern: one slice of one thread, three of the other.
     let early = hogs.run_for(24 * QUANTUM_NS)?;
     time::sleep(HALF_NS.saturating_sub(obeyed + early.at_ns)).doing("sleep")?;
     let (after, whole) = (hogs.look()?.since(&changed), hogs.look()?.since(&start));
@@ -56,18 +56,19 @@ fn change(scale: Scale) -> Outcome {
         1_000_000,
         TOLERANCE_PERCENT,
     )?;
-    // In 24 slices the lag of either may be one slice: of the 6 that the light one gets, one more or one less.
+    // In 24 slices the lag of either thread may be one slice: of the 6 that the light one gets, one more or
+    // one less.
     let light = early.runtime_ns[0];
     ensure!(
         (5 * QUANTUM_NS..=7 * QUANTUM_NS + QUANTUM_NS / 2).contains(&light),
         "just after the change: {early:?}"
     );
     let ratio = fair::ppm(after.runtime_ns[1], after.runtime_ns[0]);
-    // The time until it obeyed still counts as 1:1: at most three slices of six hundred.
+    // The time until the hog obeyed still counts as 1:1: at most three slices of six hundred.
     fair::within("after, ratio (ppm)", ratio, 3_000_000, TOLERANCE_PERCENT + 2)?;
     let changes = &ran[1];
     ensure!(changes.last.weight == NEW_WEIGHT, "the weight is {}", changes.last.weight);
-    // Virtual time runs at a third of its speed from then on: between a half and a third in all.
+    // Virtual time runs at a third of its speed after the change: between a half and a third over all.
     let (real, slow) = (
         changes.last.runtime_ns - changes.first.runtime_ns,
         changes.last.virtual_runtime_ns - changes.first.virtual_runtime_ns,

@@ -8,7 +8,7 @@ use rt::{args, println, syscall};
 
 rt::main!(run);
 
-/// Every way to go wrong, with what it does.
+/// Every forbidden thing: its name, what it does, and its function.
 const FAULTS: [(&str, &str, fn()); 12] = [
     ("null-read", "reads address 0", null_read),
     ("kernel-read", "reads an address of the kernel", kernel_read),
@@ -24,7 +24,7 @@ const FAULTS: [(&str, &str, fn()); 12] = [
     ("bad-syscall", "makes system calls that do not exist; survives", bad_syscall),
 ];
 
-/// Exit code when the forbidden thing had no effect, so that nobody takes survival for success.
+/// Exit code when the forbidden thing had no effect, so that survival is not taken for success.
 const SURVIVED: i64 = 99;
 
 fn run() -> i64 {
@@ -103,7 +103,7 @@ fn stack_overflow() {
     deeper(0);
 }
 
-/// Uses a piece of stack that the compiler cannot take away.
+/// Uses a piece of stack that the compiler cannot optimise away.
 #[inline(never)]
 fn deeper(depth: u64) -> u64 {
     let room = core::hint::black_box([depth; 64]);
@@ -113,7 +113,7 @@ fn deeper(depth: u64) -> u64 {
     deeper(depth + 1) + room[depth as usize % 64]
 }
 
-/// The runtime ends the whole process with code 101; the kernel has nothing to do with it.
+/// The runtime ends the whole process with code 101; the kernel is not involved.
 fn panic_in_thread() {
     let thread = rt::thread::spawn(|| panic!("as it was told to"));
     // Not reached, unless the thread ended alone.

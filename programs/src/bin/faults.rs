@@ -1,4 +1,5 @@
-//! Proof that a program that does what it may not dies alone: runs `fault` in each of its ways.
+//! Proof that a program that does something forbidden dies alone: runs `fault` with each of its forbidden
+//! things.
 #![no_std]
 #![no_main]
 
@@ -18,7 +19,7 @@ use rt::{Endpoint, ExitReason, Factory, caps, println};
 
 rt::main!(run);
 
-/// Ways to go wrong that must end the process.
+/// Forbidden things that must end the process.
 const DEADLY: [&str; 10] = [
     "null-read",
     "kernel-read",
@@ -41,7 +42,7 @@ fn run() -> i64 {
         let endpoint = caps::any::<Factory>()?.endpoint()?;
         let neighbour =
             kit::again(&["neighbour"], &[("served", rt::Client::cap(&endpoint), rights::RECV, 0)])?;
-        // A thread of this process that has to notice nothing, either.
+        // A thread of this process, which must not notice anything, either.
         let (is_over, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (theirs, count) = (Arc::clone(&is_over), Arc::clone(&turns));
         let spin = move || {
@@ -65,7 +66,7 @@ fn run() -> i64 {
         let mut all = || -> Outcome {
             for name in DEADLY {
                 deadly(name)?;
-                // The neighbour counts on.
+                // The neighbour goes on counting.
                 let counted = endpoint.call(1, [calls, 0]).doing("call the neighbour")?;
                 ensure!(counted == [calls + 1, calls], "the neighbour says {counted:?} after {calls} calls");
                 calls += 1;
@@ -94,7 +95,7 @@ fn run() -> i64 {
     })
 }
 
-/// Runs `fault` with one of its deadly ways.
+/// Runs `fault` with one of its deadly things.
 fn deadly(name: &str) -> Outcome {
     let child = kit::start("fault", &[name], &[])?;
     let exit = child.wait().doing("wait")?;
@@ -118,7 +119,8 @@ fn selectors() -> [u16; 4] {
     [ds, es, fs, gs].map(|selector| selector as u16)
 }
 
-/// Loads DS, ES and GS by the bits of `wanted` (FS is where thread-local data is); answers which are loaded.
+/// Loads DS, ES and GS by the bits of `wanted` (FS is left alone, because thread-local data uses it);
+/// returns which are loaded.
 fn load_selectors(wanted: u64) -> u64 {
     let [ds, es, gs] = [1, 2, 4].map(|bit| if wanted & bit == 0 { 0 } else { u64::from(USER_DATA) });
     // SAFETY: in 64-bit mode DS and ES mean nothing, and nothing here uses GS.

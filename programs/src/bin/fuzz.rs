@@ -1,7 +1,7 @@
-//! Proof that nothing a program sends can harm the kernel or another program (K-11, K-21): processes without power send random entries,
+//! Proof that nothing a program sends can harm the kernel or another program (K-11, K-21): unprivileged processes send random entries,
 //! pointers, messages, indices and system calls, on all CPUs, beside a victim whose results must stay exact.
 //!
-//! Arguments: how many entries (a million), the seed (1), the proof's name. A process that has killed or stuck itself is started again.
+//! Arguments: how many entries (a million), the seed (1), the proof's name. A process that has died or got stuck is started again.
 #![no_std]
 #![no_main]
 
@@ -26,13 +26,13 @@ use rt::{
 rt::main!(run);
 
 const ENTRIES: u64 = 1_000_000;
-/// Of so many entries one makes a context, at least.
+/// At least one of so many entries creates a context.
 const CONTEXT_EVERY: u64 = 2_000;
-/// Entries of one process's life, at most.
+/// The most entries of one process's life.
 const LIFE: u64 = 40_000;
-/// A process without progress for so long is stuck.
+/// A process without progress for this long is stuck.
 const STUCK_NS: u64 = 2_000 * MS;
-/// Processes at a time.
+/// How many processes run at a time.
 const TOGETHER: usize = 2;
 
 fn run() -> i64 {
@@ -104,7 +104,8 @@ impl Fuzz {
 
     /// Keeps processes at work until `goal` entries have been taken, then ends them.
     fn until(&mut self, goal: u64) -> Outcome {
-        // Through it the processes reach each other. A new one each time: its queues keep the size that they once had.
+        // The processes reach each other through this endpoint. It is a new one each time, because queues keep the size that they once
+        // had.
         let peer = caps::any::<Factory>()?.endpoint().doing("an endpoint")?;
         let mut line = self.stats.total();
         let piece = (goal - line.min(goal)) / 4;
@@ -120,7 +121,7 @@ impl Fuzz {
             }
         }
         for running in self.running.drain(..) {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = running.child.handle.kill();
             running.end.wait().doing("wait for a process")?;
         }
@@ -150,7 +151,7 @@ impl Fuzz {
         Ok(())
     }
 
-    /// Takes those away that have ended, and kills those that are stuck.
+    /// Removes processes that have ended, and kills those that are stuck.
     fn look(&mut self) -> Outcome {
         let now = time::now_ns()?;
         let mut at = 0;

@@ -1,8 +1,8 @@
-//! A scene for the gdb commands (K-27): threads in every place that the commands name. It says which thread is where, and stands still.
-//! `make gdb-test` stops the machine then, and compares what gdb says.
+//! A scene for the gdb commands (K-27): threads in every state that the commands name. The program says which thread is where, and stands
+//! still. `make gdb-test` then stops the machine, and compares that with gdb's output.
 //!
-//! On two CPUs: the one that is lent along two calls, one that waits for its next budget, some that are parked or asleep, and more than a node
-//! of a queue's tree can take that want CPU 1.
+//! On two CPUs: a thread whose context is lent along two calls, one that waits for its next budget, some that are parked or asleep, and more
+//! threads that want CPU 1 than a node of a queue's tree can hold.
 #![no_std]
 #![no_main]
 
@@ -20,9 +20,9 @@ use rt::{Answer, Fallback, ParkSpace, Spec, ThreadControl, ThreadState, caps, pr
 
 rt::main!(run);
 
-/// They want CPU 1 and nothing else.
+/// Threads that want CPU 1 and nothing else.
 const PINNED: usize = 20;
-/// They run wherever there is room.
+/// Threads that run on any CPU.
 const ROAMING: usize = 3;
 const STACK_BYTES: usize = 16 * 1024;
 
@@ -36,7 +36,7 @@ fn run() -> i64 {
     }
 }
 
-/// Starts a thread that says its number before it does `what`.
+/// Starts a thread that reports its number before it does `what`; returns the number.
 fn start(what: impl FnOnce() -> Outcome + Send + 'static) -> Outcome<u32> {
     let tid = Arc::new(AtomicU32::new(0));
     let told = Arc::clone(&tid);
@@ -57,7 +57,7 @@ fn spin() -> ! {
     }
 }
 
-/// Waits for what never comes.
+/// Waits for something that never comes.
 fn park() -> Outcome {
     static NEVER: AtomicU32 = AtomicU32::new(0);
     caps::any::<ParkSpace>()?.park(&NEVER, 0, u64::MAX)?;
@@ -67,7 +67,7 @@ fn park() -> Outcome {
 fn scene() -> Outcome {
     let parked = start(park)?;
     let asleep = start(|| Ok(time::sleep(u64::MAX / 4)?))?;
-    // The caller lends to the first server, that one to the second, which keeps it.
+    // The caller lends its context to the first server, which lends it to the second, which keeps it.
     let second = Lend::start(|_| {
         let _ = park();
         Answer::Words([0; 2])
@@ -82,7 +82,7 @@ fn scene() -> Outcome {
         Err(Failure::new("answered by nobody"))
     })?;
     kit::wait_blocked(second.tid)?;
-    // Nobody is bound to this one.
+    // No thread is bound to this one.
     let spare = new_context(&Spec::new(7 * MS, 70 * MS).cpus([0]))?;
     let small = new_context(&Spec::new(MS, 60_000 * MS).cpus([1]))?;
     let (spare_id, small_id) = (spare.info()?.ok()?.id, small.info()?.ok()?.id);
@@ -100,7 +100,7 @@ fn scene() -> Outcome {
         spin()
     };
     let pinned: Vec<u32> = (0..PINNED).map(|_| start(pinned)).collect::<Outcome<_>>()?;
-    // All have moved to their CPU by now.
+    // All threads have moved to their CPU by now.
     time::sleep(100 * MS)?;
     println!(
         "scene: ready main={} parked={parked} asleep={asleep} caller={caller} first={} second={} throttled={throttled}",
@@ -110,7 +110,7 @@ fn scene() -> Outcome {
     );
     println!("scene: lent={id} spare={spare_id} small={small_id} pinned={pinned:?} roaming={roaming:?}");
     let main = thread::id();
-    // Says so when everybody is in place, the first thread too.
+    // This thread says so when all threads are in place, the first thread included.
     static IS_SET: AtomicBool = AtomicBool::new(false);
     start(move || {
         kit::wait_until("the scene is set", || Ok(IS_SET.load(Ordering::Acquire)))?;
@@ -118,7 +118,7 @@ fn scene() -> Outcome {
         println!("scene: stands");
         park()
     })?;
-    // Two operations under way, of which neither ends; from here on the first thread waits for nothing else.
+    // Two operations under way, neither of which ends; from here on the first thread waits for nothing else.
     IS_SET.store(true, Ordering::Release);
     let news = spare.wait_notification_start()?;
     time::sleep(u64::MAX / 4)?;

@@ -1,7 +1,7 @@
-//! The first process: starts what the boot manifest says, in its order, and powers off when a critical process ends.
+//! The first process: starts the processes of the boot manifest, in its order, and powers off when a critical process ends.
 //!
-//! Endpoints, memory objects and scheduling contexts that grants name are made here, once for each name; sessions too. Everything else
-//! that is granted, init holds itself and passes on. Processes of which none is critical may all end: then init powers off, too.
+//! Endpoints, memory objects and scheduling contexts that grants name are created here, once for each name; sessions, too. Every other
+//! granted capability init holds itself and passes on. If no process is critical, init powers off when all have ended.
 #![no_std]
 #![no_main]
 
@@ -68,10 +68,10 @@ fn boot() -> Result<u8> {
 
 struct Init<'a> {
     manifest: Manifest<'a>,
-    /// What was made for grants: kind and name, and the capability with all rights.
+    /// Objects that were created for grants: kind and name, and the capability with all rights.
     objects: Vec<(Interface, &'a str, Cap)>,
     running: Vec<Running<'a>>,
-    /// What init itself runs with, and so gives to those who say nothing else.
+    /// The weight and class of init itself, which processes get that ask for nothing else.
     share: (u16, LatencyClass),
 }
 
@@ -123,7 +123,7 @@ impl<'a> Init<'a> {
         self.objects.iter().find(|(kind, known, _)| *kind == interface && *known == name).map(|(.., cap)| cap)
     }
 
-    /// Makes the object that a grant names, unless there is one already or the interface has none to make.
+    /// Creates the object that a grant names, unless it exists already or the interface has no object to create.
     fn make(&mut self, interface: Interface, name: &'a str) -> Result<()> {
         if self.find(interface, name).is_some() {
             return Ok(());
@@ -147,7 +147,7 @@ impl<'a> Init<'a> {
         Ok(())
     }
 
-    /// Makes a context of the manifest; a refusal says which, because the process that is granted it is named anyway.
+    /// Creates a context of the manifest; a refusal says which one, because the process that is granted it is named anyway.
     fn context(&mut self, name: &str) -> Result<Cap> {
         let asked = self.manifest.contexts().find(|context| context.name == name);
         let asked = asked.ok_or(Error::NoCapability("scheduling_context"))?;
@@ -156,7 +156,7 @@ impl<'a> Init<'a> {
             .cpus(asked.cpus.iter())
             .criticality(asked.criticality)
             .refills(asked.refills.unwrap_or(0));
-        // The kernel keeps the endpoint, not this capability to it.
+        // The kernel keeps the endpoint alive, so this capability may be dropped.
         let told;
         if let Some((endpoint, badge)) = asked.timeout {
             self.make(Interface::Endpoint, endpoint)?;
@@ -180,7 +180,7 @@ impl<'a> Init<'a> {
         })
     }
 
-    /// Waits until some process ends; the machine's status if it was a critical one.
+    /// Waits until a process ends; returns the machine's status if it was a critical one.
     fn wait(&mut self) -> Result<Option<u8>> {
         loop {
             for index in 0..self.running.len() {
@@ -194,7 +194,7 @@ impl<'a> Init<'a> {
     }
 }
 
-/// What of the manifest names the object that a grant is for: a session is named by the process, others by the grant.
+/// The name of the object that a grant is for: a session is named by the process, other objects by the grant.
 fn object_of<'a>(process: &Process<'a>, grant: &image::Grant<'a>) -> &'a str {
     if grant.interface == Interface::UserSession {
         process.session.unwrap_or(process.name)
@@ -203,7 +203,7 @@ fn object_of<'a>(process: &Process<'a>, grant: &image::Grant<'a>) -> &'a str {
     }
 }
 
-/// Says how a process ended, if that was not a success; the machine's status if it was critical.
+/// Prints how a process ended if it failed or was critical; returns the machine's status if it was critical.
 fn ended(running: &Running<'_>, exit: Exit) -> Option<u8> {
     let Running { process, child, .. } = running;
     if !exit.is_success() || process.critical {

@@ -1,6 +1,6 @@
-//! Proof that interrupts which are no timer's have an owner, too (S-16): budgets that are refilled, those who watch them or handle their faults, and what
-//! other CPUs ask of a CPU, beside a neighbour that was promised half of it. The neighbour counts its own work, and has less than one per cent less
-//! of it than alone.
+//! Proof that interrupts other than the timer's also have an owner (S-16): refills of budgets, threads that watch budgets or handle their faults, and
+//! requests of other CPUs to a CPU, beside a neighbour that was promised half of that CPU. The neighbour counts its own work, and does less than one
+//! per cent less of it than alone.
 #![no_std]
 #![no_main]
 
@@ -25,21 +25,21 @@ use rt::{
 
 rt::main!(run);
 
-/// How long each storm is watched, if the first argument does not say otherwise, in ms of guest time: whole periods of the neighbour.
+/// How long each storm is watched, unless the first argument says otherwise, in ms of guest time: whole periods of the neighbour.
 const WINDOW_MS: u64 = 1_000;
-/// Budgets that run dry and are refilled all the time, and how large they are.
+/// Budgets that are used up and refilled all the time, and how large they are.
 const BUDGETS: usize = 8;
 const BUDGET: Spec = Spec::new(20_000, MS);
-/// What those have who watch one of them, or handle its faults.
+/// The contexts of the threads that watch one of these budgets, or handle its faults.
 const WATCH: Spec = Spec::new(150_000, 10 * MS);
 
 fn run() -> i64 {
     prove("interrupt-storm", || {
         let window_ns = args::number(0, WINDOW_MS).map_err(Failure::new)? * MS;
-        // All of them before any is judged: one failure does not hide the next.
+        // All storms run before any is judged, so that one failure does not hide the next.
         let mut storms = Vec::new();
-        // Several CPUs must take turns (`--append turns=5`) to attack each other, and the turns of others are in everybody's clock: what is refilled on a CPU
-        // is judged on a machine that has one.
+        // Several CPUs must take turns (`--append turns=5`) to attack each other, and the turns of others are in every CPU's clock: refills on a CPU
+        // are judged on a machine that has only one.
         let take_turns = rt::boot_info().cpus > 1;
         let alone = alone(window_ns, take_turns)?;
         let dries = [Then::Nothing, Then::Observed, Then::Faults];
@@ -52,7 +52,8 @@ fn run() -> i64 {
             storms.push((then.name(), beside));
         }
         if take_turns {
-            // Those first that leave least behind: what one has overdrawn is held back for many periods (S-13), and this one's share must be there.
+            // Storms that leave least behind come first: an overrun is held back for many periods (S-13), and the share of the next context must be
+            // available.
             for attack in [Attack::BindsUrgent, Attack::BindsDry, Attack::BindsLater, Attack::Unparks] {
                 storms.push((attack.name(), attacked(attack, window_ns)?));
             }
@@ -60,7 +61,7 @@ fn run() -> i64 {
         for (name, beside) in &storms {
             step(name, || judge(&alone, beside, window_ns))?;
         }
-        // With debug assertions only: a kernel without them does not count.
+        // Only with debug assertions: a kernel without them does not count this.
         let locks = kit::counter("shared_locks_in_dispatch")?;
         ensure!(locks == 0, "{locks} shared locks were taken between two threads");
         Ok(())
@@ -82,13 +83,14 @@ fn judge(alone: &Seen, beside: &Seen, window_ns: u64) -> Outcome {
         );
     }
     ensure!(beside.nobodys_ns * 50 <= window_ns, "{} ns were nobody's", beside.nobodys_ns);
-    // It has its half of every period.
+    // The neighbour has its half of every period.
     ensure!(beside.charged_ns * 100 >= window_ns * 48, "the neighbour had {} ns only", beside.charged_ns);
     ensure!(beside.late == 0, "the neighbour was late {} times", beside.late);
     Ok(())
 }
 
-/// What the neighbour has beside nobody but those who keep their CPUs busy, as all storms do: where CPUs take turns, the clock goes as fast.
+/// How much the neighbour gets beside only the threads that keep CPUs busy, as all storms do: so the clock is as fast as there, where CPUs take
+/// turns.
 fn alone(window_ns: u64, take_turns: bool) -> Outcome<Seen> {
     let storm = |shared: &Arc<Shared>| {
         let mut threads = alloc::vec![Thread::start(shared, None, |shared, _| shared.keep_busy())?];
@@ -106,14 +108,15 @@ fn alone(window_ns: u64, take_turns: bool) -> Outcome<Seen> {
     }
 }
 
-/// Keep all CPUs busy but the neighbour's and the attacker's: where CPUs take turns, each has the same part of the clock as long as none is idle.
+/// Keeps all CPUs busy but the neighbour's and the attacker's: where CPUs take turns, each has the same part of the clock only as long as none is
+/// idle.
 fn bystanders(shared: &Arc<Shared>) -> Outcome<Vec<Thread>> {
     (2..rt::boot_info().cpus)
         .map(|cpu| Thread::start(shared, None, move |shared, _| elsewhere(shared, cpu)))
         .collect()
 }
 
-/// Keeps a CPU busy.
+/// Keeps `cpu` busy until the case is over.
 fn elsewhere(shared: &Shared, cpu: u32) -> Outcome {
     caps::any::<ThreadControl>()?.set_affinity(&[1 << cpu])?;
     while !shared.is_over() {
@@ -122,14 +125,14 @@ fn elsewhere(shared: &Shared, cpu: u32) -> Outcome {
     Ok(())
 }
 
-/// What comes of a budget that has run dry.
+/// What follows when a budget is used up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
-    /// It is refilled.
+    /// It is refilled, and nothing else.
     Nothing,
-    /// Somebody waits to be told.
+    /// A thread waits to be notified.
     Observed,
-    /// A handler is asked.
+    /// A fault handler is called.
     Faults,
 }
 
@@ -143,7 +146,7 @@ impl Then {
     }
 }
 
-/// Budgets run dry and are refilled.
+/// Budgets are used up and refilled.
 fn budgets(then: Then, window_ns: u64) -> Outcome<Seen> {
     let seen = neighbour::watch(then.name(), window_ns, 0, |shared| {
         let mut threads = Vec::new();
@@ -160,8 +163,8 @@ fn budgets(then: Then, window_ns: u64) -> Outcome<Seen> {
             let hog = Thread::start(shared, Some(&spec), move |shared, own| {
                 shared.keep_busy()?;
                 let Some(handler) = handled else { return Ok(()) };
-                // Its handler waits for a fault that does not come, and is told to end. From then on there must be none: the budget is given up before,
-                // unless the handler has taken it away already.
+                // The handler waits for a fault that does not come, and is told to end. From then on there must be no fault: so the budget is given
+                // up first, unless the handler has taken it away already.
                 if let Some(own) = own {
                     let _ = own.unbind()?;
                 }
@@ -179,12 +182,12 @@ fn budgets(then: Then, window_ns: u64) -> Outcome<Seen> {
     Ok(seen)
 }
 
-/// Waits until there is news of `context`, again and again.
+/// Waits for notifications of `context`, again and again.
 fn observe(shared: &Shared, context: &SchedulingContext) -> Outcome {
     caps::any::<ThreadControl>()?.set_affinity(&[1])?;
     loop {
         let news = context.wait_notification().and_then(|_| context.drain());
-        // The context is gone, or will be, with the thread that runs on it until it is over.
+        // The context is gone, or will be, with the thread that runs on it until the case is over.
         if shared.is_over() {
             return Ok(());
         }
@@ -193,10 +196,10 @@ fn observe(shared: &Shared, context: &SchedulingContext) -> Outcome {
     }
 }
 
-/// The method by which a thread tells the handler of its faults that it ends.
+/// The method by which a thread tells its fault handler that it ends.
 const OVER: u16 = 0;
 
-/// Lets whoever has used its budget up wait for the next, until it ends.
+/// Lets a thread that has used up its budget wait for the next refill, until the thread ends.
 fn handle(shared: &Shared, endpoint: &Endpoint) -> Outcome {
     caps::any::<ThreadControl>()?.set_affinity(&[1])?;
     let mut call = endpoint.recv(&mut [])?;
@@ -211,13 +214,13 @@ fn handle(shared: &Shared, endpoint: &Endpoint) -> Outcome {
 /// What is done to the neighbour's CPU from another one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attack {
-    /// A thread is bound to a context and unbound that has a later deadline than the neighbour.
+    /// A thread is bound to a context with a later deadline than the neighbour's, and unbound.
     BindsLater,
-    /// As that, with a context whose budget is spent.
+    /// As `BindsLater`, with a context whose budget is used up.
     BindsDry,
-    /// As that, with one of a higher band: it is before the neighbour, at its own cost.
+    /// As `BindsLater`, with a context of a higher band: it goes before the neighbour, at its own cost.
     BindsUrgent,
-    /// A thread is woken that parks at once.
+    /// A thread is woken that parks again at once.
     Unparks,
 }
 
@@ -261,7 +264,7 @@ fn attacked(attack: Attack, window_ns: u64) -> Outcome<Seen> {
             let handle = hit.handle().ok_or_else(|| Failure::new("no handle"))?;
             while !shared.is_over() {
                 if let Some(context) = &own {
-                    // Refused if it ends meanwhile, or is on its way.
+                    // Refused if the thread ends meanwhile, or if the context is in transit.
                     let _ = context.bind_thread(handle, Fallback::BestEffort)?;
                     let _ = context.unbind()?;
                 } else {
@@ -274,7 +277,7 @@ fn attacked(attack: Attack, window_ns: u64) -> Outcome<Seen> {
             space.unpark(&shared.bell, 1)?;
             Ok(())
         })?;
-        // What it binds is what the storm is charged.
+        // The context that it binds is the one that the storm is charged to.
         attacker.context = context.as_ref().map(copy).transpose()?;
         threads.push(attacker);
         threads.extend(bystanders(shared)?);
@@ -286,7 +289,7 @@ fn attacked(attack: Attack, window_ns: u64) -> Outcome<Seen> {
     Ok(seen)
 }
 
-/// Parks whenever it was woken.
+/// Parks again whenever it was woken.
 fn park(shared: &Shared) -> Outcome {
     caps::any::<ThreadControl>()?.set_affinity(&[1])?;
     let space = caps::any::<ParkSpace>()?;

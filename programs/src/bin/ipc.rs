@@ -63,7 +63,7 @@ fn run() -> i64 {
     })
 }
 
-/// Twice: tables grow at the first time.
+/// Runs the chain twice, because tables grow the first time.
 fn chain() -> Outcome {
     one_chain()?;
     let before = Usage::settled()?;
@@ -71,7 +71,8 @@ fn chain() -> Outcome {
     before.comes_back("after the chain")
 }
 
-/// In the queue of each endpoint is a call with the only right to serve the next one. The first is given up: all of them close.
+/// The queue of each endpoint has a call that carries the only right to serve the next one. When the first is released, all of them
+/// close.
 fn one_chain() -> Outcome {
     /// Calls that a thread has under way.
     const EACH: usize = 25;
@@ -81,7 +82,7 @@ fn one_chain() -> Outcome {
     let mut first = make()?;
     let mut threads = Vec::with_capacity(THREADS);
     for _ in 0..THREADS {
-        // What was the beginning so far is this thread's end.
+        // The endpoint that was the beginning so far becomes the end of this thread's part.
         let mut mine = Vec::with_capacity(EACH + 1);
         for _ in 0..EACH {
             mine.push(make()?);
@@ -92,7 +93,7 @@ fn one_chain() -> Outcome {
         let say = Arc::clone(&made);
         let calls = move || -> Outcome {
             let mut pending = Vec::with_capacity(EACH);
-            // From the end of the chain to its beginning: what was moved cannot be called any more.
+            // From the end of the chain to its beginning: a capability that was moved cannot be called any more.
             for at in (0..EACH).rev() {
                 let sqe = Sqe {
                     op: Op::Call as u8,
@@ -196,7 +197,7 @@ fn too_long() -> Outcome {
     // SAFETY: names no memory.
     let cqe = unsafe { ring::run(sqe) };
     ensure!(cqe.status == TransportError::BadFlags as i32, "method 65536: {cqe:?}");
-    // A receiver whose buffer is too short, or not there, loses its turn; the call goes to the next.
+    // A receiver whose buffer is too short, or not mapped, loses its turn; the call goes to the next receiver.
     let calling = endpoint.call_bytes_start(5, &[7; 100], 100)?;
     refused("a short receiver", endpoint.recv(&mut [0; 99]), TransportError::TooLong)?;
     for address in [0, 0xffff_ffff_8010_0000, 0x7fff_ffff_0000] {
@@ -213,7 +214,7 @@ fn too_long() -> Outcome {
     // An answer that does not fit is an error at the caller, not at the server.
     endpoint.reply(call.token, Answer::Bytes(&[1; 101])).doing("a long answer")?;
     refused("an answer of 101 bytes", calling.wait(), TransportError::TooLong)?;
-    // A message at a bad address never leaves.
+    // A message at a bad address is never sent.
     let bad = Sqe { addr: 0xffff_ffff_8010_0000, len: 8, method: 1, ..sqe };
     // SAFETY: the kernel must refuse the address.
     let cqe = unsafe { ring::run(bad) };
@@ -301,7 +302,7 @@ fn transfers() -> Outcome {
     }
     endpoint.call(0, [0; 2]).doing("the last call")?;
     server.join()??;
-    // A refused message keeps what it would have moved.
+    // A refused message leaves the capability that it would have moved in place.
     let object = factory.memory_object(4096)?;
     let id = object.cap().id();
     let sqe = Sqe { op: Op::Return as u8, cap: endpoint.cap().id().0, xfer: id.0, ..Sqe::default() };
@@ -337,7 +338,7 @@ fn badges() -> Outcome {
     ensure!(endpoint.call(1, [0; 2])? == [0, 1], "the owner has a badge");
     ensure!(first.call(2, [0; 2])? == [0xb1, 2], "the first caller's badge");
     ensure!(second.call(u16::MAX, [0; 2])? == [u32::MAX.into(), u64::from(u16::MAX)], "the second caller's");
-    // Whoever has a badge keeps it.
+    // A badge cannot be changed by copying.
     refused("another badge", first.cap().copy(rights::CALL, 0xb2), TransportError::NotPermitted)?;
     let copy = Endpoint::of(first.cap().copy(rights::CALL, 0)?);
     ensure!(copy.call(3, [0; 2])? == [0xb1, 3], "a copy's badge");
@@ -387,7 +388,7 @@ fn cancels() -> Outcome {
         refused("an answer to a withdrawn call", late, TransportError::BadToken)?;
         refused("a receiver", endpoint.recv_start(64)?.cancel(), TransportError::Cancelled)?;
     }
-    // Withdrawn and answered at about the same time: one of both.
+    // Cancelled and answered at about the same time: exactly one of both happens.
     let theirs = Arc::clone(&endpoint);
     let server = spawn(move || {
         theirs.serve(|call| if call.method == 0 { Break([0; 2]) } else { Continue(call.message.words()) })
@@ -418,7 +419,7 @@ fn server_thread_ends() -> Outcome {
     for round in 0..10 {
         let calls: Vec<_> = (0..3).map(|n| endpoint.call_start(n, [0; 2])).collect::<rt::Result<_>>()?;
         let theirs = Arc::clone(&endpoint);
-        // Receives two calls, answers none. A receiver that it leaves behind goes with it.
+        // Receives two calls and answers none. A receive that it leaves under way ends with it.
         let server = spawn(move || -> Outcome {
             theirs.recv(&mut []).doing("receive")?;
             theirs.recv(&mut []).doing("receive")?;
@@ -430,7 +431,7 @@ fn server_thread_ends() -> Outcome {
             let Some(calling) = calls.next() else { break };
             disconnected("a call whose server thread has ended", calling)?;
         }
-        // The third was nobody's yet, and another thread serves.
+        // The third call was not received yet, and another thread serves it.
         let call = endpoint.recv(&mut []).doing("receive the third")?;
         ensure!(call.method == 2, "round {round}: method {} was left", call.method);
         endpoint.reply(call.token, Answer::Words([9, 9]))?;
@@ -449,7 +450,7 @@ fn server_thread_ends() -> Outcome {
                 endpoint.reply(call?.token, Answer::Words([8, 8]))?;
                 calling.wait().doing("the call")?;
             }
-            // It was delivered to the thread before it ended.
+            // The call was delivered to the thread before that ended.
             None => {
                 disconnected("a call to a thread that ended", calling)?;
                 refused("the receiver", receiving.cancel(), TransportError::Cancelled)?;
@@ -497,7 +498,7 @@ fn server_process_ends() -> Outcome {
         for calling in calls {
             disconnected("a call whose server process was killed", calling)?;
         }
-        // The endpoint itself has another server: us.
+        // The endpoint itself has another server: this process.
         let calling = endpoint.call_start(1, [1, 1])?;
         let call = endpoint.recv(&mut []).doing("receive")?;
         endpoint.reply(call.token, Answer::Words([1, 2]))?;
@@ -530,7 +531,7 @@ fn closed() -> Outcome {
         }
     }
     before.comes_back("after closed endpoints")?;
-    // One of two receiving capabilities is released: those whom this process did not answer fail only with the last.
+    // One of two receiving capabilities is released: calls that this process did not answer fail only with the last one.
     let endpoint = endpoint()?;
     let second = Endpoint::of(endpoint.cap().copy(rights::RECV, 0)?);
     let calling = endpoint.call_start(1, [0; 2])?;
@@ -598,7 +599,7 @@ fn revocation() -> Outcome {
     refused("an answer", server.reply(1 << 32, Answer::Words([0; 2])), TransportError::Revoked)?;
     refused("a copy", second.cap().copy(rights::CALL, 0), TransportError::Revoked)?;
     refused("revoking by a revoked one", server.cap().revoke(), TransportError::Revoked)?;
-    // The owner goes on, and what it copies now is good.
+    // The owner can go on, and copies that it makes now are valid.
     let third = endpoint.caller(3)?;
     let theirs = Arc::clone(&endpoint);
     let serving = spawn(move || theirs.serve(|call| Break([call.badge.into(), 0])))?;
@@ -611,7 +612,7 @@ fn revocation() -> Outcome {
     // A revoked receiver does not keep the endpoint open.
     drop(endpoint);
     raised("a call without servers", third.call(1, [0; 2]), Exception::Disconnected)?;
-    // Memory, too.
+    // The same holds for memory.
     let memory = factory.memory_object(4096)?;
     let lent = MemoryObject::of(memory.cap().copy(rights::CALL, 0)?);
     lent.bytes()?;
@@ -619,9 +620,9 @@ fn revocation() -> Outcome {
     memory.cap().revoke().doing("revoke memory")?;
     refused("lent memory", lent.bytes(), TransportError::Revoked)?;
     ensure!(memory.bytes()? == 4096, "the owner's memory");
-    // What was mapped stays, and can be given back without the capability. Access cannot be changed without it.
+    // Memory that was mapped stays, and can be unmapped without the capability. Its protection cannot be changed without it.
     let space = rt::vm::space()?;
-    // SAFETY: nobody uses it.
+    // SAFETY: no code uses it.
     unsafe {
         refused("lent memory", lent.unmap(at, 4096), TransportError::Revoked)?;
         let stronger = space.protect(at, 4096, rt::Protection::READ_WRITE);
@@ -650,7 +651,7 @@ fn revoked_child() -> Outcome {
 
 fn revocation_under_way() -> Outcome {
     let (served, called) = (endpoint()?, endpoint()?);
-    // The queue of `called` is not empty, so that the child's call waits behind ours.
+    // The queue of `called` is not empty, so that the child's call waits behind this process's.
     let ours = called.call_start(1, [5, 5])?;
     let grants = [("served", served.cap(), rights::RECV, 0), ("called", called.cap(), rights::CALL, 0)];
     let child = kit::again(&["revoked"], &grants)?;
@@ -666,7 +667,7 @@ fn revocation_under_way() -> Outcome {
     disconnected("a call whose server was revoked", calling)?;
     called.cap().revoke().doing("revoke")?;
     kit::succeeds("the child", &child)?;
-    // Our own call to our own endpoint goes on.
+    // This process's own call to its own endpoint goes on.
     let call = called.recv(&mut []).doing("receive our own")?;
     ensure!(call.message.words() == [5, 5], "another call was left: {:?}", call.message);
     called.reply(call.token, Answer::Words([6, 6]))?;
@@ -863,7 +864,7 @@ fn storm() -> Outcome {
     let took = time::now_ns()? - before;
     let total = u64::from(CLIENTS) * CLIENT_THREADS * CALLS;
     println!("    {total} calls of {CLIENTS} processes to {SERVERS} in {} ms", took / MS);
-    // Without other capabilities to receive than revoked ones the servers end.
+    // When all capabilities to receive are revoked, the servers end.
     endpoint.cap().revoke().doing("revoke")?;
     for server in &servers {
         kit::succeeds("a server", server)?;

@@ -1,5 +1,5 @@
-//! Proof that a process can be killed at any moment: its threads run, park, sleep, call, receive, join, make threads, map memory and start
-//! processes when it happens. Afterwards nothing is left of it (K-05, K-08, K-17), and a victim has not noticed.
+//! Proof that a process can be killed at any moment: while its threads run, park, sleep, call, receive, join, start threads, map memory and start
+//! processes. Afterwards nothing is left of it (K-05, K-08, K-17), and a victim has not noticed.
 #![no_std]
 #![no_main]
 
@@ -24,7 +24,7 @@ use rt::{
 
 rt::main!(run);
 
-/// Rounds, if the first argument does not say otherwise; the second is the seed.
+/// Number of rounds, unless the first argument says otherwise; the second is the seed.
 const ROUNDS: u64 = 60;
 /// Rounds before the frames are counted.
 const WARM_UP: u64 = 6;
@@ -89,7 +89,7 @@ impl Storm {
 
     fn storm(&mut self) -> Outcome {
         let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
-        // One that nobody serves, and one that is served by us for a while.
+        // An endpoint without a server, and one that this process serves for a while.
         let deaf = factory.endpoint().doing("make an endpoint")?;
         let served = Arc::new(factory.endpoint().doing("make an endpoint")?);
         let server = {
@@ -121,7 +121,7 @@ impl Storm {
                 time::sleep(*life - waited).doing("sleep")?;
                 waited = *life;
             }
-            // The second time it is ending or has ended: both must be said, and do nothing.
+            // The second time the process is ending or has ended: both must be reported, and have no effect.
             let first = child.handle.kill();
             let _ = child.handle.kill();
             self.kills += u64::from(first.is_ok());
@@ -142,21 +142,22 @@ impl Storm {
 
 // ---- a low weight ---------------------------------------------------------------------------------------------------------
 
-/// Threads of the lowest weight, every other one asleep, and those of the default weight that they share a CPU with.
+/// Threads of the lowest weight, every other one asleep, and threads of the default weight that share a CPU with them.
 const SLOW: usize = 8;
 const HOGS: usize = 50;
 /// The slice of a thread (docs/scheduling.md).
 const SLICE_NS: u64 = 3 * MS;
-/// A thread of the default weight that has just run is ahead of the others by its slice at most, and queues by the end of its next one. So everybody
-/// has run twice before it does, and once more for what it does in pieces. At the lowest weight that is 64 times as much.
+/// The longest that the killed process may take. A thread of the default weight that has just run is ahead of the others by its slice at most, and
+/// queues by the end of its next one. So every thread has run twice before it does, and once more for the work that it does in pieces. At the lowest
+/// weight it would take 64 times as long.
 const END_NS: u64 = 3 * (SLOW + HOGS) as u64 * SLICE_NS;
 
-/// A process of threads of weight 1 beside many of the default weight is killed, and ends as soon as one of the default weight.
+/// A process of threads of weight 1 beside many of the default weight is killed, and ends as soon as one of the default weight would.
 fn slow_ones_end() -> Outcome {
     let cpus = rt::boot_info().cpus;
     let control: ThreadControl = caps::any()?;
     let all = ((1u32 << cpus) - 1) as u8;
-    // Who looks is not in the way, where there is another CPU.
+    // Where there is another CPU, the watching thread stays out of the way.
     let others = if cpus == 1 { all } else { all >> 1 };
     control.set_affinity(&[others]).doing("leave the crowd's CPU")?;
     let slow = start_crowd(SLOW, 1)?;
@@ -175,12 +176,12 @@ fn slow_ones_end() -> Outcome {
         END_NS / 1000
     );
     ensure!(exit.is_some(), "killed, and lives: {:?}", slow.handle.info());
-    // A host that has something else to do lets slices last longer.
+    // A busy host makes slices last longer.
     ensure!(!ticks::is_counted() || took <= END_NS, "they ended in {took} ns, not in {END_NS}");
     Ok(())
 }
 
-/// Threads of this weight on the last CPU, each of which has had a slice if they are few, or some of one.
+/// Starts threads of this weight on the last CPU, and waits until each has run for a while.
 fn start_crowd(threads: usize, weight: u32) -> Outcome<Child> {
     let (count, chosen) = (alloc::format!("{threads}"), alloc::format!("{weight}"));
     let crowd = command("kill-storm", "crowd").arg("crowd").arg(&count).arg(&chosen);
@@ -196,10 +197,10 @@ fn start_crowd(threads: usize, weight: u32) -> Outcome<Child> {
     Ok(crowd)
 }
 
-/// What a thread of a crowd has run before it counts.
+/// How long a thread of a crowd must have run before it counts.
 const CROWD_RUNS_NS: u64 = MS;
 
-/// So many threads, of such a weight: all of them compute, but of those of the lowest weight every other one sleeps afterwards.
+/// Role `crowd`: so many threads of such a weight. All compute, but every other one of the lowest weight sleeps afterwards.
 fn crowd() -> Outcome {
     let (threads, weight) = (args::number(1, 1).doing("threads")?, args::number(2, 64).doing("weight")?);
     let cpu = rt::boot_info().cpus - 1;
@@ -224,7 +225,7 @@ fn crowd() -> Outcome {
 
 const QUIT: u16 = 99;
 
-/// Answers every second call late and the others at once, until somebody says that it is enough.
+/// Answers every second call late and the others at once, until it is told to quit.
 fn serve(endpoint: &Endpoint) -> rt::Result<()> {
     let mut count = 0_u64;
     endpoint.serve(|call| {
@@ -233,7 +234,7 @@ fn serve(endpoint: &Endpoint) -> rt::Result<()> {
             return core::ops::ControlFlow::Break([0; 2]);
         }
         if count.is_multiple_of(2) {
-            // The caller may be gone when this is over.
+            // The caller may be gone when this sleep is over.
             let _ = time::sleep(MS);
         }
         Continue([count, 0])
@@ -242,7 +243,7 @@ fn serve(endpoint: &Endpoint) -> rt::Result<()> {
 
 // ---- those who are killed -------------------------------------------------------------------------------------------------
 
-/// What a thread does.
+/// The body of a thread.
 type Work = fn(&Shared);
 
 /// What threads of a child do for ever.
@@ -289,7 +290,7 @@ fn begin(seed: u64) -> Outcome {
         served: caps::get("served")?,
         own: caps::any::<Factory>()?.endpoint().doing("make an endpoint")?,
     });
-    // All states, from another one each time, so that early deaths do not always hit the same.
+    // All states, beginning with a random one, so that early kills do not always hit the same.
     let first = random.below(STATES.len() as u64) as usize;
     for at in 0..STATES.len() {
         let (_, work) = STATES[(first + at) % STATES.len()];
@@ -299,7 +300,7 @@ fn begin(seed: u64) -> Outcome {
     spawn_processes(&mut random)
 }
 
-/// This thread's work: processes, which outlive this one for a moment. Now and then a fault meets the kill.
+/// The work of this thread: starts processes that outlive this one for a moment. Now and then a fault coincides with the kill.
 fn spawn_processes(random: &mut Random) -> Outcome {
     let spawner: ProcessSpawner = caps::any()?;
     loop {
@@ -310,7 +311,7 @@ fn spawn_processes(random: &mut Random) -> Outcome {
             let _ = child.handle.kill();
         }
         if random.below(40) == 0 {
-            // SAFETY: none: nothing is mapped there, and this must fault while others kill.
+            // SAFETY: none: nothing is mapped there, and this must fault while the process is being killed.
             unsafe { (0x4000_0000_u64 as *mut u64).write_volatile(0) };
         }
         let _ = child.wait();
@@ -385,7 +386,7 @@ fn call_sibling(shared: &Shared) {
     loop {
         let _ = shared.own.call(1, [3, 4]);
         let _ = shared.own.call_bytes(2, &message, &mut reply);
-        // A handle of ourselves goes along, so that the process holds itself in more than one way.
+        // A capability to its own endpoint goes along, so that the process holds itself in more than one way.
         if let Ok(copy) = shared.own.caller(0) {
             let _ = shared.own.call_giving(3, &message[..8], &mut reply, rt::Give::Move(copy.into_cap()));
         }
@@ -410,7 +411,7 @@ fn make_threads(_: &Shared) {
 fn map(_: &Shared) {
     loop {
         if let Ok(at) = vm::map(12 * 4096) {
-            // SAFETY: ours alone, and nobody keeps it.
+            // SAFETY: this thread's own mapping, which no other code keeps.
             unsafe {
                 at.as_ptr().write_volatile(1);
                 let space = vm::space();

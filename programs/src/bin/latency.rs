@@ -1,7 +1,7 @@
-//! Proof that nobody can keep a CPU from others by what it owns (K-26): beside long operations and mass deaths, threads of the highest band that
-//! sleep again and again, one on each CPU, are never late by more than 100 us, and the kernel itself counts no stretch of more than 50,000
-//! instructions in which it served no interrupt. Under icount only: a busy host would be counted otherwise. Several CPUs must take short turns
-//! (`--append turns=5`): what others execute in theirs is taken out of what is measured, and on every CPU something is always executed.
+//! Proof that no process can keep a CPU from others by what it owns (K-26): beside long operations and mass kills, threads of the highest band
+//! that sleep repeatedly, one on each CPU, are never late by more than 100 us, and the kernel itself counts no interrupts-off span of more than
+//! 50,000 instructions. Only under icount, because otherwise a busy host would be measured. Several CPUs must take short turns (`--append
+//! turns=5`): what other CPUs execute in their turns is subtracted, and every CPU is always busy.
 #![no_std]
 #![no_main]
 
@@ -25,11 +25,11 @@ use schema::messages_capnp::{virtual_memory_map_params, virtual_memory_unmap_par
 
 rt::main!(run);
 
-/// Where this program maps: nothing else is there.
+/// Where this program maps memory; nothing else is there.
 const BASE_VADDR: u64 = 0x20_0000_0000;
 const MIB: u64 = 1 << 20;
 
-/// Threads of the process that is looked at.
+/// Threads of the process that is listed.
 const SPINNERS: u32 = 1000;
 
 fn run() -> i64 {
@@ -57,7 +57,7 @@ fn long_paths() -> Outcome {
             let at = BASE_VADDR + page * PAGE_BYTES;
             space.map(Some(at), PAGE_BYTES as usize, Protection::READ_WRITE).doing("map")?;
         }
-        // SAFETY: nobody uses it.
+        // SAFETY: no code uses it.
         watch.over(|| unsafe { space.unmap(BASE_VADDR, (regions * PAGE_BYTES) as usize) }.doing("unmap"))
     })?;
     step(
@@ -71,7 +71,7 @@ fn long_paths() -> Outcome {
                     let at = BASE_VADDR + (i * bytes) as u64;
                     object.map(Some(at), 0, bytes, true).doing("map")?;
                 }
-                // SAFETY: nobody uses it.
+                // SAFETY: no code uses it.
                 unsafe {
                     object.protect(BASE_VADDR, maps * bytes, false).doing("protect")?;
                     object.unmap(BASE_VADDR, maps * bytes).doing("unmap")
@@ -118,10 +118,10 @@ fn long_paths() -> Outcome {
     })
 }
 
-/// S-14: a test of a full CPU is long, and goes in pieces.
+/// S-14: an admission test on a full CPU is long, and is done in pieces.
 fn admissions() -> Outcome {
     let any: SchedulingContext = caps::any()?;
-    // The sleepers have more with several CPUs.
+    // With several CPUs, the sleepers have more of the time.
     let permille = storms::many(800, 700) as u64;
     let held: Result<Vec<_>, _> =
         contexts::crowd(120, 3420, permille).iter().map(|spec| any.create(spec)?.context()).collect();
@@ -146,7 +146,7 @@ fn start_spinners() -> Outcome<rt::Child> {
 /// Processes of 1,001 threads each.
 const CROWDS: usize = 5;
 
-/// Many threads that wait: listed, and then killed at once.
+/// Many waiting threads: listed, and then killed at once.
 fn crowds(watch: &Watch, count: usize) -> Outcome {
     let mut children = Vec::new();
     for _ in 0..count {
@@ -201,7 +201,7 @@ fn server_ends(watch: &Watch) -> Outcome {
         callers.push(Builder::new().stack_bytes(16 << 10).spawn(call).doing("spawn")?);
     }
     (0..CALLERS).for_each(|_| HAVE_CALLED.acquire());
-    // They are unanswered from here on, and this thread has them.
+    // The calls are unanswered from here on, and this thread has received them.
     for _ in 0..CALLERS * CALLS_OF_EACH {
         endpoint.recv(&mut []).doing("receive")?;
     }
@@ -222,7 +222,7 @@ fn server_ends(watch: &Watch) -> Outcome {
     Ok(())
 }
 
-/// As many looks as one system call takes.
+/// As many queries as one system call takes.
 fn looks(handle: CapId) -> Outcome {
     let mut room = [0; 256];
     let mut failed = 0;
@@ -252,7 +252,7 @@ fn spinners() -> Outcome {
     for _ in 0..SPINNERS {
         let spin = || -> rt::Result<()> {
             GO.acquire();
-            // Where the other CPU is, if there is one.
+            // On the other CPU, if there is one.
             let cpu = if rt::boot_info().cpus > 1 { 2 } else { 1 };
             caps::any::<ThreadControl>()?.set_affinity(&[cpu])?;
             storms::spin()
@@ -289,7 +289,7 @@ fn full_queue() -> Outcome {
         ..Sqe::default()
     };
     let mut failed = 0;
-    // SAFETY: the buffers live until all completions are taken, and nobody uses what is mapped.
+    // SAFETY: the buffers live until all completions are taken, and no code uses what is mapped.
     let mut ring = unsafe { RawRing::take() };
     for _ in 0..SQ_ENTRIES / 2 {
         ring.push(Sqe { method: 0, addr: map.as_ptr() as u64, len: map_bytes as u32, ..entry });

@@ -1,5 +1,5 @@
-//! A thread's end against everybody who still wants something of it (K-31): binds that come at the very moment, and kills of threads that run on
-//! contexts only, sleep, change CPUs, lose their context and get another one. And what a bind costs among many threads (K-26).
+//! A thread's end against all that still refers to it (K-31): binds at the very moment, and kills of threads that run only on contexts, sleep,
+//! change CPUs, lose their context and get another one. And the cost of a bind among many threads (K-26).
 #![no_std]
 #![no_main]
 
@@ -25,7 +25,7 @@ use rt::{
 
 rt::main!(run);
 
-/// Ends that are met by a bind, if the first argument does not say otherwise; a kill for each hundred of them.
+/// How many ends are met by a bind, unless the first argument says otherwise; one kill for each hundred of them.
 const ROUNDS: u64 = 240;
 /// How long a killed process may take to end. Its contexts' next refills are 10 s away.
 const END_NS: u64 = 3_000 * MS;
@@ -64,13 +64,13 @@ fn run() -> i64 {
     }
 }
 
-/// [`meet`], on two CPUs at once.
+/// Runs [`meet`] in two threads, on two CPUs at once.
 fn meet_twice(rounds: u64) -> Outcome {
     let pairs: Vec<_> = (0..2).map(|n| thread::spawn(move || meet(rounds / 2, n + 1))).collect();
     pairs.into_iter().try_for_each(|pair| pair.join()?)
 }
 
-/// Threads end, each at the moment at which somebody binds it. The delay of the bind adapts so that about half come too late.
+/// Threads end, each at the moment at which another thread binds it. The delay of the bind adapts so that about half of the binds come too late.
 fn meet(rounds: u64, seed: u64) -> Outcome {
     let mut random = Random::new(seed);
     let (mut centre, mut bound, mut dead) = (2000u64, 0u64, 0u64);
@@ -121,8 +121,8 @@ struct Elsewhere {
     is_over: AtomicBool,
 }
 
-/// A thread of the first CPU is bound, again and again, to a context of the second, where it may not run; and beside it another one looks for that
-/// context all the time. The box is on its way to the one when the other runs.
+/// A thread of the first CPU is repeatedly bound to a context of the second, where it may not run, while another thread queries that context all
+/// the time. So the context is in transit to the one thread when the other runs.
 fn bound_elsewhere(rounds: u64) -> Outcome {
     let shared = Arc::new(Elsewhere {
         context: Mutex::new(None),
@@ -146,20 +146,20 @@ fn bound_elsewhere(rounds: u64) -> Outcome {
     let looker = start(|shared| {
         let context = shared.context.lock().clone();
         if let Some(context) = context {
-            // Whatever it says: that it says something is what counts.
+            // Any result will do; what counts is that there is one.
             let _ = context.info()?;
         }
         Ok(())
     })?;
     let handle = runner.handle().ok_or_else(|| Failure::new("no handle"))?;
-    // Bound before it has chosen its CPU, it could not choose that one any more.
+    // If it were bound before it has chosen its CPU, it could not choose that CPU any more.
     kit::wait_until("it has chosen its CPU", || Ok(shared.turns.load(Ordering::Acquire) != 0))?;
     let mut bound = 0;
     for _ in 0..rounds {
         let context = Arc::new(new_context_soon(&Spec::new(MS, 10 * MS).cpus([1]))?);
         *shared.context.lock() = Some(Arc::clone(&context));
         let result = context.bind_thread(handle, Fallback::BestEffort)?.result;
-        // Whose mask is not known, because it runs, is told so when it fetches the context.
+        // The mask of a running thread is not known to the binder; the thread is told of the mismatch when it fetches the context.
         ensure!(matches!(result, R::Ok | R::NoCommonCpu), "a bind said {result:?}");
         bound += u64::from(result == R::Ok);
         let turns = shared.turns.load(Ordering::Acquire);
@@ -184,7 +184,7 @@ fn await_word(word: &AtomicU32, value: u32) {
     }
 }
 
-/// Processes whose threads cannot run without contexts are killed at any moment, and end at once.
+/// Processes whose threads cannot run without contexts are killed at random moments, and end at once.
 fn kills(rounds: u64) -> Outcome {
     let mut random = Random::new(3);
     for round in 0..rounds {
@@ -203,7 +203,7 @@ fn kills(rounds: u64) -> Outcome {
     Ok(())
 }
 
-/// The process that is killed. What it gets refused is what is wanted.
+/// The main function of the process that is killed. Refusals are expected.
 fn context_only(seed: u64) -> i64 {
     let mut random = Random::new(seed);
     let threads: Vec<JoinHandle<()>> = (0..4)
@@ -213,7 +213,7 @@ fn context_only(seed: u64) -> i64 {
         })
         .collect();
     loop {
-        // Each is bound to another context whenever it has lost its own.
+        // Each thread is bound to another context whenever it has lost its own.
         for thread in &threads {
             if let (Ok(context), Some(handle)) = (new_context(&tight(&mut random)), thread.handle()) {
                 let _ = context.bind_thread(handle, Fallback::Stop);
@@ -224,7 +224,7 @@ fn context_only(seed: u64) -> i64 {
     }
 }
 
-/// Much at first, and then for long nothing.
+/// A specification with a large budget at first, and then none for a long time.
 fn tight(random: &mut Random) -> Spec {
     Spec::new((1 + random.below(4)) * MS, 10_000 * MS)
 }
@@ -251,13 +251,13 @@ fn lives(which: u64, seed: u64) {
     }
 }
 
-/// What binding a queued thread costs does not depend on how many others wait.
+/// The cost of binding a queued thread does not depend on how many others wait.
 fn costs() -> Outcome {
     let own = new_context(&Spec::new(90 * MS, 100 * MS))?;
     let mut least = [u64::MAX; CROWDS.len()];
     for (at, crowd) in CROWDS.into_iter().enumerate() {
         let stop = Arc::new(AtomicBool::new(false));
-        // With a budget this thread runs before all of them: each waits for the CPU meanwhile.
+        // With a budget this thread runs before all of them, so each of them waits for the CPU meanwhile.
         own.bind(Fallback::BestEffort)?.ok()?;
         let threads = (0..crowd)
             .map(|_| {

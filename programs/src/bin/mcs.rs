@@ -1,6 +1,6 @@
-//! The behaviours of a mixed-criticality kernel, one test a line (S-10): `mcs NAME...` runs some.
+//! The behaviours of a mixed-criticality kernel, one test per line (S-10): `mcs NAME...` runs some.
 //!
-//! Each test is a process of its own, so that one that fails leaves nothing behind: after it there must be no context.
+//! Each test is a process of its own, so that a failing test leaves nothing behind: after it there must be no context.
 #![no_std]
 #![no_main]
 
@@ -64,7 +64,7 @@ fn all() -> Outcome {
     Ok(())
 }
 
-/// Runs one test, and fails if it does or leaves a context behind.
+/// Runs one test; fails if the test fails or leaves a context behind.
 fn in_process(name: &str) -> Outcome {
     let child = kit::again(&["--test", name], &[])?;
     let mut end = child.handle.wait_start().doing("wait")?;

@@ -23,7 +23,7 @@ const ROUNDS: usize = 300;
 /// Threads in all, if memory allows, and of one process (the kernel's limit is 1024).
 const CROWD: u32 = 10_000;
 const PER_PROCESS: u32 = 1_000;
-/// A guest of so many frames must hold them: 512 MiB, less what firmware and kernel take.
+/// A guest with this many frames must hold all threads: 512 MiB, less what firmware and kernel take.
 const CROWD_FRAMES: u64 = 120_000;
 
 fn run() -> i64 {
@@ -81,7 +81,8 @@ fn resume() -> Outcome {
     let mut samples = Vec::new();
     let mut unpark_ns = Vec::new();
     while samples.len() < ROUNDS {
-        // Long enough that it is parked, and its CPU idle, most of the time; if it is not, nobody is woken and we try again.
+        // Long enough that the thread is parked, and its CPU idle, most of the time; if it is not, no thread is woken and this is
+        // repeated.
         time::sleep(MS / 5)?;
         woken_at.store(0, Ordering::Release);
         let before = time::now_ns()?;
@@ -151,7 +152,7 @@ fn board(object: &MemoryObject) -> Outcome<&'static Board> {
     Ok(unsafe { &*(at as *const Board) })
 }
 
-/// Role `crowd`: makes threads until it has enough or there is no room, and holds them until it is told.
+/// Role `crowd`: starts threads until it has enough or there is no room, and holds them until it is told to end.
 fn crowd_member(count: Option<&str>) -> Outcome {
     let count: u32 = count.and_then(|text| text.parse().ok()).ok_or_else(|| Failure::new("how many?"))?;
     let board = board(&caps::get("board")?)?;
@@ -224,7 +225,7 @@ fn crowd() -> Outcome {
     );
     println!("    {after} of {} frames are left", machine.frames);
     board.go.store(1, Ordering::Release);
-    // One wake-up reaches 1024.
+    // One wake-up reaches at most 1024 threads.
     while space.unpark(&board.go, u32::MAX)? > 0 {}
     for child in &children {
         kit::succeeds("a process of the crowd", child)?;

@@ -1,7 +1,7 @@
-//! Proof that running out of anything is an error with a name, and nothing else: memory, threads, processes, memory objects and capabilities
-//! are used until the kernel refuses (K-07). A victim goes on meanwhile, and everything works again afterwards.
+//! Proof that running out of anything is a named error, and nothing else: memory, threads, processes, memory objects and capabilities are
+//! used until the kernel refuses (K-07). A victim goes on meanwhile, and everything works again afterwards.
 //!
-//! In the steps that use up the machine's memory this program itself cannot grow: what it needs it has before.
+//! In the steps that use up the machine's memory this program itself cannot grow: it reserves what it needs beforehand.
 #![no_std]
 #![no_main]
 
@@ -28,7 +28,7 @@ use rt::{
 rt::main!(run);
 
 const PAGE: usize = 4096;
-/// Mappings that are tried, largest first: the last memory is in small pieces.
+/// Sizes of mappings that are tried, largest first: the last free memory is in small pieces.
 const SIZES: [usize; 4] = [4 << 20, 256 << 10, 16 << 10, PAGE];
 
 fn run() -> i64 {
@@ -42,8 +42,8 @@ fn run() -> i64 {
                 1
             }
         },
-        // In processes of their own, since the page tables of one stay until it ends. The first makes the kernel's tables as large as
-        // they get; what the second used must be there again to the frame.
+        // In processes of their own, because the page tables of a process stay until it ends. The first process makes the kernel's tables as
+        // large as they get; after the second, every frame must be free again.
         _ => prove("oom", || {
             println!("oom: {}", programs::text::cpus());
             let run_all = || kit::succeeds("the process", &kit::again(&["all"], &[])?);
@@ -55,7 +55,7 @@ fn run() -> i64 {
     }
 }
 
-/// Uses up one thing after the other, beside a victim that must not notice.
+/// Uses up one resource after the other, beside a victim that must not notice.
 fn everything() -> Outcome {
     reserve_heap();
     let victim = Watch::start_steady()?;
@@ -72,7 +72,7 @@ fn everything() -> Outcome {
     victim.finish().map(drop)
 }
 
-/// Makes the heap large enough for every step, so that none of them needs memory while there is none.
+/// Makes the heap large enough for every step, so that no step needs memory while there is none.
 fn reserve_heap() {
     let blocks: Vec<Vec<u8>> = (0..24).map(|_| Vec::with_capacity(16 << 10)).collect();
     let small: Vec<Vec<u8>> = (0..512).map(|_| Vec::with_capacity(200)).collect();
@@ -91,7 +91,7 @@ fn is_overloaded(error: &Error, what: &str) -> Outcome {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------------
 
-/// Mappings, in a list on a page of their own: each begins with the address and size of the one before.
+/// Mappings, in a list within the mapped memory: each begins with the address and size of the one before.
 struct Mappings {
     last: u64,
     pages: u64,
@@ -102,7 +102,7 @@ impl Mappings {
         Mappings { last: 0, pages: 0 }
     }
 
-    /// Maps until the kernel refuses a single page; the refusal.
+    /// Maps until the kernel refuses a single page; returns the refusal.
     fn fill(&mut self) -> Outcome<Error> {
         let mut refusal = Error::NoMemory;
         for bytes in SIZES {
@@ -146,7 +146,7 @@ fn maps() -> Outcome {
         ensure!(mappings.pages > 1000, "round {round}: only {} pages", mappings.pages);
         mappings.clear()?;
     }
-    // Too much for anybody, and nonsense, are other errors or the same, but errors.
+    // Impossible sizes may be refused with another error, but must be refused.
     for bytes in [1_usize << 40, 1 << 46, (1 << 47) - PAGE] {
         let refused = vm::space()?.map(None, bytes, Protection::READ_WRITE);
         ensure!(refused.is_err(), "{bytes} bytes were mapped");
@@ -227,7 +227,7 @@ fn capabilities() -> Outcome {
         ensure!(copies.len() < copies.capacity(), "{} capabilities and no end", copies.len());
     };
     ensure!(refusal.transport() == Some(TransportError::NoSpace), "a copy was refused with `{refusal}`");
-    // Everything that gives a capability refuses, and says why; nothing half-made is left.
+    // Every operation that returns a capability is refused, and says why; nothing half-made is left.
     let refused: [(&str, Result<Cap>); 3] = [
         ("an endpoint", factory.endpoint().map(Endpoint::into_cap)),
         ("a memory object", factory.memory_object(4096).map(MemoryObject::into_cap)),
@@ -246,7 +246,7 @@ fn capabilities() -> Outcome {
     Ok(())
 }
 
-/// A thread that would fault at once, for whoever wants to see that it is refused.
+/// Creates a thread that would fault at once; it must be refused.
 fn bare_thread() -> Result<rt::ThreadHandle> {
     let spawner: ThreadSpawner = caps::any()?;
     // SAFETY: it is refused before it is made; otherwise this process ends by a fault, and the proof fails.
@@ -291,10 +291,10 @@ fn spawns() -> Outcome {
 const CALLERS: usize = 36;
 const CALLS_OF_EACH: usize = 28;
 
-/// What the callers do together, round by round.
+/// What the callers share, round by round.
 struct Rounds {
     endpoint: sync::Mutex<Option<Arc<Endpoint>>>,
-    /// Who keeps one of its calls in this round.
+    /// The caller that keeps one of its calls in this round.
     keeper: AtomicUsize,
     is_refused: AtomicBool,
     go: sync::Semaphore,
@@ -304,7 +304,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// A caller: calls in each round, and withdraws the calls, perhaps but one.
+    /// The body of a caller: calls in each round, and cancels the calls, perhaps all but one.
     fn call(&self, number: usize) -> Outcome {
         let mut kept = Vec::with_capacity(32);
         loop {
@@ -332,7 +332,7 @@ impl Rounds {
         }
     }
 
-    /// One round, at a new endpoint.
+    /// Plays one round, at a new endpoint.
     fn play(&self, keeper: usize) -> Outcome<Arc<Endpoint>> {
         let endpoint = Arc::new(caps::any::<Factory>()?.endpoint().doing("an endpoint")?);
         *self.endpoint.lock() = Some(Arc::clone(&endpoint));
@@ -375,7 +375,7 @@ fn queues() -> Outcome {
     let more = kit::counter("heap_used_bytes")?.saturating_sub(before);
     ensure!(more < 4096, "three endpoints where nobody waits any more hold {more} bytes");
     ensure!(!rounds.is_refused.load(Ordering::Relaxed), "a first thousand calls was refused");
-    // A call that stays holds all of a long queue.
+    // A single call that stays keeps a whole long queue in memory.
     let mut long = 0;
     while !rounds.is_refused.load(Ordering::Relaxed) {
         ensure!(endpoints.len() < endpoints.capacity(), "{long} long queues and no end");
@@ -399,7 +399,7 @@ fn queues() -> Outcome {
 
 // ---- the machine ----------------------------------------------------------------------------------------------------------
 
-/// Takes all memory that it gets, says so, and waits to be killed.
+/// Takes all memory that it can get, reports that, and waits to be killed.
 fn hog() -> i64 {
     let Ok(ready) = caps::get::<Endpoint>("ready") else { return 1 };
     let mut mappings = Mappings::new();
@@ -409,14 +409,14 @@ fn hog() -> i64 {
         if ready.call(1, [mappings.pages, u64::from(is_right)]).is_err() {
             return 3;
         }
-        // What others give back meanwhile is taken too.
+        // Takes the memory that others give back meanwhile, too.
         if time::sleep(2 * MS).is_err() {
             return 4;
         }
     }
 }
 
-/// With hogs that hold all memory, everything is tried; some of it works, what does not says so, and nothing breaks.
+/// While hogs hold all memory, everything is tried: some of it works, the rest is refused by name, and nothing breaks.
 fn full(victim: &Watch) -> Outcome {
     let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
     let ready = factory.endpoint().doing("an endpoint")?;
@@ -428,7 +428,7 @@ fn full(victim: &Watch) -> Outcome {
             Ok(hog) => hogs.push(hog),
             Err(error) => is_overloaded(&error, "a hog")?,
         }
-        // Each is full before the next begins; those before it report again and again meanwhile.
+        // Each hog is full before the next begins; earlier hogs report repeatedly meanwhile.
         let mut heard_from = 0;
         while hogs.len() == number as usize && heard_from != number {
             let call = ready.recv(&mut []).doing("hear from a hog")?;
@@ -472,14 +472,14 @@ unsafe extern "C" fn end_at_once() -> ! {
     naked_asm!("mov eax, {exit}", "xor edi, edi", "syscall", "ud2", exit = const SYS_EXIT)
 }
 
-/// One of the things that need memory.
+/// One of the operations that need memory.
 fn attempt(round: u64, factory: &Factory, spawner: &ProcessSpawner) -> Result<()> {
     match round % 7 {
         0 => factory.endpoint().map(drop),
         1 => factory.memory_object(64 << 10).map(drop),
         2 => {
             let at = vm::map(PAGE)?;
-            // SAFETY: just mapped, used by nobody.
+            // SAFETY: just mapped, used by no code.
             unsafe { vm::unmap(at.as_ptr() as u64, PAGE) }
         }
         3 => {
@@ -489,14 +489,14 @@ fn attempt(round: u64, factory: &Factory, spawner: &ProcessSpawner) -> Result<()
         }
         4 => factory.session("somebody").map(drop),
         5 => {
-            // Only what the kernel needs for it: the stack is there, and never used.
+            // Only what the kernel needs for a thread: the stack exists, and is never used.
             let stack = STACK.0.as_ptr() as u64 + PAGE as u64;
-            // SAFETY: it ends with its first instructions, and touches nothing.
+            // SAFETY: the thread ends with its first instructions, and touches nothing.
             unsafe { caps::any::<ThreadSpawner>()?.create(end_at_once as *const () as u64, stack, 0, 0, 0) }
                 .map(drop)
         }
         _ => {
-            // A message that the kernel has to keep.
+            // A message that the kernel has to store.
             let endpoint = factory.endpoint()?;
             let mut call = endpoint.call_bytes_start(1, &[7; 4000], 64)?;
             match call.poll() {

@@ -66,7 +66,7 @@ fn simple() -> Outcome {
     Ok(())
 }
 
-/// PARK as it is.
+/// A PARK entry with these fields, unchecked.
 fn park_entry(space: &ParkSpace, addr: u64, expected: u64, timeout_ns: u64) -> Sqe {
     Sqe {
         op: Op::Park as u8,
@@ -79,7 +79,7 @@ fn park_entry(space: &ParkSpace, addr: u64, expected: u64, timeout_ns: u64) -> S
 }
 
 fn run_entry(sqe: Sqe) -> Cqe {
-    // SAFETY: PARK and UNPARK read a word at most, and the kernel checks that it may.
+    // SAFETY: PARK and UNPARK read a word at most, and the kernel checks that the process may read it.
     unsafe { ring::run(sqe) }
 }
 
@@ -139,7 +139,7 @@ fn counts() -> Outcome {
         };
         threads.push(Builder::new().spawn(wait).doing("spawn")?);
         kit::wait_until("a thread starts", || Ok(tid.load(Ordering::Acquire) != 0))?;
-        // Each is parked before the next comes, so the order is known.
+        // Each thread is parked before the next one starts, so the order is known.
         kit::wait_blocked(tid.load(Ordering::Acquire))?;
     }
     let expect = |count: usize| {
@@ -149,7 +149,7 @@ fn counts() -> Outcome {
         ensure!(there.len() == count, "{count} were woken, {there:?} say so");
         Ok(())
     };
-    // One at a time: in the order in which they came.
+    // One at a time: in the order in which they parked.
     for n in 0..3 {
         ensure!(space.unpark(&word, 1)? == 1, "the thread that came {n}th was not woken");
         expect(n + 1)?;
@@ -189,7 +189,7 @@ fn withdrawn() -> Outcome {
     ensure!(one.user_data == 1 && one.status == TransportError::Cancelled as i32, "the park: {one:?}");
     ensure!(other.user_data == 3 && other.value == 1, "the withdrawal: {other:?}");
     ensure!(left == 0 && space.unpark(&first, 1)? == 0, "the withdrawn park is still there");
-    // And parking goes on.
+    // Parking still works.
     ensure!(space.park(&first, 0, MS)? == Parked::TimedOut, "a park after a withdrawn one");
     Ok(())
 }
@@ -213,7 +213,7 @@ fn exit_while_parked() -> Outcome {
     Ok(())
 }
 
-/// Role `private`: parks on the word at the same address as its parent's. Code 3 if nobody woke it.
+/// Role `private`: parks on the word at the same address as its parent's. Exits with 3 if it was not woken.
 fn private_child() -> i64 {
     let woken = space().ok().and_then(|space| space.park(&PRIVATE, 0, 60 * MS).ok());
     if woken == Some(Parked::TimedOut) { 3 } else { 4 }
@@ -241,7 +241,7 @@ fn private_keys() -> Outcome {
 /// Rounds between two processes.
 const ROUNDS: u32 = 20_000;
 
-/// A shared page: `turn` is passed on, `extra` is parked on by a victim.
+/// A shared page: the two players pass `turn` to each other, and a victim parks on `extra`.
 #[repr(C)]
 struct Shared {
     pad: [AtomicU32; 7],
@@ -274,7 +274,7 @@ fn play(shared: &Shared, parity: u32) -> Outcome {
     }
 }
 
-/// Role `partner`: plays the odd turns. Its mapping is elsewhere than the parent's.
+/// Role `partner`: plays the odd turns. Its mapping is at another address than the parent's.
 fn partner() -> Outcome {
     let object: MemoryObject = caps::get("shared")?;
     let elsewhere = object.map(None, 0, 4096, true)?;
@@ -379,7 +379,8 @@ fn races() -> Outcome {
             core::hint::spin_loop();
         }
     }
-    // On a busy host the threads may not have got to both by then (K-24): some are left alone until their time is over, and one is woken.
+    // On a busy host the threads may not have reached both cases by then (K-24): so some are left alone until they time out, and one is
+    // woken.
     kit::wait_until("a park times out", || Ok(timed_out.load(Ordering::Relaxed) > 0))?;
     kit::wait_until("a park is woken", || {
         counted += space.unpark(&words[random.below(3) as usize], 1)?;
@@ -405,7 +406,7 @@ fn locks() -> Outcome {
             for _ in 0..300 {
                 let (mutex, condvar) = &*shared;
                 let mut guard = mutex.lock();
-                // Strictly in turns: every step needs a wake-up of the right thread.
+                // Strictly in turn: every step needs a wake-up of the right thread.
                 guard = condvar.wait_while(guard, |turn| *turn % count != n);
                 *guard += 1;
                 drop(guard);

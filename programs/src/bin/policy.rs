@@ -1,5 +1,5 @@
-//! Proof of scheduling policy as a capability (F-05, F-06, F-07): bad weights and classes change nothing, threads and children inherit, and
-//! only who holds a SchedulingPolicy chooses.
+//! Proof of scheduling policy as a capability (F-05, F-06, F-07): invalid weights and classes change nothing, threads and children inherit
+//! theirs, and only a holder of a SchedulingPolicy can choose.
 #![no_std]
 #![no_main]
 
@@ -19,11 +19,11 @@ use rt::{
 
 rt::main!(run);
 
-/// What `manifests/policy.toml` says of this process.
+/// The weight and class that `manifests/policy.toml` gives to this process.
 const BORN: (u16, LatencyClass) = (96, LatencyClass::Batch);
 /// How often a child is killed while it calls.
 const KILLS: usize = 12;
-/// Threads that end with an answer unread.
+/// How many threads end with an answer unread.
 const ENDS: usize = 64;
 
 fn run() -> i64 {
@@ -110,7 +110,7 @@ fn bad_classes() -> Outcome {
     policy.set_class(BORN.1).doing("back")
 }
 
-/// Works until the thread has run for so long.
+/// Runs until the thread has used `ns` of CPU time; returns the counters before and after.
 fn burn(policy: &SchedulingPolicy, ns: u64) -> Outcome<(Share, Share)> {
     let first = policy.snapshot().doing("snapshot")?;
     loop {
@@ -144,7 +144,7 @@ fn counts() -> Outcome {
     policy.set_weight(BORN.0).doing("back")
 }
 
-/// What a child that was told `report` says of itself.
+/// The weight and class that a child with the argument `report` returns as its exit code.
 fn reported(child: &Child) -> Outcome<(u16, LatencyClass)> {
     let exit = child.wait().doing("wait")?;
     let class = LatencyClass::from_raw((exit.code & 7) as u32);
@@ -155,7 +155,7 @@ fn reported(child: &Child) -> Outcome<(u16, LatencyClass)> {
 }
 
 fn report() -> i64 {
-    // By its own capability, in a thread of its own: both have it from the first thread.
+    // By its own capability, in a second thread: both inherited their share from the first thread.
     let told = thread::spawn(|| share().map(|share| i64::from(share.weight) << 3 | share.class as i64));
     told.join().map_or(-2, |told| told.unwrap_or(-1))
 }
@@ -177,7 +177,7 @@ fn inheritance() -> Outcome {
         Ok(())
     });
     mine.join()??;
-    // What that thread did to itself is its own.
+    // The change that the other thread made applies only to itself.
     is("the first thread", share()?, BORN)
 }
 
@@ -220,7 +220,7 @@ fn bad_choices() -> Outcome {
     before.comes_back("after bad choices")
 }
 
-/// Between two looks each CPU's time has grown as much as the clock, and interrupts have some of it.
+/// Between two readings each CPU's time has grown as much as the clock, and a part of it is interrupt time.
 fn cpu_time() -> Outcome {
     let look = || -> Outcome<(u64, Vec<rt::CpuInfo>, u64)> {
         let system = kit::system()?;

@@ -46,7 +46,7 @@ fn run() -> i64 {
     })
 }
 
-/// A batch comes back in the order of its entries, whatever completes first, and whatever else is under way.
+/// The results of a batch come in the order of its entries, whichever completes first, and whatever else is under way.
 fn batches() -> Outcome {
     let strays = ring::strays();
     let timer: Timer = caps::any()?;
@@ -81,10 +81,10 @@ fn batches() -> Outcome {
     Ok(())
 }
 
-/// The thread's ring, without rt.
+/// Takes the thread's ring, without rt.
 fn take() -> RawRing {
-    // SAFETY: no step has anything of rt under way, and all of them name only memory that lives long enough, or that the kernel
-    // must refuse. What they leave in the queue rt takes, and counts as strays.
+    // SAFETY: no step has any operation of rt under way, and all of them name only memory that lives long enough, or that the kernel must
+    // refuse. Completions that they leave in the queue are taken by rt, which counts them as strays.
     unsafe { RawRing::take() }
 }
 
@@ -112,7 +112,7 @@ fn batch() -> Outcome {
         }
         ensure!(ring.pop().is_none(), "round {round}: one too many");
     }
-    // More than there can be is as many as there can be.
+    // Waiting for more completions than there can be is waiting for as many as there can be.
     for n in 0..ENTRIES {
         ring.push(nop(n));
     }
@@ -143,7 +143,7 @@ fn full_queue() -> Outcome {
             "{more} entries were taken without room for completions"
         );
     }
-    // Room for some lets exactly as many through; nothing is lost, nothing changes its place.
+    // Room for some lets exactly as many through; nothing is lost, nothing changes its order.
     while read < written {
         let before = ring.sq_head();
         let queued = u64::from(ring.tail().wrapping_sub(before));
@@ -157,7 +157,7 @@ fn full_queue() -> Outcome {
         let taken = u64::from(ring.sq_head().wrapping_sub(before));
         ensure!(taken == room.min(queued), "{taken} of {queued} entries went through room for {room}");
         ensure!(read == written || ring.unread() > 0, "{} completions are lost", written - read);
-        // The next flood on top.
+        // Adds the next flood.
         if written < 40 * ENTRIES && ring.tail() == ring.sq_head() {
             for n in 0..ENTRIES {
                 ring.push(nop(written + n));
@@ -197,7 +197,7 @@ fn reserved() -> Outcome {
     }
     ring.enter(0, 0);
     let taken = ring.sq_head().wrapping_sub(before);
-    // The host may have slept through the 30 ms: then the queue is full of sleeps, and it stops all the same.
+    // The host may have been away for the 30 ms: then the queue is full of sleeps, and the kernel stops all the same.
     ensure!(
         taken == CQ_ENTRIES,
         "{taken} entries were taken, with {sleeps} sleeps under way and 5 completed"
@@ -239,7 +239,7 @@ fn bad_heads() -> Outcome {
     let mut ring = take();
     let true_head = ring.sq_head();
     for wrong in [1, 33, 1000, 1 << 31, u32::MAX] {
-        // Behind or ahead of what was posted: it looks full, nothing is taken, and waiting does not hang.
+        // Behind or ahead of what was posted: the queue looks full, nothing is taken, and waiting does not hang.
         // SAFETY: the thread's own page.
         let cq_tail = unsafe { (*ring::raw()).cq_tail.load(Ordering::Relaxed) };
         ring.lie(cq_tail.wrapping_add(wrong));
@@ -248,7 +248,7 @@ fn bad_heads() -> Outcome {
         let taken = ring.sq_head().wrapping_sub(true_head);
         ring.lie(cq_tail);
         if wrong == u32::MAX {
-            // One behind: that is one completion not read, and room for more.
+            // One behind: one completion is unread, and there is room for more.
             ensure!(taken == 1 && there == 2, "a head one behind: {there} there, {taken} taken");
             ensure!(ring.pop().is_some_and(|cqe| cqe.user_data == 7), "the completion is lost");
             continue;
@@ -314,7 +314,7 @@ fn unknown() -> Outcome {
             let cqe = ask(Sqe { op: op as u8, version: SQE_VERSION, flags: bit, ..Sqe::default() });
             error("an unknown flag", &cqe, TransportError::BadFlags)?;
         }
-        // Everything but these needs a capability.
+        // All other operations need a capability.
         if !matches!(op, Op::Nop | Op::Cancel | Op::Yield) {
             for cap in [0, 1, 0xffff, 0xffff_0000, u32::MAX] {
                 let cqe = ask(Sqe { op: op as u8, version: SQE_VERSION, cap, ..Sqe::default() });
@@ -326,9 +326,7 @@ fn unknown() -> Outcome {
     Ok(())
 }
 
-/// What the kernel speaks is the same in the page that every program begins with and in the answer to a query; a query for another version gets
-/// the error that programs of that version know.
-/// A field of an entry, and a way to set it.
+/// A field of an entry: its name, and a function that sets it.
 type Field = (&'static str, fn(&mut Sqe));
 
 const FIELDS: [Field; 9] = [
@@ -343,7 +341,7 @@ const FIELDS: [Field; 9] = [
     ("arg1", |sqe| sqe.arg1 = 1),
 ];
 
-/// What each operation names, as `abi::Op` documents it; with its flags.
+/// The fields that each operation uses, as `abi::Op` documents them, with its flags.
 const NAMED: [(Op, u16, &[&str]); 18] = [
     (Op::Nop, 0, &[]),
     (Op::Nop, flags::QUIET, &[]),
@@ -365,8 +363,9 @@ const NAMED: [(Op, u16, &[&str]); 18] = [
     (Op::Yield, 0, &[]),
 ];
 
-/// K-28: one that is not 0 is refused by the same name whatever the operation is, by the short way of the usual entries as by the long one; and
-/// nothing has happened. The capability is one that has the operation, where there is one, so that nothing else is wrong with the entry.
+/// K-28: an unused field that is not 0 is refused with the same error for every operation, on the fast path of common entries as on the slow
+/// one, and without any effect. The capability is one that supports the operation, where there is one, so that nothing else is wrong with the
+/// entry.
 fn unnamed() -> Outcome {
     let timer = caps::any::<Timer>()?.cap().id().0;
     let park = caps::any::<ParkSpace>()?.cap().id().0;
@@ -389,6 +388,8 @@ fn unnamed() -> Outcome {
     Ok(())
 }
 
+/// The kernel's version is the same in the page that every program begins with and in the answer to a query; a query for another version gets
+/// the error that programs of that version know.
 fn versions() -> Outcome {
     let (info, boot) = (kit::system()?, rt::boot_info());
     let known = info.machine(0)?.ring_abi_version;
@@ -516,7 +517,7 @@ fn hammer() -> Outcome {
                     }
                     total += 1;
                 }
-                // Take all: sleeps in any order, NOPs in theirs.
+                // Takes all completions: sleeps in any order, NOPs in theirs.
                 while ring.tail() != ring.sq_head() || ring.unread() > 0 {
                     ring.enter(1, MS);
                     while let Some(cqe) = ring.pop() {
@@ -551,8 +552,8 @@ fn hammer() -> Outcome {
     Ok(())
 }
 
-/// Calls of 4,096 bytes to an endpoint where nobody receives: 256 of them are the process's limit, whoever of its threads sends them. When they
-/// are withdrawn there is room again.
+/// Calls of 4,096 bytes to an endpoint where nobody receives: a process may have 256 of them, whichever of its threads sends them. When they
+/// are cancelled there is room again.
 fn messages_charged() -> Outcome {
     const EACH: usize = 30;
     const THREADS: usize = 10;

@@ -1,4 +1,5 @@
-//! Scheduling contexts: made, bound, charged, throttled, lent along calls and back, taken back and watched (S-01 to S-08).
+//! Scheduling contexts: created, bound, charged, throttled, lent along calls and returned, revoked and watched (S-01 to
+//! S-08).
 //!
 //! Every `name=value` line is derived from values that were asserted; `capos` fails the run if one of them is missing.
 #![no_std]
@@ -21,7 +22,7 @@ use rt::{
 
 rt::main!(run);
 
-/// What must have been printed; each is derived from values that were asserted.
+/// The markers that must have been printed; each is derived from values that were asserted.
 const MARKERS: [&str; 37] = [
     "context_identity",
     "context_revoke",
@@ -120,7 +121,7 @@ fn identities() -> Outcome {
     made.unbind()?.ok()?;
     ensure!(made.unbind()?.result == R::NotBound, "unbound twice");
     made.bind(Fallback::BestEffort)?.ok()?;
-    // Revoked by one capability, stale for the other.
+    // Revoked through one capability, stale for the other.
     let copy: SchedulingContext = contexts::copy(&made)?;
     made.revoke()?.ok()?;
     ensure!(made.info()?.result == R::Revoked, "the one that revoked is told so");
@@ -134,7 +135,7 @@ fn identities() -> Outcome {
     ensure!(copy.create(&Spec::new(MS, 10 * MS))?.result == R::StaleGeneration, "a stale context creates");
     ensure!(copy.revoke()?.result == R::StaleGeneration, "a stale context revokes");
     ensure!(made.revoke()?.result == R::Revoked, "revoked twice");
-    // Released: the thread is free again.
+    // Dropped: the thread is free again.
     let other = new_context(&Spec::new(2 * MS, 20 * MS))?;
     other.bind(Fallback::BestEffort)?.ok()?;
     drop(other);
@@ -177,7 +178,7 @@ fn refusals() -> Outcome {
     Ok(())
 }
 
-/// S-14: whoever is refused is told why, so that it can be reckoned again.
+/// S-14: a refusal says why, so that the admission test can be repeated by hand.
 fn refusals_have_witnesses(any: &SchedulingContext) -> Outcome {
     use rt::AdmissionReason::{Demand, NoHome, Utilisation};
     let one_of_several = if rt::boot_info().cpus > 1 { NoHome } else { Utilisation };
@@ -193,7 +194,7 @@ fn refusals_have_witnesses(any: &SchedulingContext) -> Outcome {
             && why.largest == 0,
         "96 %: {why}"
     );
-    // Within 50 ms, 30 are due to each of two, beside what others have.
+    // Within 50 ms, 30 are due to each of the two contexts, beside what others have.
     let tight = Spec::new(30 * MS, 100 * MS).deadline(50 * MS).cpus([0]);
     let first = any.create(&tight)?;
     ensure!(first.value.witness.is_none(), "a witness of nothing: {first:?}");
@@ -210,7 +211,7 @@ fn refusals_have_witnesses(any: &SchedulingContext) -> Outcome {
             && why.until_ns == 0,
         "60 ms in 50: {why}"
     );
-    // A change is refused with one, too, and nothing else has changed.
+    // A refused change has a witness, too, and nothing else has changed.
     let changed = first.reconfigure(&Spec::new(99 * MS, 100 * MS).cpus([0]))?;
     let why = changed.value.witness.ok_or_else(|| Failure::new("a refused change without a witness"))?;
     ensure!(
@@ -239,7 +240,8 @@ fn budget(scale: Scale) -> Outcome {
     let end = own.info()?.ok()?;
     ensure!(took > 80 * MS, "12 ms of work on 4 ms in 40 ms took {took} ns: not throttled");
     ensure!(end.depletions >= 2, "ran dry {} times", end.depletions);
-    // By counted instructions, a nanosecond each, the end of a budget is exact; by time the host may be away.
+    // Where instructions are counted, at a nanosecond each, the end of a budget is exact; where time is counted, the host
+    // may be away.
     ensure!(!ticks::is_counted() || end.overrun_max_ns <= 5_000, "overdrawn by {} ns", end.overrun_max_ns);
     markers!(
         "throttled_window_ns={took} depletions={} overrun_max_ns={}",

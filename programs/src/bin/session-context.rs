@@ -1,4 +1,4 @@
-//! What a logout does to contexts: those of the session are stale at once, those that its threads have on loan are counted and left alone
+//! What a logout does to contexts: those of the session are stale at once; those that its threads have on loan are counted and left alone
 //! (K-20, S-09).
 #![no_std]
 #![no_main]
@@ -38,7 +38,7 @@ fn run() -> i64 {
     }
 }
 
-/// A session of its own and a process in it, which calls `endpoint`.
+/// Creates a session, and a process in it that calls `endpoint`.
 fn member(name: &str, role: &str, endpoint: &Endpoint, rights: u16) -> Outcome<(UserSession, Child)> {
     let session = caps::any::<Factory>()?.session(name).doing("make a session")?;
     let all = rt::abi::rights::ALL;
@@ -56,7 +56,7 @@ fn endpoint() -> Outcome<Endpoint> {
 fn bound() -> Outcome {
     let talk = endpoint()?;
     let (session, child) = member("owner", "owner", &talk, rights::CALL)?;
-    // It says that it is bound; the answer is that its session is over.
+    // The child reports that it is bound; the answer tells it that its session is over.
     let ready = talk.recv(&mut [])?;
     let out = session.logout()?;
     ensure!(out.stale_marked == 1, "stale contexts: {out:?}");
@@ -86,7 +86,7 @@ fn owner() -> Outcome {
     );
     ensure!(own.revoke()?.result == R::StaleGeneration, "a stale context was revoked");
     ensure!(own.drain()?.result == R::StaleGeneration, "a stale observer heard something");
-    // At its weight from now on: what took ten periods takes as long as it takes.
+    // It runs at its weight from now on: work that took ten periods is not throttled any more.
     let start = time::now_ns()?;
     burn(20 * MS, scale);
     let took = time::now_ns()? - start;
@@ -97,7 +97,8 @@ fn owner() -> Outcome {
 
 // ---- idle -------------------------------------------------------------------------------------------------------------------
 
-/// A session, one inside it, and a context there that is bound to nobody: the logout of the outer one ends it, that of a neighbour does not.
+/// A session, one nested in it, and an unbound context there: the logout of the outer session ends the context, that of a neighbour does
+/// not.
 fn inner() -> Outcome {
     let talk = endpoint()?;
     let neighbour = caps::any::<Factory>()?.session("neighbour")?;
@@ -145,7 +146,7 @@ fn receiver(scale: Scale) -> Outcome {
         own.bind(Fallback::BestEffort)?.ok()?;
         burn(MS, scale);
         let before = own.info()?.ok()?.remaining_ns;
-        // Only submitted; but the loan keeps it in the kernel.
+        // The call is only submitted, but the loan keeps the caller in the kernel.
         let mut call = theirs.call_start(1, [0; 2])?;
         came_back.store(time::now_ns()?, Ordering::Relaxed);
         ensure!(call.poll().is_some_and(|answer| answer.is_ok()), "back without an answer");

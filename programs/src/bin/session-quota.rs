@@ -1,5 +1,5 @@
-//! Proof that a session is bounded and can always be ended (K-29): its quotas are refused by name, one does not deny contexts to another, and
-//! orphans that hold all memory are listed and killed by whoever holds the session, who can still start a program of its own.
+//! Proof that a session is bounded and can always be ended (K-29): requests beyond its quotas are refused by name, one session does not deny contexts
+//! to another, and orphans that hold all memory are listed and killed by a holder of the session, which can still start a program of its own.
 #![no_std]
 #![no_main]
 
@@ -26,7 +26,7 @@ use rt::thread::Builder;
 rt::main!(run);
 
 const PAGE: usize = 4096;
-/// Children that their father leaves behind.
+/// Children that their parent leaves behind.
 const ORPHANS: usize = 3;
 
 fn run() -> i64 {
@@ -56,7 +56,7 @@ fn run() -> i64 {
             )?;
             step("contexts that go count until what they used is back (S-13, K-29)", quotas::few_contexts)?;
             step("sessions are charged to who makes them (K-29)", quotas::founders)?;
-            // Once, so that the kernel's tables and this program's heap are as large as they get.
+            // Once beforehand, so that the kernel's tables and this program's heap are as large as they get.
             step("orphans hold all memory, and are ended (K-29)", orphans)?;
             let (before, quotas) = (Before::take()?, own()?.quotas()?);
             step("and once more", orphans)?;
@@ -71,7 +71,7 @@ fn run() -> i64 {
 
 // ---- contexts -------------------------------------------------------------------------------------------------------------
 
-/// As many contexts as one session gets, of next to no time; then as much time as it gets.
+/// Creates as many contexts as one session gets, with next to no time; then takes as much time as it gets.
 fn tiny() -> Outcome {
     let any: SchedulingContext = caps::any()?;
     let spec = Spec::new(20_000, 60_000 * MS);
@@ -86,7 +86,7 @@ fn tiny() -> Outcome {
     println!("    {} contexts, then: {refusal}", all.len());
     is_named(&refusal, "tiny", "scheduling contexts")?;
     let tell: Endpoint = caps::get("tell")?;
-    // While all of them are there, somebody else makes one.
+    // While all of them exist, another process creates one.
     tell.call(1, [all.len() as u64, 0])?;
     let quota = own()?.quotas()?;
     ensure!(quota.iter().any(|quota| quota.used == all.len() as u64), "not counted: {quota:?}");
@@ -100,7 +100,7 @@ fn tiny() -> Outcome {
     };
     println!("    {} contexts of a tenth of a CPU, then: {refusal}", large.len());
     is_named(&refusal, "tiny", "ppm of a CPU")?;
-    // A change is paid for, too.
+    // A change is charged, too.
     let last = large.last().ok_or_else(|| Failure::new("none at all"))?;
     let more = last.reconfigure(&Spec::new(80 * MS, 100 * MS)).err();
     is_named(&more.ok_or_else(|| Failure::new("eight times as much was given"))?, "tiny", "ppm of a CPU")?;
@@ -115,7 +115,7 @@ fn tiny() -> Outcome {
     refused_change(&any)
 }
 
-/// A change that the session may have and the CPU cannot promise is refused, and costs what the context cost before.
+/// A change that the session's quota allows and the CPU cannot promise is refused, and the session stays charged as before.
 fn refused_change(any: &SchedulingContext) -> Outcome {
     let on_first = |budget_ms, deadline_ms| Spec {
         deadline_ns: deadline_ms * MS,
@@ -126,7 +126,7 @@ fn refused_change(any: &SchedulingContext) -> Outcome {
     let second = any.create(&on_first(1, 100))?.context()?;
     let before = bandwidth()?;
     ensure!(before == 110_000, "{before} ppm of two contexts");
-    // Both would have to be served within 25 ms, which need 30.
+    // Both would have to be served within 25 ms, but need 30.
     let refused = second.reconfigure(&on_first(20, 25))?.result;
     ensure!(refused == OperationResult::ResourceExhausted, "a change that nobody can promise: {refused:?}");
     ensure!(bandwidth()? == before, "a refused change costs {} ppm, not {before}", bandwidth()?);
@@ -153,12 +153,12 @@ fn contexts() -> Outcome {
     kit::succeeds("the session with all contexts", &child)?;
     drop((child, session, other, tell));
     let after = own()?.quotas()?;
-    // Memory comes first, of which this process itself may have taken some.
+    // Index 0 is memory, of which this process itself may have taken some.
     ensure!(after[1..] == before[1..], "afterwards {after:?}, not {before:?}");
     Ok(())
 }
 
-/// Eight sessions inside each other at most; and what one inside has is less than what the outer one has.
+/// At most eight sessions can be nested; and a nested session gets less than the outer one has.
 fn nested() -> Outcome {
     let limits = |session: &UserSession| -> Outcome<Vec<u64>> {
         Ok(session.quotas()?.iter().map(|quota| quota.limit).collect())
@@ -171,11 +171,11 @@ fn nested() -> Outcome {
 
 // ---- guests of guests -----------------------------------------------------------------------------------------------------
 
-/// Endpoints of a guest session: its own processes keep a sixteenth of them.
+/// Endpoints of a guest session, of which its own processes keep a sixteenth.
 const HOSTED: u64 = 32;
 
-/// A guest makes two sessions that it does not call guests. Together they get what guests in it get, and not what it keeps for itself; so neither can they
-/// reach what operators keep.
+/// A guest creates two sessions that it does not declare as guests. Together they get what its guests get, and not what it keeps for itself; so they
+/// cannot reach what operators keep, either.
 fn guests_of_guests() -> Outcome {
     let factory: Factory = caps::any()?;
     let tell = factory.endpoint()?;
@@ -199,7 +199,7 @@ fn guests_of_guests() -> Outcome {
     Ok(())
 }
 
-/// Role `host`: two sessions in that of this process, and a process in each that takes what it gets.
+/// Role `host`: creates two sessions within its own, and a process in each that takes what it can get.
 fn host() -> Outcome {
     let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
     let sessions = [factory.session("one")?, factory.session("two")?];
@@ -210,7 +210,7 @@ fn host() -> Outcome {
     Ok(())
 }
 
-/// Role `filler`: makes endpoints until it is refused, and keeps them until it may end.
+/// Role `filler`: creates endpoints until it is refused, and keeps them until it may end.
 fn filler() -> Outcome {
     let factory: Factory = caps::any()?;
     let tell: Endpoint = caps::get("tell")?;
@@ -225,7 +225,7 @@ fn filler() -> Outcome {
 
 // ---- limits ---------------------------------------------------------------------------------------------------------------
 
-/// Of memory, threads, processes, endpoints, contexts; the time of contexts is what a session gets.
+/// Limits of memory, threads, processes, endpoints and contexts; for the time of contexts the default applies.
 const LIMITS: [u64; 5] = [16 << 20, 6, 3, 4, 2];
 
 fn limits() -> Outcome {
@@ -234,7 +234,7 @@ fn limits() -> Outcome {
     let (quotas, plain) = (session.quotas()?, guests("plain")?.quotas()?);
     let have: Vec<u64> = quotas.iter().map(|quota| quota.limit).collect();
     ensure!(have[..5] == LIMITS && have[5] == plain[5].limit, "limits {have:?}, not {LIMITS:?}");
-    // More than a session gets by itself is not given.
+    // A session cannot be given more than its default.
     let greedy = factory.limited_session("greedy", &[u64::MAX; 6])?.quotas()?;
     let same = |(a, b): (&Quota, &Quota)| a.limit == b.limit;
     ensure!(greedy.iter().zip(&plain).all(same), "{greedy:?} was given, not {plain:?}");
@@ -249,7 +249,7 @@ fn limits() -> Outcome {
     kit::wait_until("what it had is back", || Ok(session.quotas()?.iter().all(|quota| quota.used == 0)))
 }
 
-/// Makes something until it is refused by name; as many as there are places left.
+/// Creates something until it is refused by name; there must be as many as places left.
 fn fills<T>(what: &str, left: u64, mut make: impl FnMut() -> rt::Result<T>) -> Outcome {
     let mut all = Vec::new();
     let refusal = loop {
@@ -264,7 +264,7 @@ fn fills<T>(what: &str, left: u64, mut make: impl FnMut() -> rt::Result<T>) -> O
     Ok(())
 }
 
-/// Role `limited`: meets the end of each quota of its session, again and again.
+/// Role `limited`: exhausts each quota of its session, repeatedly.
 fn limited() -> Outcome {
     let (factory, spawner): (Factory, ProcessSpawner) = (caps::any()?, caps::any()?);
     let any: SchedulingContext = caps::any()?;
@@ -308,7 +308,7 @@ fn limited() -> Outcome {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------------
 
-/// Part of the machine that the system itself uses, so that memory ends before the operator's quota does.
+/// A part of the machine that the system itself uses, so that memory runs out before the operator's quota does.
 fn ballast() -> i64 {
     let total =
         kit::system().ok().and_then(|system| system.machine(0).ok()).map_or(0, |machine| machine.frames);
@@ -316,7 +316,7 @@ fn ballast() -> i64 {
     i64::from(part.is_err() || time::sleep(3600 * 1000 * MS).is_err())
 }
 
-/// Waits until its father is gone: before that there is memory for its brothers, too.
+/// Waits until its parent is gone: until then its siblings must be able to get memory, too.
 fn is_orphan() -> Outcome {
     let system = kit::system()?;
     kit::wait_until("the father is gone", || {
@@ -326,7 +326,7 @@ fn is_orphan() -> Outcome {
     })
 }
 
-/// Takes all memory that it gets, and waits to be killed.
+/// Takes all memory that it can get, and waits to be killed.
 fn hog() -> i64 {
     if is_orphan().is_err() {
         return 2;
@@ -343,7 +343,7 @@ fn hog() -> i64 {
     i64::from(time::sleep(3600 * 1000 * MS).is_err())
 }
 
-/// Starts hogs, and leaves them alone.
+/// Starts hogs, and leaves them behind.
 fn father() -> i64 {
     for _ in 0..ORPHANS {
         let Ok(hog) = kit::start("session-quota", &["hog"], &[]) else { return 1 };
@@ -352,10 +352,10 @@ fn father() -> i64 {
     0
 }
 
-/// Nobody holds a handle of a process that takes all memory. Whoever holds the session lists and ends them, and needs no memory of theirs.
+/// Nobody holds a handle of the processes that take all memory. A holder of the session lists and ends them, and needs no memory of theirs.
 fn orphans() -> Outcome {
     let (system, mine, spawner) = (kit::system()?, own()?, caps::any::<ProcessSpawner>()?);
-    // So much is the operator's own.
+    // This much is the operator's own.
     let total = system.machine(0)?.frames;
     let ballast = vm::space()?.map(None, (total as usize * 2 / 5) * PAGE, Protection::READ_WRITE)?;
     let session = guests("storm")?;
@@ -368,7 +368,7 @@ fn orphans() -> Outcome {
     })?;
     println!("    {last} of {total} frames are left");
     ensure!(last > 256, "guests have used what is kept for the operator: {last} frames are left");
-    // All of these are there, by the session that has them and by the one around it; the father is not.
+    // All orphans are listed, by their session and by the one around it; their parent is not.
     let left = session.processes()?;
     ensure!(left.len() == ORPHANS, "{} processes of the session, not {ORPHANS}", left.len());
     let all = mine.processes()?;
@@ -376,7 +376,7 @@ fn orphans() -> Outcome {
         ensure!(all.iter().any(|process| process.pid == orphan.pid), "pid {} is in no list", orphan.pid);
         ensure!(all.iter().all(|process| process.pid != orphan.parent), "pid {} has a parent", orphan.pid);
     }
-    // Guests get nothing more, and the operator a program.
+    // Guests get nothing more, but the operator can start a program.
     let refused = member("small", &session).spawn(&spawner).err();
     let refused = refused.ok_or_else(|| Failure::new("a guest was started in full memory"))?;
     ensure!(refused.exception() == Some(Exception::Overloaded), "a guest was refused with `{refused}`");
@@ -384,7 +384,7 @@ fn orphans() -> Outcome {
         command("session-quota", "small").arg("small").spawn(&spawner).doing("a small program")?;
     let exit = small.wait()?;
     ensure!(exit.code == 7, "a small program in full memory: {exit}");
-    // A process of another session is none of theirs.
+    // A process of another session cannot be killed through this one.
     let other = session.kill(rt::boot_info().pid).err();
     ensure!(
         other.is_some_and(|error| error.exception() == Some(Exception::Failed)),

@@ -1,9 +1,9 @@
-//! The siege (issue "the kernel keeps its promises"; K-21, K-26, K-29, K-31, S-13, S-16): every attack that is known, mixed by a seed, for as long as
-//! one likes, beside a victim whose results must stay exact and threads that were promised time. Afterwards everything is back: processes, frames,
-//! the kernel's heap, contexts, and the time of every CPU.
+//! The siege (issue "the kernel keeps its promises"; K-21, K-26, K-29, K-31, S-13, S-16): every known attack, mixed by a seed, for as long as one
+//! likes, beside a victim whose results must stay exact and threads that were promised time. Afterwards everything is back: processes, frames, the
+//! kernel's heap, contexts, and the time of every CPU.
 //!
-//! Arguments: seconds (1), seed (1). By counted instructions shares, deadlines and lateness are judged, too (on several CPUs with the boot option
-//! `turns=1`); by time they are only shown.
+//! Arguments: seconds (1), seed (1). Where instructions are counted, shares, deadlines and lateness are judged, too (on several CPUs with the boot
+//! option `turns=1`); where time is counted, they are only shown.
 #![no_std]
 #![no_main]
 
@@ -30,17 +30,17 @@ use rt::{
 rt::main!(run);
 
 const SECONDS: u64 = 1;
-/// Attacks at a time.
+/// How many attacks run at a time.
 const TOGETHER: usize = 3;
-/// How long each lasts.
+/// How long each attack lasts.
 const LIFE_NS: core::ops::Range<u64> = 10 * MS..120 * MS;
-/// The supervisor's own time, so that hogs do not keep it from killing them.
+/// The supervisor's own context, so that hogs cannot keep it from killing them.
 const OWN: Spec = Spec::new(10 * MS, 100 * MS).criticality(HIGHEST_BAND - 1);
-/// Of every CPU so much must be free afterwards.
+/// How much of every CPU must be free afterwards.
 const FREE_AFTER: Spec = Spec::new(90 * MS, 100 * MS);
-/// Records of contexts for those that were taken back, or are about to be refused.
+/// Records of contexts for those that were revoked, or are about to be refused.
 const SPARE_RECORDS: usize = 64;
-/// One more kind: the entries of the fuzzer.
+/// One more kind of attack: the entries of the fuzzer.
 const GARBAGE: &str = "garbage";
 
 fn run() -> i64 {
@@ -50,7 +50,7 @@ fn run() -> i64 {
         Some("guarded") => told("guarded", guard::run(words.next())),
         Some("attack") => {
             let name = words.next().unwrap_or("none");
-            // Whatever it was refused: it is an attack, and nobody waits for its success.
+            // Whatever was refused: this is an attack, and its success does not matter.
             let _ = role(name, args::number(2, 1).unwrap_or(1));
             0
         }
@@ -73,7 +73,7 @@ fn told(who: &str, done: Outcome) -> i64 {
 }
 
 fn siege(length_ns: u64, seed: u64) -> Outcome {
-    // With several CPUs only if those take short turns: `programs::turns`.
+    // With several CPUs only if they take short turns: see `programs::turns`.
     let instruction = if ticks::is_counted() { turns::instruction().ok() } else { None };
     let judged = if instruction.is_some() { "judged" } else { "shown" };
     println!(
@@ -121,8 +121,8 @@ fn siege(length_ns: u64, seed: u64) -> Outcome {
     })
 }
 
-/// Makes the kernel's table of contexts as large as it will get: records stay. There are more of them than contexts that may live at once: one
-/// that was taken back has its record for as long as somebody names it, and one that will be refused has it while it is judged.
+/// Makes the kernel's table of contexts as large as it will get, because records stay. There are more records than contexts that may live at once: a
+/// revoked context has its record for as long as a capability names it, and a context that will be refused has one during the admission test.
 fn warm_up_contexts() {
     let mut all = Vec::new();
     for spare in [SPARE_RECORDS, 0] {
@@ -144,11 +144,12 @@ struct Running {
 struct Siege {
     random: Random,
     running: Vec<Running>,
-    /// How often each attack was started, and how often there was no room for it.
+    /// How often each attack was started; `refused` is how often there was no room for one.
     started: [u64; ATTACKS.len() + 1],
     refused: u64,
     shared: MemoryObject,
-    /// Through it those who send garbage reach each other. A new one each time: its queues keep the size that they once had.
+    /// The processes that send garbage reach each other through this endpoint. It is a new one each time, because queues keep the size that they once
+    /// had.
     peer: Option<Endpoint>,
 }
 
@@ -165,7 +166,7 @@ impl Siege {
         })
     }
 
-    /// Each attack once, alone.
+    /// Runs each attack once, alone.
     fn all_once(&mut self) -> Outcome {
         for kind in 0..=ATTACKS.len() {
             self.start(kind, 30 * MS)?;
@@ -174,7 +175,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Attacks until then; `look` is asked now and then.
+    /// Runs attacks until `end_ns`, and calls `look` now and then.
     fn until(&mut self, end_ns: u64, mut look: impl FnMut() -> Outcome) -> Outcome {
         let (mut said_ns, start_ns) = (time::now_ns()?, time::now_ns()?);
         while time::now_ns()? < end_ns {
@@ -205,7 +206,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Starts an attack; one for which there is no memory or no process left is counted, and that is all.
+    /// Starts an attack; if there is no memory or no process left for it, that is only counted.
     fn start(&mut self, kind: usize, life_ns: u64) -> Outcome {
         let name = ATTACKS.get(kind).map_or(GARBAGE, |(name, _)| name);
         let seed = alloc::format!("{}", self.random.below(1 << 40));
@@ -243,7 +244,7 @@ impl Siege {
 
     fn kill(&self, over: &Running) -> Outcome {
         let mut end = over.child.handle.wait_start().doing("wait")?;
-        // It may have ended by itself.
+        // The attack may have ended by itself.
         let _ = over.child.handle.kill();
         ensure!(
             kit::patiently(|ns| end.wait_timeout(ns)).is_some(),
@@ -254,7 +255,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Kills those that still run, when their time has come.
+    /// Kills the attacks that still run, when their time has come.
     fn end(&mut self) -> Outcome {
         while let Some(over) = self.running.pop() {
             let now = time::now_ns()?;

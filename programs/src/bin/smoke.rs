@@ -1,4 +1,5 @@
-//! Proof of the kernel's ground: system calls, ring, console, clock, threads, preemption, IPC (K-01, on any number of CPUs).
+//! Proof of the kernel's foundations: system calls, ring, console, clock, threads, preemption, IPC (K-01, on any number of
+//! CPUs).
 #![no_std]
 #![no_main]
 
@@ -19,11 +20,11 @@ use rt::{
 
 rt::main!(run);
 
-// In the program's own thread-local data: each thread begins with its own copy.
+// In the program's own thread-local data, of which each thread begins with its own copy.
 rt::thread_word!(tally = 0x5eed_5eed_5eed);
 
 const MS: u64 = 1_000_000;
-/// In this time every spinning thread has had its turn.
+/// Within this time every spinning thread has had its turn.
 const SPIN_LIMIT_NS: u64 = 10_000 * MS;
 /// Round trips of the IPC step.
 const CALLS: u64 = 1000;
@@ -59,7 +60,7 @@ fn console() -> Outcome {
     let reads_only = Console::of(console.cap().copy(rights::RECV, 0)?);
     refused("a write without the right", reads_only.write(b"never seen"), TransportError::NotPermitted)?;
     reads(&reads_only)?;
-    // Others have places of their own, whatever this process has.
+    // Other processes have places of their own, whatever this process uses.
     let own: Vec<Pending<usize>> = (0..READS).map_while(|_| console.read_start(1).ok()).collect();
     kit::succeeds("a child that reads", &kit::again(&["reads"], &[])?)?;
     ensure!(own.len() == READS, "only {} reads wait", own.len());
@@ -71,7 +72,7 @@ fn one_read(console: &Console) -> rt::Result<Option<usize>> {
     console.read_start(1)?.wait_timeout(MS).transpose()
 }
 
-/// As many reads as a process may have wait, one more does not. Also the role `reads`.
+/// As many reads as a process may have can wait, but not one more. Also the role `reads`.
 fn reads(console: &Console) -> Outcome {
     for round in 0..3 {
         let mut all = Vec::new();
@@ -87,7 +88,7 @@ fn reads(console: &Console) -> Outcome {
     Ok(())
 }
 
-/// Role `crowd`: leaves processes behind whose reads take all places, for the shell to come back to.
+/// Role `crowd`: leaves processes behind whose reads take all places, for the shell to cope with.
 fn crowd() -> Outcome {
     let door: Endpoint = caps::any::<Factory>()?.endpoint()?;
     kit::again(&["warden"], &[("door", door.cap(), rights::CALL | rights::GRANT, 0)])?;
@@ -96,7 +97,7 @@ fn crowd() -> Outcome {
     Ok(door.reply(call.token, Answer::Words([0; 2]))?)
 }
 
-/// Role `warden`: the holders' parent, who ends them after a while.
+/// Role `warden`: the parent of the holders, which ends them after a while.
 fn warden() -> Outcome {
     let outside: Endpoint = caps::get("door")?;
     let door: Endpoint = caps::any::<Factory>()?.endpoint()?;
@@ -118,7 +119,7 @@ fn warden() -> Outcome {
     Ok(())
 }
 
-/// Role `holder`: reads until somebody ends it.
+/// Role `holder`: reads until it is ended.
 fn holder() -> Outcome {
     let console: Console = caps::any()?;
     let reads: Vec<Pending<usize>> = (0..READS).map_while(|_| console.read_start(1).ok()).collect();
@@ -155,7 +156,7 @@ fn ring_nops() -> Outcome {
         // SAFETY: names no memory.
         let more = unsafe { ring::queue(nop) };
         ensure!(more.is_err(), "more operations than slots in round {round}");
-        // The last first: the others' completions are kept meanwhile.
+        // The last one first: the completions of the others are kept meanwhile.
         while let Some(token) = tokens.pop() {
             let cqe = ring::wait(token);
             ensure!(cqe.status == 0, "a NOP completed with {}", cqe.status);
@@ -214,7 +215,7 @@ fn threads() -> Outcome {
     Ok(())
 }
 
-/// More spinning threads than CPUs: each gets its turn, and so does this one.
+/// More spinning threads than CPUs: each gets its turn, and so does this thread.
 fn preemption() -> Outcome {
     let is_over = Arc::new(AtomicBool::new(false));
     let began = Arc::new(AtomicU64::new(0));
@@ -232,7 +233,7 @@ fn preemption() -> Outcome {
     let before = time::now_ns().doing("now")?;
     time::sleep(20 * MS).doing("sleep")?;
     let took = time::now_ns().doing("now")? - before;
-    // A busy host may keep some CPUs waiting for long; a thread that is never preempted keeps its neighbour waiting for ever.
+    // A busy host may delay some CPUs for long; a thread that is never preempted delays its neighbour for ever.
     let limit = before + SPIN_LIMIT_NS;
     while began.load(Ordering::Relaxed) < spinners.len() as u64 && time::now_ns().doing("now")? < limit {
         time::sleep(MS).doing("sleep")?;

@@ -1,4 +1,5 @@
-//! Threads share several CPUs by weight, although no CPU can be cut in pieces (F-16): three equal ones on two CPUs, five on four, 2:1:1 on two.
+//! Threads share several CPUs by weight, although a thread can use only one CPU at a time (F-16): three equal ones on two CPUs, five on four,
+//! 2:1:1 on two.
 #![no_std]
 #![no_main]
 
@@ -15,14 +16,14 @@ use rt::{println, time};
 
 rt::main!(run);
 
-/// F-16 allows 5. Images differ by 1 % or so; when moves lost a part of their thread's share, many had a loser of 3 to 5 %, and the limit of the
-/// requirement let most of them pass.
+/// F-16 allows 5. Kernel images differ by about 1 %. When migrations lost a part of the thread's share, many images had a thread that was short
+/// by 3 to 5 %, and the limit of the requirement let most of them pass.
 const TOLERANCE_PERCENT: u64 = 3;
 
-/// One crowd of hogs; its name is that of its twin in the simulator.
+/// One crowd of hogs; its name is that of the simulator's corresponding scenario.
 struct Crowd<'a> {
     scenario: &'a str,
-    /// Name and weight of each, and what part of a CPU it must get, in millionths.
+    /// Name and weight of each hog, and the part of a CPU that it must get, in millionths.
     hogs: &'a [(&'a str, u16, u64)],
     seconds: u64,
 }

@@ -1,4 +1,5 @@
-//! The work of `thread-scale` by processes (F-13): each maps its own part of the 16 MiB, and they share nothing but a page to meet at.
+//! The work of `thread-scale`, done by processes (F-13): each maps its own part of the 16 MiB, and they share nothing but a page for
+//! synchronisation.
 #![no_std]
 #![no_main]
 
@@ -20,9 +21,9 @@ use rt::{Client, Factory, MemoryObject, ParkSpace, caps, println};
 
 rt::main!(run);
 
-/// Instructions that a process may cost: about 60,000 to spawn it, the rest is idle CPUs that are woken.
+/// Instructions that a process may cost: about 60,000 to spawn it; the rest is for waking idle CPUs.
 const PER_PROCESS: u64 = 400_000;
-/// Instructions to map and fill the memory of all: 160 for a block of eight words.
+/// Instructions to map and fill the memory of all processes: 160 for a block of eight words.
 const MEMORY: u64 = BLOCKS as u64 * 160;
 
 fn run() -> i64 {
@@ -55,7 +56,7 @@ fn run() -> i64 {
     })
 }
 
-/// Where parent and workers meet.
+/// The page by which parent and workers synchronise.
 #[repr(C)]
 struct Board {
     ready: AtomicU32,

@@ -1,5 +1,5 @@
-//! Six shapes of parallel work on the CPUs that there are (F-14): each does the same work one piece at a time and on all CPUs, and the table says
-//! how much sooner it was done. `make sim-smp` plays the same shapes in the simulator, on up to 64 CPUs.
+//! Six shapes of parallel work on the available CPUs (F-14): each does the same work one piece at a time and on all CPUs, and the table says how much
+//! sooner it was done. `make sim-smp` plays the same shapes in the simulator, on up to 64 CPUs.
 #![no_std]
 #![no_main]
 
@@ -31,11 +31,11 @@ const CALLERS: u64 = 8;
 const CALLS: u64 = 250;
 const TASKS: u64 = 64;
 const PHASES: u64 = 20;
-/// How idle up to eight CPUs may be, in thousandths: the ends of tasks and phases do not meet.
+/// How idle up to eight CPUs may be, in thousandths: tasks and phases do not all end at the same time.
 const IDLE_PERMILLE: u64 = 150;
 const STACK_BYTES: usize = 16 * 1024;
 
-/// What a shape did.
+/// The result of a shape.
 struct Done {
     ns: u64,
     turns: u64,
@@ -69,7 +69,7 @@ fn run() -> i64 {
     })
 }
 
-/// Does the work on one worker's worth of parallelism and on all CPUs, and prints both.
+/// Does the work with one worker and on all CPUs, and prints both.
 fn compare(name: &str, shape: fn(usize) -> Outcome<u64>, cpus: usize) -> Outcome {
     let one = measured(1, shape)?;
     let steals = moves()?;
@@ -88,7 +88,8 @@ fn compare(name: &str, shape: fn(usize) -> Outcome<u64>, cpus: usize) -> Outcome
         moves()? - steals
     );
     if ticks::is_counted() {
-        // All CPUs' instructions are one clock: more CPUs are not faster, but what they cost is seen, and who stands idle beside work.
+        // The instructions of all CPUs advance one clock: more CPUs are not faster, but their overhead shows, and so does a CPU that is idle beside
+        // work.
         ensure!(all.ns <= one.ns + one.ns / 20, "{name}: {} instructions, one at a time {}", all.ns, one.ns);
         ensure!(
             cpus > 8 || cpus == 1 || idle <= IDLE_PERMILLE,
@@ -116,12 +117,12 @@ fn idle_ns() -> Outcome<u64> {
     Ok(kit::system()?.cpus().doing("CPUs")?.iter().map(|cpu| cpu.idle_ns).sum())
 }
 
-/// Jobs whose moves are counted, how often they are started, and turns of the longest.
+/// Jobs whose migrations are counted, how often they are started, and turns of the longest.
 const JOBS: u64 = 32;
 const ROUNDS: u64 = 4;
 const JOB_TURNS: u64 = 300_000;
 
-/// What jobs and who looks at them share.
+/// What the jobs and the watching thread share.
 #[derive(Default)]
 struct Jobs {
     done: AtomicU64,
@@ -129,8 +130,8 @@ struct Jobs {
     end: AtomicU32,
 }
 
-/// Jobs of very different length that only compute: each change of CPU was a steal or a move by balancing, or came with a wake-up if somebody had to wait
-/// in between after all. Who looks is bound to its CPU, so nobody else is moved.
+/// Jobs of very different length that only compute: each change of CPU was a steal or a move by balancing, or came with a wake-up if a job had to
+/// wait in between after all. The watching thread is pinned to its CPU, so no other thread is moved.
 fn steals(cpus: usize) -> Outcome {
     caps::any::<ThreadControl>()?.set_affinity(&[1]).doing("stay on CPU 0")?;
     let mut all = [0; 4];
@@ -155,8 +156,8 @@ fn steals(cpus: usize) -> Outcome {
     Ok(())
 }
 
-/// Starts jobs; how often they changed CPU until all had computed and how often they had to wait for something, and what the kernel counted meanwhile: steals,
-/// and moves by balancing.
+/// Starts jobs. Returns how often they changed CPU until all had computed and how often they had to wait for something, and what the kernel counted
+/// meanwhile: steals, and moves by balancing.
 fn jobs_that_compute(round: u64) -> Outcome<[u64; 4]> {
     let counted = || Ok::<_, Failure>([moves()?, kit::counter("balance_moves")?]);
     let before = counted()?;
@@ -176,7 +177,7 @@ fn jobs_that_compute(round: u64) -> Outcome<[u64; 4]> {
     }
     let mine = rt::boot_info().pid;
     let mut migrations = 0;
-    // Once all wait for the end nobody moves.
+    // Once all jobs wait for the end, none moves.
     kit::wait_until("all jobs wait for the end", || {
         let threads = kit::system()?.threads().doing("threads")?;
         let is_waiting = |thread: &&ThreadInfo| thread.pid == mine && thread.state == ThreadState::Blocked;
@@ -192,7 +193,7 @@ fn jobs_that_compute(round: u64) -> Outcome<[u64; 4]> {
     Ok([migrations, blocks, after[0] - before[0], after[1] - before[1]])
 }
 
-/// Computes, with a breath for other CPUs of an emulated machine now and then.
+/// Computes, with a pause hint for other CPUs of an emulated machine now and then.
 fn compute(turns: u64) -> u64 {
     let (mut left, mut seed) = (turns, turns);
     while left > 0 {
@@ -232,7 +233,7 @@ fn map_reduce(workers: usize) -> Outcome<u64> {
 
 /// Many tasks of very different length, taken by a worker for each CPU as they come.
 fn uneven(workers: usize) -> Outcome<u64> {
-    // Lengths that are the same whenever they are drawn, and add up to the whole.
+    // The lengths are the same whenever they are drawn, and add up to the whole.
     let mut random = Random::new(14);
     let mut cuts: Vec<u64> = (1..TASKS).map(|_| random.below(TURNS)).chain([0, TURNS]).collect();
     cuts.sort_unstable();
@@ -255,7 +256,7 @@ fn uneven(workers: usize) -> Outcome<u64> {
 /// A worker for each CPU, in lock step.
 fn barriers(workers: usize) -> Outcome<u64> {
     struct Barrier {
-        /// Arrived in this phase, and the phase.
+        /// How many workers have arrived in this phase, and the number of the phase.
         state: Mutex<(usize, u64)>,
         opened: Condvar,
     }
@@ -285,7 +286,7 @@ fn barriers(workers: usize) -> Outcome<u64> {
     together(work.collect())
 }
 
-/// What one of many does: computes and sleeps in turns.
+/// The work of one thread or process: computes and sleeps in turns.
 fn doze(turns: u64) -> Outcome<u64> {
     let mut sum = 0;
     for nap in 0..NAPS {
@@ -295,7 +296,7 @@ fn doze(turns: u64) -> Outcome<u64> {
     Ok(sum)
 }
 
-/// How many of `all` there are at a time: all of them, or one after the other for the measurement without parallelism.
+/// How many of `all` run at a time: all of them, or one for the measurement without parallelism.
 fn at_a_time(workers: usize, all: u64) -> u64 {
     if workers == 1 { 1 } else { all }
 }
@@ -338,7 +339,7 @@ fn processes(workers: usize) -> Outcome<u64> {
     Ok(sum)
 }
 
-/// Callers that call servers all the time: two thirds of the work are theirs, a third is done by the servers.
+/// Callers that call servers all the time: callers do two thirds of the work, servers a third.
 fn calls(workers: usize) -> Outcome<u64> {
     let wave = at_a_time(workers, CALLERS);
     let (mut sum, mut at) = (0, 0);

@@ -1,5 +1,5 @@
-//! Proof that processes leave nothing behind: many come and go, by themselves, by faults and by being killed, and the count of free frames
-//! is exactly what it was (K-07, K-08).
+//! Proof that processes leave nothing behind: many processes end, by themselves, by faults and by being killed, and the count of free
+//! frames is exactly what it was (K-07, K-08).
 #![no_std]
 #![no_main]
 
@@ -17,7 +17,7 @@ rt::main!(run);
 
 /// Cycles, if the argument does not say otherwise.
 const CYCLES: u64 = 1000;
-/// Cycles before the frames are counted: the kernel's tables have their size then.
+/// Cycles before the frames are counted; by then the kernel's tables have their final size.
 const WARM_UP: u64 = 40;
 const SEED: u64 = 7;
 
@@ -41,7 +41,7 @@ fn run() -> i64 {
     }
 }
 
-/// A process or a mapping whose result has nowhere to go: it would be there, and nobody would know its number.
+/// A process or a mapping whose result cannot be delivered: if it were created, nobody would know its number.
 fn untold() -> Outcome {
     let mut params = [0; 128];
     let program = args::program();
@@ -57,7 +57,7 @@ fn untold() -> Outcome {
     untold_call(&vm::space()?.cap().id(), &params[..length])
 }
 
-/// Method 0 of `cap`, with a result that has no room, and with one that goes to address 8. The frames are counted later.
+/// Calls method 0 of `cap` with a result that has no room, and with one that goes to address 8. The frames are counted later.
 fn untold_call(cap: &CapId, params: &[u8]) -> Outcome {
     for (result_len, want) in [(0, TransportError::TooLong), (64, TransportError::BadAddress)] {
         let sqe = Sqe {
@@ -82,7 +82,7 @@ fn system_processes() -> Outcome<usize> {
     Ok(caps::any::<SystemInfo>()?.processes().doing("processes")?.len())
 }
 
-/// The ways in which a child ends, and how often of a hundred.
+/// The ways in which a child ends, and their percentages.
 const WAYS: [(&str, u64); 8] = [
     ("exit", 40),
     ("threads", 15),
@@ -136,7 +136,7 @@ fn one_cycle(
             time::sleep(random.below(2 * MS)).map_err(text)?;
             child.handle.kill().map_err(text)?;
         }
-        // At the very beginning, before it has run.
+        // Killed at the very beginning, before it has run.
         "start" => child.handle.kill().map_err(text)?,
         _ => {}
     }
@@ -144,7 +144,7 @@ fn one_cycle(
     let (reason, code) = match way {
         "divide" => (ExitReason::Faulted, None),
         "spin" | "sleep" | "start" => (ExitReason::Killed, None),
-        // Whichever thread is the last.
+        // The exit code is that of whichever thread is the last.
         "leave" => (ExitReason::Exited, None),
         _ => (ExitReason::Exited, Some(code)),
     };
@@ -178,17 +178,17 @@ fn inside(way: &str) -> Outcome {
                 ensure!(value == n as u64 * 2, "thread {n} returned {value}");
             }
         }
-        // Threads that are never joined.
+        // Starts threads that are never joined.
         "leave" => {
             for _ in 0..2 {
                 let _ = thread::Builder::new().spawn(|| time::sleep(MS / 10)).doing("spawn")?;
             }
             time::sleep(MS * 3).doing("sleep")?;
         }
-        // Memory that is never unmapped.
+        // Maps memory that is never unmapped.
         "map" => {
             let at = vm::map(64 * 4096).doing("map")?;
-            // SAFETY: just mapped, ours alone.
+            // SAFETY: just mapped, this thread's alone.
             unsafe { at.as_ptr().write_volatile(1) };
         }
         "spin" | "start" => loop {

@@ -1,4 +1,4 @@
-//! Proof by proofs: runs those of threads, timers, parking, IPC and rings as child processes, and looks at the kernel's counters.
+//! Runs other proofs (of threads, timers, parking, IPC and rings) as child processes, and checks the kernel's counters.
 #![no_std]
 #![no_main]
 
@@ -42,11 +42,11 @@ fn run() -> i64 {
     })
 }
 
-/// Processes that wait, and how often each tries to: more than there are places.
+/// Processes that wait, and how often each tries to: more often than there are places.
 const WAITERS: u64 = 3;
 const WAITS_OF_EACH: u64 = 25;
 
-/// Role `waited-for`: cannot take the places of those who wait for it.
+/// Role `waited-for`: a process that waits for itself cannot take the places of processes that wait for it.
 fn waited_for() -> Outcome {
     let own: ProcessHandle = caps::get("self")?;
     for _ in 0..100 {
@@ -58,7 +58,7 @@ fn waited_for() -> Outcome {
     Ok(time::sleep(u64::MAX)?)
 }
 
-/// Role `waiter`: waits as often as it may, for a process that is killed.
+/// Role `waiter`: waits as often as it may for a process that is killed.
 fn waiter() -> Outcome {
     let whom: ProcessHandle = caps::get("whom")?;
     let mut waits = Vec::new();

@@ -1,4 +1,4 @@
-//! Keeps CPUs busy, for whoever wants to see that in `top` or to kill something: `spin [threads] [seconds]`; 0 seconds is for ever.
+//! Keeps CPUs busy, to be watched in `top` or to be killed: `spin [threads] [seconds]`; 0 seconds means for ever.
 #![no_std]
 #![no_main]
 
@@ -6,7 +6,7 @@ use rt::{args, println, thread, time};
 
 rt::main!(run);
 
-/// More threads than this are taken for a slip.
+/// More threads than this are taken for a typing error.
 const THREADS_MAX: u64 = 256;
 
 fn run() -> i64 {
@@ -35,7 +35,7 @@ fn spin(threads: u64, seconds: u64) -> rt::Result<()> {
                 core::hint::spin_loop();
             }
         };
-        // Never joined: the type says what it would return, which is nothing.
+        // Never joined; the type says that the thread would return nothing.
         drop(thread::Builder::new().stack_bytes(8192).spawn::<()>(turn)?);
     }
     time::sleep(if seconds == 0 { u64::MAX } else { seconds.saturating_mul(1_000_000_000) })

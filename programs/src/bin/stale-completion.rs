@@ -1,5 +1,6 @@
 //! Proof that completions are for a thread, not for its number (K-05): a thread begins to wait and ends; the next one gets its number and
-//! begins to wait for something else in the same place. Then what the first waited for happens. The second must not notice.
+//! begins to wait for something else in the same slot. Then the event for which the first one waited happens. The second thread must not
+//! notice.
 #![no_std]
 #![no_main]
 
@@ -17,17 +18,17 @@ use rt::{Endpoint, Error, Factory, ParkSpace, Pending, ProcessSpawner, args, cap
 
 rt::main!(run);
 
-/// How often a pair of threads is made until both have the same number.
+/// How often a pair of threads is created until both have the same number.
 const TRIES: u32 = 50;
 /// How long the second thread is watched.
 const WATCH_NS: u64 = 60 * MS;
-/// How long a call that must come may take, on any host. The planted bug loses wake-ups too: so long it takes then to find the call.
+/// How long an expected call may take, on any host. The planted bug also loses wake-ups: then it takes this long to find the call.
 const CALL_NS: u64 = 5_000 * MS;
 const ROUNDS: u32 = 10;
 
 fn run() -> i64 {
     if args::args().next() == Some("child") {
-        // Until its parent calls, or kills it.
+        // Runs until its parent calls, or kills it.
         let gate = caps::get::<Endpoint>("gate");
         return i64::from(gate.and_then(|gate| gate.call(1, [0; 2])).is_err());
     }
@@ -48,8 +49,8 @@ fn rounds(case: fn() -> Outcome) -> Outcome {
     (0..ROUNDS).try_for_each(|_| case())
 }
 
-/// Lets a thread begin `first` and end, and another one with the same number begin `second`, which is then watched: its result, or
-/// `None` if it still waits after [`WATCH_NS`]. Between the two, when the second waits, `event` makes happen what the first waited for.
+/// Lets a thread begin `first` and end, and another one with the same number begin `second`, which is then watched: returns its result,
+/// or `None` if it still waits after [`WATCH_NS`]. While the second thread waits, `event` triggers what the first one waited for.
 fn pair<T: Send + 'static>(
     first: impl Fn() -> Result<Pending<T>, Error> + Clone + Send + 'static,
     second: impl Fn() -> Result<Pending<T>, Error> + Clone + Send + 'static,
@@ -60,7 +61,7 @@ fn pair<T: Send + 'static>(
         let begin = move || {
             let pending = first();
             let is_begun = pending.is_ok();
-            // Its buffers stay, and it is under way when the thread ends.
+            // The buffers stay allocated, and the operation is under way when the thread ends.
             core::mem::forget(pending);
             (thread::id(), is_begun)
         };
@@ -112,7 +113,7 @@ fn receive(endpoint: &Endpoint) -> Outcome<Incoming> {
     call.ok_or_else(|| programs::proof::Failure::new("no call comes"))?.doing("receive")
 }
 
-/// The server has the first call when its thread ends, and answers it when the second waits for another answer.
+/// The server has the first call when its thread ends, and answers it while the second thread waits for another answer.
 fn call() -> Outcome {
     const FIRST: u64 = 0x1111;
     const SECOND: u64 = 0x2222;
@@ -123,7 +124,7 @@ fn call() -> Outcome {
             let pending = theirs.call_start(1, [FIRST, 0]);
             let is_begun = pending.is_ok();
             core::mem::forget(pending);
-            // Not before the server has it: the answer must find a call in flight.
+            // The thread waits until the server has the call: the answer must find a call in flight.
             let seen = theirs.call(2, [0; 2]);
             (thread::id(), is_begun && seen.is_ok())
         };
@@ -161,7 +162,7 @@ fn recv() -> Outcome {
     let (first, second) = (endpoint()?, endpoint()?);
     let (one, two, caller) = (Arc::clone(&first), Arc::clone(&second), Arc::clone(&first));
     let event = || {
-        // Nobody receives it; it is withdrawn again.
+        // Nobody receives the call; it is cancelled again.
         drop(caller.call_start(7, [7; 2]).doing("call")?);
         Ok(())
     };
@@ -181,7 +182,7 @@ fn process() -> Outcome {
     let (first, second) = (start()?, start()?);
     let (one, two) = (Arc::clone(&first), Arc::clone(&second));
     let event = || {
-        // The second time it has ended already.
+        // The second time the process has already ended.
         let _ = first.handle.kill();
         Ok(())
     };
@@ -229,7 +230,7 @@ fn park() -> Outcome {
     for _ in 0..TRIES {
         let begin = || {
             let space: ParkSpace = caps::any()?;
-            // It ends by its time limit, just when the thread does.
+            // The park times out just when the thread ends.
             space.park(&WORDS[0], 0, MS / 2)?;
             Ok::<_, Error>(thread::id())
         };

@@ -1,6 +1,7 @@
-//! Proof that nobody takes entries from a ring whose lease has ended (K-12): it is told `StaleSqConsumer`, and what it has not taken yet stays.
+//! Proof that nobody takes entries from a ring whose lease has ended (K-12): the consumer is told `StaleSqConsumer`, and entries that it has
+//! not taken yet stay.
 //!
-//! Today the only consumer of a ring is its own thread, so the kernel is booted with `endlease`, and lets an entry end a lease.
+//! Today the only consumer of a ring is its own thread, so the kernel is booted with `endlease`, which lets an entry end a lease.
 #![no_std]
 #![no_main]
 
@@ -19,10 +20,10 @@ use rt::{println, syscall, thread, time};
 
 rt::main!(run);
 
-/// How often a lease is ended by another thread. When, is chance.
+/// How often a lease is ended by another thread, at a random moment.
 const TRIES: u32 = 40;
 const STALE: i64 = TransportError::StaleSqConsumer as i64;
-/// A ring without a lease to have.
+/// The error for a ring that has no lease to give.
 const BUSY: i64 = TransportError::SqBusy as i64;
 
 fn run() -> i64 {
@@ -46,15 +47,15 @@ fn run() -> i64 {
     })
 }
 
-/// What a thread saw whose ring was taken away.
+/// What a thread observed whose ring was taken away.
 #[derive(Default)]
 struct Seen {
     tid: AtomicU32,
     rounds: AtomicU32,
-    /// What `cap_enter` said when it was, and the next time,
+    /// What `cap_enter` returned when the lease had ended; `next` is what it returned the next time.
     said: AtomicI64,
     next: AtomicI64,
-    /// and by how much the entries that were taken are more than the completions, then.
+    /// By how much the entries that were taken then exceed the completions.
     lost: AtomicI64,
     completions: AtomicU32,
     is_over: AtomicBool,
@@ -65,8 +66,8 @@ impl Seen {
         kit::wait_until("the thread has ended", || Ok(self.is_over.load(Ordering::Acquire)))
     }
 
-    /// Enters the kernel until the lease has ended, with entries that `push` writes; and once more. Never returns: without a ring a thread
-    /// can do nothing else.
+    /// Enters the kernel with entries that `push` writes until the lease has ended, and once more. Never returns: without a ring a thread can
+    /// do nothing else.
     fn submit(&self, mut push: impl FnMut(&RawRing)) -> ! {
         self.tid.store(thread::id(), Ordering::Release);
         // SAFETY: nothing of rt is under way, entries name no memory, and rt is not used any more.
@@ -113,7 +114,7 @@ fn start(f: impl FnOnce(&Seen) + Send + 'static) -> Outcome<Arc<Seen>> {
     Ok(seen)
 }
 
-/// Of `before` entries, one that ends the lease, and `behind` more, the last are not taken, then or ever.
+/// Submits `before` entries, one that ends the lease, and `behind` more: the latter are never taken.
 fn ends_in_the_middle(before: u32, behind: u32) -> Outcome {
     let seen = start(move |seen| {
         seen.submit(|ring| {
@@ -130,7 +131,7 @@ fn ends_in_the_middle(before: u32, behind: u32) -> Outcome {
     Ok(())
 }
 
-/// The lease of a thread that submits as fast as it can is ended by another one, anywhere.
+/// The lease of a thread that submits as fast as it can is ended by another thread, at a random moment.
 fn ended_by_another() -> Outcome {
     let mut stale = 0;
     for _ in 0..TRIES {

@@ -1,4 +1,5 @@
-//! Weights share a CPU (F-07), and what the kernel counts of a thread adds up (F-06): `thread-fairness [seconds]`.
+//! Threads share a CPU by weight (F-07), and the kernel's counters of a thread add up (F-06): `thread-fairness
+//! [seconds]`.
 #![no_std]
 #![no_main]
 
@@ -12,15 +13,15 @@ use rt::{SchedulingPolicy, Share, caps, println, time};
 
 rt::main!(run);
 
-/// The twin of this proof in the simulator.
+/// The scenario of the simulator that corresponds to this proof.
 const SCENARIO: &str = "thread-fairness";
 const NAMES: [&str; 2] = ["heavy", "light"];
 const WEIGHTS: [u16; 2] = [2 * WEIGHT, WEIGHT];
-/// What F-07 allows.
+/// The tolerance that F-07 allows.
 const TOLERANCE_PERCENT: u64 = 2;
-/// How far clocks may be apart that are read a system call after the other.
+/// By how much two clocks may differ that are read one system call apart.
 const SLACK_NS: i64 = 200_000;
-/// What the kernel may take for itself of a CPU that is always busy.
+/// How much of an always busy CPU the kernel may use for itself.
 const OVERHEAD_PPM: u64 = 30_000;
 
 fn run() -> i64 {
@@ -34,7 +35,7 @@ fn run() -> i64 {
     })
 }
 
-/// Every sleep is one block, and no preemption; time asleep is neither run time nor waiting for a CPU.
+/// Every sleep counts as one block and no preemption; time asleep is neither run time nor waiting for a CPU.
 fn blocks() -> Outcome {
     const SLEEPS: u64 = 7;
     let policy: SchedulingPolicy = caps::any().doing("scheduling_policy")?;
@@ -104,12 +105,13 @@ fn show(name: &str, when: &str, share: &Share) {
     );
 }
 
-/// What the CPU has spent on interrupts: nobody's time.
+/// The time that CPUs spent on interrupts, which no thread used.
 fn interrupt_ns() -> Outcome<u64> {
     Ok(kit::system()?.cpus().doing("CPUs")?.iter().map(|cpu| cpu.interrupt_ns).sum())
 }
 
-/// What was counted between the start and the end of a hog (F-06), on a CPU that spent so long on interrupts.
+/// Checks what was counted between the start and the end of a hog (F-06), on a CPU that spent `interrupts` ns on
+/// interrupts.
 fn adds_up(name: &str, kind: Kind, ran: &Ran, interrupts: u64) -> Outcome {
     let Ran { first, last, wall_ns, .. } = ran;
     ensure!(last.weight == kind.weight, "{name}: weight {} is not {}", last.weight, kind.weight);
@@ -117,7 +119,7 @@ fn adds_up(name: &str, kind: Kind, ran: &Ran, interrupts: u64) -> Outcome {
     let runtime = last.runtime_ns - first.runtime_ns;
     let virtual_runtime = last.virtual_runtime_ns - first.virtual_runtime_ns;
     let expected = runtime * u64::from(WEIGHT) / u64::from(kind.weight);
-    // The remainder of less than one virtual nanosecond is carried, so both ends are rounded once.
+    // The remainder of less than one virtual nanosecond is carried over, so both ends are rounded once.
     ensure!(virtual_runtime.abs_diff(expected) <= 1, "{name}: {virtual_runtime} virtual ns, not {expected}");
     ensure!(last.voluntary_blocks == first.voluntary_blocks, "{name}: a hog waited for something");
     // Each turn of two hogs ends with a preemption, and is at least as long as one slice.
@@ -131,7 +133,7 @@ fn adds_up(name: &str, kind: Kind, ran: &Ran, interrupts: u64) -> Outcome {
     println!(
         "    {name}: ran {runtime} ns, waited {waited} ns of {wall_ns} ns; {rest} ns of {interrupts} ns of interrupts"
     );
-    // A hog runs or waits, always, except for interrupts; the two clocks are read a system call apart.
+    // A hog always runs or waits, except during interrupts; the two clocks are read one system call apart.
     let is_whole = (-SLACK_NS..=interrupts.cast_signed() + SLACK_NS).contains(&rest);
     ensure!(
         is_whole,

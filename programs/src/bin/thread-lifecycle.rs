@@ -1,4 +1,4 @@
-//! Proof of what a thread is from its first register to the end of its process (K-05 to K-09).
+//! Proof of a thread's properties, from its first register to the end of its process (K-05 to K-09).
 #![no_std]
 #![no_main]
 
@@ -51,7 +51,7 @@ fn run() -> i64 {
 
 // ---- K-06 -----------------------------------------------------------------------------------------------------------------
 
-/// What the naked entry saw.
+/// What the naked entry point saw.
 #[repr(C)]
 #[derive(Default)]
 struct Seen {
@@ -61,7 +61,7 @@ struct Seen {
     flags: u64,
 }
 
-/// Stores what it was started with, and exits with 42. Uses no stack but for the flags.
+/// Stores the registers that it was started with, and exits with 42. Uses no stack except for the flags.
 #[unsafe(naked)]
 unsafe extern "C" fn witness() -> ! {
     naked_asm!(
@@ -97,7 +97,7 @@ fn start_registers() -> Outcome {
     let page = vm::map(8192)?.as_ptr() as u64;
     let (stack_top, fs_base) = (page + 4096, page + 4096);
     let seen = (page + 6144) as *mut Seen;
-    // SAFETY: our own new pages; the thread touches them and nothing else, and has ended when they are read and unmapped.
+    // SAFETY: this function's own new pages; the thread touches nothing else, and has ended when they are read and unmapped.
     unsafe {
         seen.write(Seen::default());
         (fs_base as *mut u64).write(0xf5f5);
@@ -193,7 +193,7 @@ fn joins() -> Outcome {
         ensure!(code == Some(7), "exitCode says {code:?} after the join");
     }
     raised("a second join after the first", handle.join(), Exception::Failed)?;
-    // Not consumed by looking, and a cancelled join can be tried again.
+    // Reading the exit code does not consume it, and a cancelled join can be repeated.
     go.store(false, Ordering::Release);
     let second = waiting(&go, 8)?;
     let handle = handle_of(&second)?;
@@ -202,7 +202,7 @@ fn joins() -> Outcome {
     kit::wait_until("the second thread ends", || Ok(handle.exit_code().doing("exitCode")?.is_some()))?;
     let code = handle.join().doing("join after exitCode")?;
     ensure!(code == 8, "join says {code}");
-    // One's own handle.
+    // A thread's own handle.
     let own = Arc::new(AtomicU32::new(0));
     let theirs = Arc::clone(&own);
     let selfish = Builder::new()
@@ -216,7 +216,7 @@ fn joins() -> Outcome {
         .doing("spawn")?;
     own.store(handle_of(&selfish)?.cap().id().0, Ordering::Release);
     selfish.join()??;
-    // A handle names a thread of this process only, so it goes nowhere.
+    // A handle names a thread of this process only, so it cannot be sent away.
     let factory: Factory = caps::any()?;
     let endpoint = factory.endpoint()?;
     let other = waiting(&go, 9)?;
@@ -236,11 +236,11 @@ fn ended(result: Result<(), JoinError>, code: i64) -> Outcome {
     Ok(())
 }
 
-/// A raw thread that exits with 42 at once, with its pages. The handle is the caller's.
+/// A raw thread that exits with 42 at once, and its pages. The caller owns the handle.
 fn witness_thread() -> Outcome<(ThreadHandle, u64)> {
     let spawner: ThreadSpawner = caps::any()?;
     let page = vm::map(8192)?.as_ptr() as u64;
-    // SAFETY: our own new pages; the thread touches them and nothing else.
+    // SAFETY: this function's own new pages; the thread touches nothing else.
     let handle = unsafe {
         (page as *mut u64).add(512).write(0);
         spawner.create(witness as *const () as u64, page + 4096, page + 6144, page + 4096, 0)
@@ -258,7 +258,8 @@ unsafe extern "C" fn spinner() -> ! {
 fn spinner_thread() -> Outcome<(ThreadHandle, &'static AtomicU32)> {
     let spawner: ThreadSpawner = caps::any()?;
     let page = vm::map(8192)?.as_ptr() as u64;
-    // SAFETY: our own new pages, zeros; the caller unmaps them when the thread has ended and the word is used no more.
+    // SAFETY: this function's own new pages, which are zero; the caller unmaps them when the thread has ended and the word is used no
+    // more.
     let word = unsafe { &*((page + 4096) as *const AtomicU32) };
     // SAFETY: the thread reads its word and nothing else.
     let handle = unsafe { spawner.create(spinner as *const () as u64, page + 4096, page + 4096, 0, 0) };
@@ -269,7 +270,7 @@ fn released_handles() -> Outcome {
     let threads = kit::thread_count()?;
     let mut before = Usage::now()?;
     for round in 0..3 {
-        // Before or after its end, as it happens; the record must come back in each case.
+        // Released before or after the thread's end, at random; the record must come back in each case.
         for _ in 0..20 {
             let (handle, page) = witness_thread()?;
             let id = handle.cap().id();
@@ -281,11 +282,11 @@ fn released_handles() -> Outcome {
             // SAFETY: the thread has ended.
             unsafe { vm::unmap(page, 8192) }.doing("unmap")?;
         }
-        // After its end.
+        // Released after the thread's end.
         let (handle, page) = witness_thread()?;
         kit::wait_until("the thread ends", || Ok(handle.exit_code().doing("exitCode")? == Some(42)))?;
         handle.into_cap().release().doing("release")?;
-        // With a join under way, which pins it.
+        // Released with a join under way, which pins the thread's record.
         let (handle, word) = spinner_thread()?;
         let pending = handle.join_start().doing("start a join")?;
         let id = handle.cap().id();
@@ -332,7 +333,7 @@ fn one_exit() -> Outcome {
     Ok(())
 }
 
-/// Role `last`: the first thread leaves first, the process goes on with the other one and has its code.
+/// Role `last`: the first thread exits first; the process goes on with the other one and gets its code.
 fn last() -> i64 {
     let other: JoinHandle<()> = thread::spawn(|| {
         let _ = time::sleep(20 * MS);
@@ -343,7 +344,7 @@ fn last() -> i64 {
     rt::thread::exit(5)
 }
 
-/// Role `first`: the other thread leaves first.
+/// Role `first`: the other thread exits first.
 fn first() -> i64 {
     let other: JoinHandle<()> = thread::spawn(|| rt::thread::exit(9));
     if other.join() == Err(JoinError::Ended(9)) { 12 } else { 1 }
@@ -397,7 +398,7 @@ fn locals() -> Outcome {
 
 // ---- K-07 -----------------------------------------------------------------------------------------------------------------
 
-/// As many threads as the kernel gives, all parked; then lets them go. Returns how many.
+/// Starts as many threads as the kernel allows, all parked, then lets them go. Returns how many.
 fn as_many_as_possible() -> Outcome<usize> {
     let word = Arc::new(AtomicU32::new(0));
     let mut threads = Vec::new();
@@ -417,7 +418,7 @@ fn as_many_as_possible() -> Outcome<usize> {
         ensure!(threads.len() < 5000, "5000 threads and no limit");
     };
     raised::<()>("one thread too many", Err(refusal), Exception::Overloaded)?;
-    // Refused again, and still nothing half-made.
+    // It is refused again, and still leaves nothing half-made.
     let again = Builder::new().stack_bytes(SMALL_STACK).spawn(|| ());
     raised("and again", again.map(|_| ()), Exception::Overloaded)?;
     let count = kit::thread_count()?;
@@ -436,7 +437,7 @@ fn as_many_as_possible() -> Outcome<usize> {
     Ok(count)
 }
 
-/// Waits until a thread can be made again, and joins it.
+/// Waits until a thread can be started again, and joins it.
 fn one_more() -> Outcome {
     kit::wait_until("a thread can be made again", || {
         match Builder::new().stack_bytes(SMALL_STACK).spawn(|| 5) {
@@ -448,14 +449,14 @@ fn one_more() -> Outcome {
 }
 
 fn thread_limit() -> Outcome {
-    // The first round makes records, tables and lists that stay.
+    // The first round creates records, tables and lists that stay.
     let first = as_many_as_possible()?;
     kit::wait_until("all threads are gone", || Ok(kit::thread_count()? == 1))?;
     one_more()?;
     thread::trim();
     time::sleep(5 * MS)?;
     let before = Usage::settled()?;
-    // Host CPUs that are fewer than the guest's make each TLB shootdown slow, and there are two for each thread.
+    // With fewer host CPUs than guest CPUs each TLB shootdown is slow, and there are two for each thread.
     for round in 0..if rt::boot_info().cpus > 4 { 1 } else { 2 } {
         let count = as_many_as_possible()?;
         ensure!(count == first, "round {round}: {count} threads could be made, {first} at first");
@@ -499,11 +500,11 @@ fn slot_limit() -> Outcome {
 
 // ---- K-05 -----------------------------------------------------------------------------------------------------------------
 
-/// Rounds of each reuse step at most, and how often a number must have been used again.
+/// The most rounds of each reuse step, and how often a number must have been reused.
 const ROUNDS_MAX: u32 = 400;
 const REUSES: u32 = 25;
 
-/// What a thread with an old number says: its number, and what went wrong.
+/// What a thread with a reused number reports: its number, and what went wrong.
 type Report = (u32, Outcome);
 
 /// Starts `old`, waits for its end, then starts `new`, until the kernel has given `new` the number of `old` [`REUSES`] times.
@@ -598,7 +599,7 @@ fn reuse() -> Outcome {
         }
     };
     reusing(old, new)?;
-    // Nobody is left on the word, nobody waits at the endpoint.
+    // No thread is left on the word, and none waits at the endpoint.
     ensure!(park.unpark(word, u32::MAX)? == 0, "an ended thread is still parked");
     let receiving = endpoint.recv_start(0)?;
     refused("a call of an ended thread", receiving.cancel(), TransportError::Cancelled)?;
@@ -623,7 +624,7 @@ fn reuse_of_joiner() -> Outcome {
         let old = Builder::new()
             .spawn(move || -> Report {
                 let handle: ThreadHandle = kit::client(CapId(theirs.load(Ordering::Acquire)));
-                // Forgotten: the thread ends with the join under way.
+                // Forgotten, so that the thread ends with the join under way.
                 let outcome = handle.join_start().map(core::mem::forget).doing("start a join");
                 (thread::id(), outcome)
             })
@@ -636,7 +637,7 @@ fn reuse_of_joiner() -> Outcome {
                 let outcome = (|| {
                     let mut receiving = served.recv_start(0).doing("start a RECV")?;
                     signal.store(true, Ordering::Release);
-                    // Meanwhile the target ends, and whoever was to be told is gone.
+                    // Meanwhile the target ends, and the thread to be notified is gone.
                     let early = receiving.wait_timeout(3 * MS);
                     ensure!(early.is_none(), "a RECV without a call completed: {early:?}");
                     refused("the RECV", receiving.cancel(), TransportError::Cancelled)
@@ -647,14 +648,14 @@ fn reuse_of_joiner() -> Outcome {
         let (other, outcome) = new.join()?;
         outcome?;
         reused += u32::from(tid == other);
-        // The right to join was not used up by a joiner that ended.
+        // A joiner that ended has not used up the right to join.
         ended(target.join(), 66)?;
     }
     println!("    {reused} numbers used again in {rounds} rounds");
     Ok(())
 }
 
-/// The old thread's call is in flight when it ends; the new one calls, and both are answered.
+/// The old thread's call is in flight when it ends; the new one calls, and both calls are answered.
 fn reuse_in_call() -> Outcome {
     let factory: Factory = caps::any()?;
     let endpoint = Arc::new(factory.endpoint()?);

@@ -1,8 +1,7 @@
-//! One piece of work on one, two and four threads (F-13): 262,144 blocks of 64 bytes, 64 rounds, a parent that waits for its threads.
+//! The same work on one, two and four threads (F-13): 262,144 blocks of 64 bytes, 64 rounds, and a parent that waits for its threads.
 //!
-//! `thread-scale [rounds]`. Beside it runs a bare compute loop that touches no memory and asks nothing of the kernel: what is between the two
-//! is what memory and the kernel cost. Times depend on the host, so they are printed; what is asserted is instructions, where the machine
-//! counts them.
+//! `thread-scale [rounds]`. For comparison, a bare compute loop touches no memory and asks nothing of the kernel: the difference is the cost
+//! of memory and of the kernel. Times depend on the host, so they are only printed; instructions are asserted, where the machine counts them.
 #![no_std]
 #![no_main]
 
@@ -24,7 +23,7 @@ use rt::{ParkSpace, caps, println};
 
 rt::main!(run);
 
-/// Instructions that a thread may cost: about 15,000 to make and join it, the rest is idle CPUs that are woken.
+/// Instructions that a thread may cost: about 15,000 to create and join it; the rest is for waking idle CPUs.
 const PER_THREAD: u64 = 80_000;
 
 fn run() -> i64 {
@@ -37,7 +36,7 @@ fn run() -> i64 {
             let mut wanted = None;
             for workers in [1, 2, 4] {
                 let row = scale(&mut blocks, workers, rounds)?;
-                // What comes out is the same, however many did it.
+                // The result is the same, however many threads computed it.
                 let sum = workload::sum(&blocks);
                 ensure!(*wanted.get_or_insert(sum) == sum, "{workers} threads computed {sum:#x}");
                 blocks.iter_mut().enumerate().for_each(|(at, block)| *block = workload::fresh(at));
@@ -57,7 +56,7 @@ struct Gate {
 }
 
 /// Starts `workers` threads that wait for the gate, opens it, and joins them. Returns the time from the first start to the last join, and from
-/// the opening to the end of the last one's work.
+/// the opening to the end of the last thread's work.
 fn race(workers: usize, mut make: impl FnMut(usize) -> Box<dyn FnOnce() -> u64 + Send>) -> Outcome<Row> {
     let gate = Arc::new(Gate { ready: AtomicU32::new(0), go: AtomicU32::new(0) });
     let space: ParkSpace = caps::any().doing("park")?;
@@ -93,10 +92,10 @@ fn race(workers: usize, mut make: impl FnMut(usize) -> Box<dyn FnOnce() -> u64 +
     Ok(Row { workers, work: last - first, total: ticks::now() - began })
 }
 
-/// The work on so many threads, each with its own part of the blocks.
+/// The work on `workers` threads, each with its own part of the blocks.
 fn scale(blocks: &mut Vec<Block>, workers: usize, rounds: u64) -> Outcome<Row> {
     let mut parts: Vec<Option<Vec<Block>>> = Vec::new();
-    // Threads live as long as the program, and so must what they borrow: each owns its part, and gives it back.
+    // A thread may live as long as the program, so it cannot borrow: each owns its part, and gives it back.
     let mut rest = core::mem::take(blocks);
     for at in (0..workers).rev() {
         parts.push(Some(rest.split_off(workload::part(BLOCKS, at, workers).0)));
@@ -121,9 +120,9 @@ fn scale(blocks: &mut Vec<Block>, workers: usize, rounds: u64) -> Outcome<Row> {
     Ok(row)
 }
 
-/// A compute loop of about as many instructions, cut in as many parts.
+/// A compute loop of about as many instructions, split into as many parts.
 fn bare(workers: usize, rounds: u64) -> Outcome<Row> {
-    // A turn is about a fifth of what a block takes.
+    // A turn takes about a fifth of the instructions for a block.
     let turns = BLOCKS as u64 * rounds * 5 / workers as u64;
     race(workers, |at| Box::new(move || workload::spin(turns, at as u64)))
 }

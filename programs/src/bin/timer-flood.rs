@@ -1,4 +1,5 @@
-//! Proof that sleeps are limited for each process, and that one process at its limit hinders nobody (K-13).
+//! Proof that sleeps are limited for each process, and that one process at its limit hinders no other
+//! (K-13).
 #![no_std]
 #![no_main]
 
@@ -50,7 +51,7 @@ struct Keepers {
 struct State {
     kept: AtomicU32,
     refused: AtomicU32,
-    /// 0: keep; 1: each withdraws one; 2: end.
+    /// 0: keep the sleeps; 1: each thread cancels one; 2: end.
     phase: AtomicU32,
     withdrawn: AtomicU32,
 }
@@ -86,7 +87,7 @@ fn keep(state: &State, mine: usize) -> Outcome {
     Ok(())
 }
 
-/// Waits without sleeping: sleeps are what there is none of.
+/// Waits without a sleep, because no sleep is available.
 fn time_out(ns: u64) -> Outcome {
     let end = time::now_ns()? + ns;
     while time::now_ns()? < end {
@@ -96,7 +97,7 @@ fn time_out(ns: u64) -> Outcome {
 }
 
 impl Keepers {
-    /// Starts them and waits until they have tried.
+    /// Starts the threads and waits until they have tried.
     fn start() -> Outcome<Keepers> {
         let state = Arc::new(State {
             kept: AtomicU32::new(0),
@@ -116,7 +117,7 @@ impl Keepers {
         while (tried() as usize) < LIMIT + 10 {
             ensure!(patience.is_left(), "only {} sleeps were tried", tried());
             ensure!(!threads.iter().any(JoinHandle::is_finished), "a thread that keeps sleeps has ended");
-            // A sleep would be one of those that are counted.
+            // A sleep would count against the limit.
             let _ = nobody.acquire_timeout(MS);
         }
         let (kept, over) = (state.kept.load(Ordering::Acquire), state.refused.load(Ordering::Acquire));
@@ -133,7 +134,7 @@ impl Keepers {
 fn limit() -> Outcome {
     let keepers = Keepers::start()?;
     refused("a sleep of the first thread", time::sleep(MS), TransportError::NoSpace)?;
-    // Other time limits are not sleeps.
+    // Other timeouts do not count as sleeps.
     let park: rt::ParkSpace = caps::any()?;
     let word = AtomicU32::new(0);
     ensure!(park.park(&word, 0, MS)? == rt::Parked::TimedOut, "a park with a time limit does not time out");
@@ -144,12 +145,12 @@ fn limit() -> Outcome {
     }
     time::sleep(MS).doing("a sleep after others were withdrawn")?;
     keepers.end()?;
-    // All given back: everything once more.
+    // All were given back, so the whole test can be repeated.
     Keepers::start()?.end()?;
     time::sleep(MS).doing("a sleep after all have ended")
 }
 
-/// Role `neighbour`: sleeps as if nothing were.
+/// Role `neighbour`: sleeps as usual.
 fn neighbour() -> Outcome {
     let timer: Timer = caps::any()?;
     for round in 0..20 {
@@ -171,7 +172,8 @@ fn beside() -> Outcome {
     keepers.end()
 }
 
-/// Roles `hog` and `leave`: takes all that it may have, and waits, or ends with all of them under way.
+/// Roles `hog` and `leave`: takes all sleeps that it may have, and waits, or ends with all of them under
+/// way.
 fn hog(is_leaving: bool) -> i64 {
     let Ok(_keepers) = Keepers::start() else { return 1 };
     if is_leaving {

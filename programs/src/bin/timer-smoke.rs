@@ -31,7 +31,7 @@ fn run() -> i64 {
     })
 }
 
-/// Each thread reads the clock after it has seen what another one read: it must not be earlier.
+/// Each thread reads the clock after it has seen another thread's reading: its own must not be earlier.
 fn clock() -> Outcome {
     let latest = Arc::new(AtomicU64::new(0));
     let mut threads = Vec::new();
@@ -77,7 +77,7 @@ fn ticks_per_us() -> Outcome<u64> {
 }
 
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 has it, and the kernel allows it.
+    // SAFETY: every x86-64 CPU has the instruction, and the kernel allows it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -87,7 +87,7 @@ fn order() -> Outcome {
     let per_us = ticks_per_us()?.max(1);
     let mut spread_max = 0;
     for round in 0..5 {
-        // A different number of milliseconds for each, in any order.
+        // A different number of milliseconds for each, in random order.
         let mut lengths: Vec<u64> = (1..=u64::from(CQ_ENTRIES)).collect();
         for at in (1..lengths.len()).rev() {
             lengths.swap(at, random.below(at as u64 + 1) as usize);
@@ -134,11 +134,11 @@ fn cancel() -> Outcome {
     }
     let mut over = timer.sleep_start(MS)?;
     ensure!(over.wait_timeout(10_000 * MS).is_some(), "a sleep of 1 ms was not over after 10 s");
-    // What is over, or never was, is not withdrawn.
+    // A sleep that is over, or never existed, cannot be cancelled.
     // SAFETY: names no memory.
     let nothing = unsafe { ring::run(Sqe { op: Op::Cancel as u8, arg0: 0xdead, ..Sqe::default() }) };
     ensure!(nothing.status == 0 && nothing.value == 0, "withdrawing nothing: {nothing:?}");
-    // Withdrawn and completed at about the same time: one of both, never none.
+    // Cancelled and completed at about the same time: exactly one of both happens.
     let (mut completed, mut withdrawn) = (0, 0);
     for n in 0..200 {
         let sleeping = timer.sleep_start(n * 1000 + 1)?;

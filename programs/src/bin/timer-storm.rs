@@ -1,6 +1,6 @@
 //! Proof that interrupt time has an owner (S-16): storms of sleeps beside a neighbour that was promised half of the CPU. The neighbour counts its own
-//! work, and has less than one per cent less of it than alone; who storms pays out of its budget or its weight. Budgets run dry all the time
-//! meanwhile, and between two threads no CPU takes a lock that others use.
+//! work, and does less than one per cent less of it than alone; the storming threads are charged, on their budgets or at their weights. Budgets are
+//! used up all the time meanwhile, and between two threads no CPU takes a shared lock.
 #![no_std]
 #![no_main]
 
@@ -24,11 +24,11 @@ use rt::{Client, Fallback, ParkSpace, Spec, ThreadControl, Timer, args, caps, pr
 
 rt::main!(run);
 
-/// How long each storm is watched, if the first argument does not say otherwise, in ms of guest time: whole periods of the neighbour.
+/// How long each storm is watched, unless the first argument says otherwise, in ms of guest time: whole periods of the neighbour.
 const WINDOW_MS: u64 = 1_000;
 /// Sleeps of a thread at a time: all that its ring can hold, but one.
 const SLEEPS: u32 = 31;
-/// Sleepers at their weight: more sleeps than a process may have are refused.
+/// Sleepers at their weight; sleeps beyond the limit of a process are refused.
 const CROWD: u32 = 8;
 
 fn run() -> i64 {
@@ -37,8 +37,8 @@ fn run() -> i64 {
         let alone = watch("nobody else", window_ns, &[])?;
         let budget = Spec { criticality: 7, ..Spec::new(44 * MS, 100 * MS) };
         let half = Spec { criticality: 7, ..Spec::new(22 * MS, 100 * MS) };
-        // Sleeps that end one by one: with each comes an interrupt, and who is interrupted loses nothing by the way in and out, nor by a switch there
-        // and back, if that is the storm's.
+        // Sleeps that end one by one: each brings an interrupt. The interrupted thread must not lose time by the way into and out of the interrupt,
+        // nor by a switch to the storm and back.
         let by_one = |sleeps| Storm { sleeps, ..Storm::of(Some(budget), 60_000, 60_000) };
         let storms: [(&str, Vec<Storm>); 5] = [
             ("31 sleeps of 1 ns, on a budget of a higher band", alloc::vec![Storm::of(Some(budget), 1, 0)]),
@@ -53,10 +53,10 @@ fn run() -> i64 {
                 let least = alone.work_a_second() * 990 / 1_000;
                 let found = beside.work_a_second();
                 ensure!(found >= least, "{found} turns in a second of its time, at least {least} were due");
-                // 95 % are promised, and the rest of the time is for everybody.
+                // 95 % of the time are promised, and the rest is for all threads.
                 ensure!(beside.nobodys_ns * 50 <= window_ns, "{} ns were nobody's", beside.nobodys_ns);
                 ensure!(beside.blows > 1_000, "no storm: {} sleeps", beside.blows);
-                // What interrupts did for them counts; a period more or less.
+                // The time of interrupts for the storm counts; a period more or less.
                 let promised = |storm: &Storm| storm.spec.map(|spec| spec.budget_ns);
                 let promised_ns: u64 = storms.iter().filter_map(promised).sum();
                 let most_ns = promised_ns * (window_ns / (100 * MS) + 1);
@@ -68,7 +68,7 @@ fn run() -> i64 {
         if rt::boot_info().cpus > 1 {
             let woken = watch("woken by another CPU", window_ns, &[Storm::woken(budget)])?;
             // Where CPUs do not take short turns (docs/testing.md), the waker hardly ever runs beside a busy CPU. Where they do, its turns are in
-            // everybody's clock: what the neighbour does in a second of its time says little, and what is nobody's says it.
+            // every CPU's clock: the neighbour's work per second of its time says little, so interrupt time without an owner is checked instead.
             if woken.blows > 1_000 {
                 step("woken by another CPU", || {
                     let found_ns = woken.nobodys_ns;
@@ -78,7 +78,7 @@ fn run() -> i64 {
             }
         }
         step("who owes all that it has is served no more", in_debt)?;
-        // With debug assertions only: a kernel without them does not count.
+        // Only with debug assertions: a kernel without them does not count this.
         let locks = kit::counter("shared_locks_in_dispatch")?;
         ensure!(locks == 0, "{locks} shared locks were taken between two threads");
         ensure!(kit::counter("budgets_exhausted")? > 10, "no budget ran dry");
@@ -86,14 +86,14 @@ fn run() -> i64 {
     })
 }
 
-/// A thread that sleeps for very short times, again and again.
+/// A thread that repeatedly sleeps for very short times.
 #[derive(Clone)]
 struct Storm {
     spec: Option<Spec>,
-    /// So many at a time; 0: it is parked, and woken by a thread of another CPU.
+    /// How many sleeps at a time; 0 means that the thread is parked, and woken by a thread of another CPU.
     sleeps: u32,
     first_ns: u64,
-    /// Each sleep ends so much after the one before.
+    /// By how much each sleep ends later than the one before.
     apart_ns: u64,
 }
 
@@ -102,7 +102,7 @@ impl Storm {
         Storm { spec: spec.map(|spec| spec.cpus([0])), sleeps: SLEEPS, first_ns, apart_ns }
     }
 
-    /// Is woken as often as it sleeps in other storms, and does as little.
+    /// A storm that is woken as often as other storms sleep, and does as little.
     fn woken(spec: Spec) -> Storm {
         Storm { sleeps: 0, ..Storm::of(Some(spec), 60_000, 0) }
     }
@@ -119,7 +119,7 @@ impl Storm {
         Ok(())
     }
 
-    /// Wakes it, from the second CPU.
+    /// Wakes the storm from the second CPU.
     fn wake(&self, shared: &Shared) -> Outcome {
         caps::any::<ThreadControl>()?.set_affinity(&[2])?;
         let space = caps::any::<ParkSpace>()?;
@@ -135,7 +135,7 @@ impl Storm {
         if self.sleeps == 0 {
             return self.be_woken(shared);
         }
-        // The neighbour's CPU is the one that matters.
+        // The storm runs on the neighbour's CPU.
         caps::any::<ThreadControl>()?.set_affinity(&[1])?;
         let cap = caps::any::<Timer>()?.cap().id().0;
         shared.wait()?;
@@ -154,19 +154,21 @@ impl Storm {
     }
 }
 
-/// What a sleeper has left when it waits: eight interrupts or so. Its sleeps are so far apart, and the first ends when everybody is where it should be.
+/// How much of its budget the sleeper has left when it waits: enough for about eight interrupts. Then when its first sleep ends, by which time all
+/// threads are in place, and how far apart its sleeps end.
 const LEFT_NS: u64 = 100_000;
 const DEBT_FIRST_NS: u64 = 5 * MS;
 const DEBT_APART_NS: u64 = 100_000;
 
-/// A thread waits for many sleeps, each of which costs it an interrupt; it pays when it runs again. While another one runs on its promise, a few of them use
-/// up what the sleeper has: the others wait, like those of threads without a promise (S-16).
+/// A thread waits for many sleeps, each of which costs it an interrupt, a deferred charge that it pays when it runs again. While another thread runs
+/// on a promised budget, a few of these interrupts use up what the sleeper has left: the remaining sleeps wait, like those of threads without a
+/// budget (S-16).
 fn in_debt() -> Outcome {
     let scale = Scale::measure()?;
     let sleeper_own = new_context_soon(&Spec::new(2 * MS, 100 * MS).cpus([0]))?;
     let sleepers = copy(&sleeper_own)?;
     let runner_own = new_context_soon(&Spec::new(50 * MS, 100 * MS).cpus([0]))?;
-    // When its sleeps were set, and where its completions are counted.
+    // When the sleeps were submitted, and the ring in which their completions are counted.
     let (set_ns, ring) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
     let (theirs, their_ring) = (Arc::clone(&set_ns), Arc::clone(&ring));
     let sleeper = Builder::new().stack_bytes(32 * 1024).spawn(move || -> Outcome {
@@ -196,7 +198,8 @@ fn in_debt() -> Outcome {
         caps::any::<ThreadControl>()?.set_affinity(&[1])?;
         kit::wait_until("the sleeps are set", || Ok(set_ns.load(Ordering::Acquire) != 0))?;
         let page = core::ptr::with_exposed_provenance::<Ring>(ring.load(Ordering::Relaxed));
-        // SAFETY: the sleeper's ring, which is mapped until it ends; it does not before all its sleeps are over, and is joined by our maker.
+        // SAFETY: the sleeper's ring, which is mapped until the sleeper ends; it does not end before all its sleeps are over, and is joined only
+        // after this thread.
         let posted = || unsafe { (*page).cq_tail.load(Ordering::Acquire) };
         let (before, left_ns) = (posted(), sleepers.info()?.ok()?.remaining_ns);
         runner_own.bind(Fallback::BestEffort)?.ok()?;

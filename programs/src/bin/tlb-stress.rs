@@ -1,7 +1,7 @@
-//! Proof that no CPU uses a translation that was taken away (K-02).
+//! Proof that no CPU uses a translation that was removed (K-02).
 //!
-//! Threads on all CPUs keep translations warm without entering the kernel, while others unmap, map anew and protect. Every page holds a number
-//! that says whose and when it is, and what a frame is used for next holds another: a stale translation is seen, not only risked.
+//! Threads on all CPUs keep translations warm without entering the kernel, while others unmap, remap and protect pages. Every page holds a
+//! number that tells its owner and its round, and the next use of a frame writes another: so a stale translation is detected, not only risked.
 #![no_std]
 #![no_main]
 
@@ -24,13 +24,13 @@ use rt::{
 rt::main!(run);
 
 const PAGE: usize = 4096;
-/// The page that readers look at.
+/// The page that readers read.
 const WATCHED: u64 = 0x20_0000_0000;
-/// Where the frame that was there goes next.
+/// Where the frame that was there is mapped next.
 const ELSEWHERE: u64 = 0x21_0000_0000;
 /// Pages of the step with overlapping shootdowns, one for each thread.
 const SLOTS: u64 = 0x22_0000_0000;
-/// How long a step goes on, and how many rounds it makes at most and at least.
+/// How long a step goes on, and the most and the fewest rounds that it makes.
 const STEP_NS: u64 = 1_500 * MS;
 const ROUNDS_MAX: u64 = 3000;
 const ROUNDS_MIN: u64 = 8;
@@ -67,12 +67,12 @@ fn run() -> i64 {
     }
 }
 
-/// Threads that watch: one on each other CPU.
+/// The number of watching threads: one on each other CPU.
 fn watchers() -> usize {
     (rt::boot_info().cpus as usize - 1).max(1)
 }
 
-/// Waits without giving the CPU away where every thread has its own: what is in its TLB stays there.
+/// Waits, without giving up the CPU where every thread has its own, so that its TLB entries stay.
 fn relax() {
     if rt::boot_info().cpus == 1 {
         thread::yield_now();
@@ -84,7 +84,7 @@ fn relax() {
 }
 
 fn read(address: u64) -> u64 {
-    // SAFETY: the protocol of each step says that the page is mapped while somebody reads.
+    // SAFETY: the protocol of each step ensures that the page is mapped while a thread reads it.
     unsafe { (address as *const u64).read_volatile() }
 }
 
@@ -99,17 +99,17 @@ fn map_at(address: u64) -> Outcome {
 }
 
 fn unmap(address: u64) -> Outcome {
-    // SAFETY: nobody reads it by the protocol of each step.
+    // SAFETY: by the protocol of each step, no thread reads it.
     unsafe { vm::unmap(address, PAGE) }.doing("unmap")
 }
 
-/// Threads that read one page as long as they are told to.
+/// Threads that read one page for as long as they are told to.
 struct Watched {
-    /// Even: read and expect; odd: hold; the next one when everybody has acknowledged.
+    /// Even: read and compare; odd: hold. The next command is given when all threads have acknowledged.
     command: AtomicU64,
     expected: AtomicU64,
     acks: Vec<AtomicU64>,
-    /// What was read instead, and by whom.
+    /// The thread that read a wrong value (plus one), and then that value.
     wrong: AtomicU64,
     wrong_value: AtomicU64,
 }
@@ -143,7 +143,7 @@ impl Watched {
             if command.is_multiple_of(2) {
                 let value = read(WATCHED);
                 reads += 1;
-                // A command that changed meanwhile makes no difference: the page is unmapped only after all have acknowledged the hold.
+                // A command that has changed meanwhile does no harm: the page is unmapped only after all threads have acknowledged the hold.
                 if value != self.expected.load(Ordering::Acquire)
                     && self.command.load(Ordering::Acquire) == command
                 {
@@ -156,7 +156,7 @@ impl Watched {
         }
     }
 
-    /// Gives a command and waits until everybody has it.
+    /// Gives a command and waits until all threads have acknowledged it.
     fn tell(&self, command: u64) -> Outcome {
         self.command.store(command, Ordering::Release);
         for ack in &self.acks {
@@ -185,7 +185,7 @@ impl Watched {
     }
 }
 
-/// Whether a step has done enough.
+/// Whether a step has made enough rounds.
 fn is_enough(round: u64, start_ns: u64) -> Outcome<bool> {
     let is_late = time::now_ns().doing("now")? - start_ns > STEP_NS;
     Ok(round >= ROUNDS_MAX || round >= ROUNDS_MIN && is_late)
@@ -211,7 +211,7 @@ fn remap_rounds(watched: &Watched) -> Outcome<u64> {
         watched.expected.store(value, Ordering::Release);
         watched.tell(2 * round)?;
         watched.tell(2 * round + 1)?;
-        // The frame that was here serves another page, and another frame serves here.
+        // The old frame serves another page, and another frame serves this one.
         unmap(WATCHED)?;
         map_at(ELSEWHERE)?;
         write(ELSEWHERE, 0xdead_0000_0000 + round);
@@ -228,7 +228,7 @@ fn remap_rounds(watched: &Watched) -> Outcome<u64> {
     Ok(round / 2)
 }
 
-/// One page of the second step: `3k` not there, `3k + 1` ready, `3k + 2` looked at.
+/// One page of the second step; its state is `3k` not mapped, `3k + 1` ready, `3k + 2` looked at.
 struct Slot {
     state: AtomicU64,
 }
@@ -264,7 +264,7 @@ fn overlap() -> Outcome {
     Ok(())
 }
 
-/// Maps and unmaps its own page again and again, and looks at the neighbour's each time that it is there.
+/// Maps and unmaps its own page repeatedly, and reads the neighbour's page each time that is mapped.
 fn exchange(me: usize, slots: &[Slot], stop: &AtomicU64) -> Outcome {
     let left = (me + slots.len() - 1) % slots.len();
     let (mine, theirs) = (SLOTS + (me * 2 * PAGE) as u64, SLOTS + (left * 2 * PAGE) as u64);
@@ -284,7 +284,7 @@ fn exchange(me: usize, slots: &[Slot], stop: &AtomicU64) -> Outcome {
         if state % 3 == 1 {
             let (value, right) = (read(theirs), tag(left, state / 3));
             if value != right {
-                // Whoever waits for this page must not wait for ever.
+                // A thread that waits for this page must not wait for ever.
                 stop.store(0, Ordering::Release);
                 slots[left].state.store(state + 1, Ordering::Release);
             }
@@ -309,7 +309,7 @@ fn exchange(me: usize, slots: &[Slot], stop: &AtomicU64) -> Outcome {
 
 fn protect() -> Outcome {
     let spawner: ProcessSpawner = caps::any().doing("process_spawner")?;
-    // On many CPUs the first, the last, and two between: each is a process with a thread on every CPU.
+    // On many CPUs only the first, the last, and two between, because each is a process with a thread on every CPU.
     let count = watchers();
     let some = [0, count / 3, 2 * count / 3, count - 1];
     for writer in (0..count).filter(|writer| count <= 4 || some.contains(writer)) {
@@ -369,11 +369,11 @@ impl Writers {
 }
 
 fn change(protection: Protection) -> Outcome {
-    // SAFETY: writers hold, or must fault: that is the proof.
+    // SAFETY: writers hold, or must fault, which is what the proof checks.
     unsafe { vm::space()?.protect(WATCHED, PAGE, protection) }.doing("protect")
 }
 
-/// Makes a page read-only under warm writers, and lets one of them write.
+/// Makes a page read-only under writers whose translations are warm, and lets one of them write.
 fn protected_child(striker: usize) -> Outcome<i64> {
     let count = watchers();
     map_at(WATCHED)?;
@@ -400,7 +400,7 @@ fn protected_child(striker: usize) -> Outcome<i64> {
     while !survived() && time::now_ns().doing("now")? < end {
         relax();
     }
-    // Whoever is here was not stopped.
+    // If this is reached, the write was not stopped.
     writers.order.store(QUIT, Ordering::Release);
     for thread in threads {
         thread.join()?;
@@ -410,10 +410,10 @@ fn protected_child(striker: usize) -> Outcome<i64> {
 
 // ---- shared objects -------------------------------------------------------------------------------------------------------
 
-/// Words of the page through which parent and child agree: who is how far.
+/// Words of the page by which parent and child synchronise: how far each is.
 const CHILD: u64 = 0;
 const PARENT: u64 = 8;
-/// What the objects hold, and what the parent writes into frames that it gets.
+/// What the objects hold, and what the parent writes into the frames that it gets.
 const FIRST: u64 = 0x1111_1111;
 const SECOND: u64 = 0x2222_2222;
 const SECRET: u64 = 0x005e_c2e7;
@@ -449,8 +449,8 @@ fn share() -> Outcome {
             .spawn(&spawner)
             .doing("start a child")?;
         wait_for(control_at, CHILD, 1)?;
-        // The child has let go of the first object; with ours it is gone, and its frame is free.
-        // SAFETY: nobody uses it any more.
+        // The child has released the first object; without this process's mapping and capability it is gone, and its frame is free.
+        // SAFETY: no code uses it any more.
         unsafe { first.unmap(first_at, PAGE) }.doing("unmap")?;
         first.into_cap().release().doing("release")?;
         let bytes = 16 * PAGE;
@@ -458,7 +458,7 @@ fn share() -> Outcome {
         (0..16).for_each(|page| write(taken + page * PAGE as u64, SECRET));
         write(control_at + PARENT, 1);
         let exit = child.wait().doing("wait")?;
-        // SAFETY: the child has ended, and nobody else uses them.
+        // SAFETY: the child has ended, and no other code uses them.
         unsafe {
             vm::unmap(taken, bytes)?;
             second.unmap(second_at, PAGE)?;
@@ -482,7 +482,7 @@ fn sharing_child() -> Outcome<i64> {
     watched.tell(3)?;
     // SAFETY: readers hold.
     unsafe { first.unmap(WATCHED, PAGE) }.doing("unmap")?;
-    // Borrowed from the CapSet, and given up all the same.
+    // Borrowed from the CapSet, and released nevertheless.
     rt::Cap::owned(first.into_cap().into_id()).release().doing("release")?;
     write(control_at + CHILD, 1);
     wait_for(control_at, PARENT, 1)?;

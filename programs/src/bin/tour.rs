@@ -1,5 +1,5 @@
-//! A short tour: what the kernel is, shown by what it does. Every sentence with a number in it is checked; the exit code is 1 if one
-//! is not true. The steps about CPU time are in `programs/src/tour.rs`.
+//! A short tour that shows what the kernel is by what it does. Every sentence with a number in it is checked; the exit code is 1 if
+//! one is not true. The steps about CPU time are in `programs/src/tour.rs`.
 //!
 //! `tour` plays it; `tour skippable` ends at a key; `tour count` is the neighbour of the step about faults.
 #![no_std]
@@ -27,14 +27,14 @@ rt::main!(run);
 const MS: u64 = 1_000_000;
 /// Columns of a bar.
 const WIDTH: usize = 40;
-/// CPUs that get a thread and a bar. A machine with more is most often an emulated one, where they all share a few real ones.
+/// How many CPUs get a thread and a bar. A machine with more is usually emulated, and its CPUs share a few real ones.
 const BARS_MAX: usize = 16;
-/// Between two pictures of the CPUs.
+/// The time between two pictures of the CPUs.
 const PICTURE_NS: u64 = 150 * MS;
-/// Processes that come and go in the last step.
+/// Processes that are started and end in the last step.
 const ROUNDS: u64 = 10;
 
-/// A step: what it shows, and the doing.
+/// A step: what it shows, and its function.
 type Step = (&'static str, fn(&mut Visitor) -> Outcome);
 
 const STEPS: [Step; 6] = [
@@ -102,7 +102,7 @@ fn skippable() -> i64 {
     0
 }
 
-/// Plays the steps, after a `hint`, until the visitor leaves; true if it was all of them.
+/// Plays the steps, after a `hint`, until the visitor leaves; returns whether all were played.
 fn play(hint: &str, visitor: &mut Visitor) -> Outcome<bool> {
     let machine = caps::any::<SystemInfo>()?.machine(0)?;
     println!(
@@ -123,13 +123,13 @@ fn play(hint: &str, visitor: &mut Visitor) -> Outcome<bool> {
     Ok(true)
 }
 
-/// Busy and whole time of a CPU between two samples.
+/// The busy part of a CPU's time between two samples, in thousandths.
 fn busy(before: &CpuInfo, now: &CpuInfo) -> u64 {
     let busy = (now.busy_ns + now.interrupt_ns).saturating_sub(before.busy_ns + before.interrupt_ns);
     permille(busy, busy + now.idle_ns.saturating_sub(before.idle_ns))
 }
 
-/// A thread that turns until `is_over`; how often.
+/// Starts a thread that counts turns until `is_over`, and returns how many.
 fn turner(is_over: &Arc<AtomicBool>) -> Outcome<thread::JoinHandle<u64>> {
     let is_over = Arc::clone(is_over);
     let work = move || {
@@ -143,13 +143,13 @@ fn turner(is_over: &Arc<AtomicBool>) -> Outcome<thread::JoinHandle<u64>> {
     thread::Builder::new().stack_bytes(8192).spawn(work).doing("start a thread")
 }
 
-/// A bar for each CPU, and which threads of this process are on it.
+/// Draws a bar for each CPU, with the threads of this process that are on it.
 fn draw_cpus(system: &SystemInfo, before: &[CpuInfo], now: &[CpuInfo], is_live: bool) -> Outcome {
     let mut threads = system.threads()?;
     threads.retain(|thread| thread.pid == rt::boot_info().pid && thread.state != ThreadState::Blocked);
     let mut bars: Vec<(u64, &CpuInfo)> =
         before.iter().zip(now).map(|(old, cpu)| (busy(old, cpu), cpu)).collect();
-    // Where there are too many, the busiest.
+    // If there are too many CPUs, only the busiest are shown.
     if bars.len() > BARS_MAX {
         bars.sort_by_key(|(share, _)| u64::MAX - share);
         bars.truncate(BARS_MAX);
@@ -174,7 +174,7 @@ fn cpus(visitor: &mut Visitor) -> Outcome {
     let is_over = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
     let (mut before, mut now) = (start.clone(), start);
-    // Pictures without threads, with half of them, with all of them; the last one when they have been spread.
+    // Pictures with no threads, with half of them, and with all; the last one after they have been spread.
     let pictures = [0, busy_count / 2, busy_count, busy_count];
     for (picture, wanted) in pictures.into_iter().enumerate() {
         if visitor.leaves() {
@@ -215,7 +215,7 @@ fn cpus(visitor: &mut Visitor) -> Outcome {
     Ok(())
 }
 
-/// The neighbour: counts in one thread and tells the count in the other.
+/// The neighbour: counts in one thread and reports the count in the other.
 fn count() -> i64 {
     let tally = Arc::new(AtomicU64::new(0));
     let theirs = Arc::clone(&tally);
@@ -225,7 +225,7 @@ fn count() -> i64 {
             core::hint::spin_loop();
         }
     };
-    // It counts until this process ends.
+    // The thread counts until this process ends.
     let counting = thread::Builder::new().spawn(counter);
     let served = caps::get::<Endpoint>("count").and_then(|endpoint| {
         endpoint.serve(|call| {
@@ -247,7 +247,7 @@ fn fault(_: &mut Visitor) -> Outcome {
         .grant("count", endpoint.cap(), rights::CALL | rights::RECV, 0)
         .spawn(&spawner)
         .doing("start the neighbour")?;
-    // Only the neighbour can answer now, so its death would be told.
+    // Only the neighbour can answer now, so a call would fail if it died.
     drop(endpoint);
     let before = ask.call(1, [0; 2]).doing("ask the neighbour")?[0];
     println!("   the neighbour (pid {}) has counted to {}", neighbour.pid, Thousands(before));
@@ -270,7 +270,7 @@ fn fault(_: &mut Visitor) -> Outcome {
     Ok(())
 }
 
-/// One process from start to end; free frames while it lives.
+/// Runs one process from start to end; returns the free frames while it lives.
 fn one_process(spawner: &ProcessSpawner, system: &SystemInfo, timer: &Timer) -> Outcome<u64> {
     let child =
         Command::new("hello").grant_basics().grant("timer", timer.cap(), rights::CALL, 0).spawn(spawner)?;
@@ -284,7 +284,7 @@ fn frames(visitor: &mut Visitor) -> Outcome {
     let (spawner, system, timer): (ProcessSpawner, SystemInfo, Timer) =
         (caps::any()?, caps::any()?, caps::any()?);
     thread::trim();
-    // The first ones make the tables grow to what they need.
+    // The first processes make the tables grow to the size that they need.
     for _ in 0..2 {
         one_process(&spawner, &system, &timer)?;
     }
@@ -301,7 +301,7 @@ fn frames(visitor: &mut Visitor) -> Outcome {
         }
     }
     println!(" {ROUNDS} processes");
-    // The last thread's stack is freed by whoever runs next where it ran.
+    // The last thread's stack is freed by the thread that runs next on its CPU.
     let mut after = system.free_frames()?;
     for _ in 0..100 {
         if after == before {

@@ -1,5 +1,5 @@
-//! Computes numbers that are known: with threads, calls to itself, sleeps, locks and memory of its own. Started by a proof it reports every
-//! round to `report` and goes on until it is told to stop; by itself it makes as many rounds as its argument says.
+//! Computes numbers that are known: with threads, calls to itself, sleeps, locks and memory of its own. If a proof started it, it reports
+//! every round to `report` and goes on until it is told to stop; otherwise it makes as many rounds as its argument says.
 #![no_std]
 #![no_main]
 
@@ -17,9 +17,9 @@ use rt::{Endpoint, Factory, ProcessHandle, args, caps, println, ring, thread, ti
 
 rt::main!(run);
 
-/// Words of memory that nobody may touch; looked at again and again.
+/// Words of memory that no other code may touch, and that are checked repeatedly.
 const KEPT_WORDS: usize = 8192;
-/// Every so many rounds a line is printed.
+/// A line is printed every so many rounds.
 const LINE_EVERY: u64 = 256;
 const SLEEP_NS: u64 = 200_000;
 const STOP: u16 = 9;
@@ -31,7 +31,7 @@ fn run() -> i64 {
             Err(failure) => {
                 println!("victim: {}", failure.0);
                 let _ = report.call(BROKEN, [u64::MAX, 0]);
-                // Its threads wait for work that does not come.
+                // Its threads wait for work that does not come, so the process kills itself.
                 let _ = caps::get::<ProcessHandle>("self").and_then(|handle| handle.kill());
                 1
             }
@@ -108,13 +108,13 @@ fn kept_word(at: u64) -> u64 {
     at.wrapping_mul(0xd134_2543_de82_ef95) | 1
 }
 
-/// The sum of a piece, through memory of the heap.
+/// The sum of a piece, computed through heap memory.
 fn piece(round: u64, part: u64) -> u64 {
     let words: Vec<u64> = words(round, part).collect();
     words.iter().fold(part, |sum, word| mix(sum, *word))
 }
 
-/// The sum of a round: two pieces by calls, one by a new thread, one through a lock, a sleep between.
+/// The sum of a round: two pieces by calls, one by a new thread, one through a lock, with a sleep in between.
 fn one_round(round: u64, desk: &Endpoint, post: &Arc<Post>) -> Outcome<u64> {
     let mut parts = [0; PARTS as usize];
     let is_steady = args::args().next() == Some("steady");

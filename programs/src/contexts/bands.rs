@@ -1,4 +1,5 @@
-//! Criticality is authority (S-17): a context creates up to the band that its capability reaches, and passes on no more.
+//! Criticality is authority (S-17): with a capability to a context one can create contexts up to the band that the
+//! capability allows, and pass on no more.
 
 use crate::contexts::{context, new_context};
 use crate::kit::{self, MS, raised, refused};
@@ -9,10 +10,10 @@ use rt::abi::{Exception, TransportError, rights};
 use rt::{Client, OperationResult as R, ProcessSpawner, SchedulingContext, Spec, caps};
 
 const SMALL: Spec = Spec::new(MS, 100 * MS);
-/// What a capability to a context has besides its bands.
+/// The rights of a capability to a context, apart from its bands.
 const PLAIN: u16 = rights::CALL | rights::WRITE | rights::GRANT;
 
-/// The manifest gives this process band 7. From there it only goes down.
+/// The manifest gives this process band 7. From there bands can only be lowered.
 pub fn given() -> Outcome {
     let top = context()?;
     let three = new_context(&SMALL.criticality(3))?;
@@ -38,7 +39,7 @@ pub fn given() -> Outcome {
     Ok(())
 }
 
-/// Refused, and nothing is taken for it.
+/// Fails unless creating contexts in `band` and above is refused, without taking any resource.
 fn refuses_band(who: &str, maker: &SchedulingContext, band: u8) -> Outcome {
     let before = kit::system()?.contexts().doing("contexts")?.len();
     for band in band..=7 {
@@ -50,7 +51,7 @@ fn refuses_band(who: &str, maker: &SchedulingContext, band: u8) -> Outcome {
     Ok(())
 }
 
-/// A band that a context has it may keep or lower; to raise it takes the right.
+/// A context's band may be kept or lowered; to raise it, the capability needs the right.
 fn changes(three: &SchedulingContext, plain: &SchedulingContext) -> Outcome {
     let band = || -> Outcome<u8> { Ok(three.info()?.ok()?.spec.criticality) };
     let larger = Spec::new(2 * MS, 100 * MS);
@@ -65,7 +66,7 @@ fn changes(three: &SchedulingContext, plain: &SchedulingContext) -> Outcome {
     Ok(())
 }
 
-/// Templates and grants reach no further than what they are made of.
+/// Templates and grants reach no higher band than the capability that they are made from.
 fn children(three: &SchedulingContext, plain: &SchedulingContext) -> Outcome {
     let spawner: ProcessSpawner = caps::any()?;
     let ordinary = || machine::ordinary(rt::args::program(), "ordinary").arg("band").arg("0");

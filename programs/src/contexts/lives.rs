@@ -1,4 +1,5 @@
-//! Steps of the proof `scheduling-context` about binding others, changing contexts, masks and templates (S-02, S-04).
+//! Steps of the proof `scheduling-context` about binding other threads, changing contexts, CPU masks and templates
+//! (S-02, S-04).
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,8 @@ use crate::proof::{Doing, Outcome};
 use crate::ticks::Scale;
 use crate::{ensure, markers};
 
-/// Another thread is bound: one that waits, one that runs, one that has ended; and one that stops without its context.
+/// Binds another thread: one that waits, one that runs, one that has ended; and one that stops when its context is
+/// taken away.
 pub fn bind_others(scale: Scale) -> Outcome {
     let (stop, burning) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (stopped, is_burning) = (Arc::clone(&stop), Arc::clone(&burning));
@@ -30,7 +32,7 @@ pub fn bind_others(scale: Scale) -> Outcome {
         .doing("start a thread")?;
     time::sleep(5 * MS)?;
     let handle = thread.handle().ok_or_else(|| crate::proof::Failure::new("no handle"))?;
-    // It waits.
+    // The thread waits.
     let first = new_context(&Spec::new(2 * MS, 20 * MS))?;
     first.bind_thread(handle, Fallback::BestEffort)?.ok()?;
     ensure!(first.bind_thread(handle, Fallback::BestEffort)?.result == R::AlreadyBound, "bound twice");
@@ -38,7 +40,7 @@ pub fn bind_others(scale: Scale) -> Outcome {
     time::sleep(20 * MS)?;
     ensure!(first.consumed()?.ok()?.total_ns > MS, "a thread that waited is not charged");
     first.unbind()?.ok()?;
-    // It runs, and stops when its context is taken away.
+    // The thread runs, and stops when its context is taken away.
     let second = new_context(&Spec::new(2 * MS, 20 * MS))?;
     second.bind_thread(handle, Fallback::Stop)?.ok()?;
     time::sleep(30 * MS)?;
@@ -60,7 +62,7 @@ pub fn bind_others(scale: Scale) -> Outcome {
     Ok(())
 }
 
-/// What was used stays used, whatever is asked for anew.
+/// Time that was used stays used, whatever the new specification asks for.
 pub fn reconfigure(scale: Scale) -> Outcome {
     let own = new_context(&Spec::new(10 * MS, 100 * MS))?;
     own.bind(Fallback::BestEffort)?.ok()?;
@@ -82,7 +84,7 @@ pub fn reconfigure(scale: Scale) -> Outcome {
     Ok(())
 }
 
-/// A context of one CPU runs its thread there, and nowhere else (S-04).
+/// A context for one CPU runs its thread there, and nowhere else (S-04).
 pub fn masks(scale: Scale) -> Outcome {
     let cpus = rt::boot_info().cpus;
     for cpu in 0..cpus.min(4) {
@@ -145,7 +147,7 @@ pub fn in_template() -> Outcome {
     kit::wait_until("the ended thread's context goes", || Ok(listing()? == 1))
 }
 
-/// Results of `yieldTo`.
+/// Checks the results of `yieldTo`.
 pub fn yield_to(scale: Scale) -> Outcome {
     let own = new_context(&Spec::new(10 * MS, 100 * MS).cpus([0]))?;
     ensure!(own.yield_to()?.result == R::NotBound, "nobody to give way to");
@@ -158,7 +160,7 @@ pub fn yield_to(scale: Scale) -> Outcome {
     let thread = rt::thread::spawn(move || -> Outcome {
         theirs.bind(Fallback::BestEffort)?.ok()?;
         is_ready.store(true, Ordering::Relaxed);
-        // Sleeps, so that it is ready, and later in line, when the other one gives way.
+        // Sleeps first, so that it becomes ready, with a later deadline, before the other thread yields.
         time::sleep(5 * MS)?;
         has_run.store(true, Ordering::Relaxed);
         burn(MS, scale);
@@ -167,7 +169,7 @@ pub fn yield_to(scale: Scale) -> Outcome {
     });
     kit::wait_until("the other one is bound", || Ok(ready.load(Ordering::Relaxed)))?;
     ensure!(other.yield_to()?.result == R::NotReady, "to one that sleeps");
-    // Without the CPU for its sleep to end, then with it.
+    // First the other thread's sleep ends without it getting the CPU, then it gets it.
     burn(7 * MS, scale);
     let before = ran.load(Ordering::Relaxed);
     let given = other.yield_to()?.result;

@@ -1,4 +1,5 @@
-//! Steps of the proof `scheduling-context` about loans: every way back, nesting, refusals, the lender that waits (S-06, S-07).
+//! Steps of the proof `scheduling-context` about loans: every way in which a loan ends, nesting, refusals, the lender that waits (S-06,
+//! S-07).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,10 +14,10 @@ use crate::proof::{Doing, Outcome};
 use crate::ticks::Scale;
 use crate::{ensure, markers};
 
-/// What servers of these steps use up.
+/// How much CPU time the servers of these steps use for a call.
 const WORK_NS: u64 = 3 * MS;
 
-/// A context with plenty, bound to the caller.
+/// A context with a large budget, bound to the calling thread.
 fn own() -> Outcome<SchedulingContext> {
     let own = new_context(&Spec::new(40 * MS, 200 * MS))?;
     own.bind(Fallback::BestEffort)?.ok()?;
@@ -27,7 +28,7 @@ fn remaining_ns(context: &SchedulingContext) -> Outcome<u64> {
     Ok(context.info()?.ok()?.remaining_ns)
 }
 
-/// Fails unless at least `used_ns` are gone and the caller runs on the rest again; says what is left.
+/// Fails unless at least `used_ns` of the budget are used and the caller runs on the rest again; returns what is left.
 fn spent(context: &SchedulingContext, before: u64, used_ns: u64, scale: Scale) -> Outcome<u64> {
     let info = context.info()?.ok()?;
     ensure!(info.lent_depth == 0, "still lent: {info:?}");
@@ -65,7 +66,7 @@ pub fn plain(scale: Scale) -> Outcome {
     lend.stop()
 }
 
-/// An exception, and an answer that the caller has no room for, bring the loan back too.
+/// An exception, and an answer for which the caller has no room, end the loan, too.
 pub fn other_answers(scale: Scale) -> Outcome {
     let lend = Lend::start(move |call| {
         burn(WORK_NS, scale);
@@ -88,7 +89,7 @@ pub fn other_answers(scale: Scale) -> Outcome {
     lend.stop()
 }
 
-/// Servers that each ask the next one, the last one only works.
+/// Servers each of which calls the next one; the last one only works.
 struct Chain {
     servers: Vec<Lend>,
 }
@@ -120,7 +121,7 @@ impl Chain {
     }
 }
 
-/// A to B to C, and back; as deep as it goes, and one deeper.
+/// A loan goes from A to B to C and back; then through as many servers as allowed, and one more.
 pub fn nested(scale: Scale) -> Outcome {
     let own = own()?;
     let chain = Chain::start(3, scale)?;
@@ -142,7 +143,7 @@ pub fn nested(scale: Scale) -> Outcome {
     Ok(())
 }
 
-/// Whoever would answer waits for this very answer: refused, and the rest goes on.
+/// A call to a server that waits for this very answer is refused, and the rest goes on.
 pub fn circle(scale: Scale) -> Outcome {
     let own = own()?;
     let mine = Arc::new(caps::any::<Factory>()?.endpoint().doing("make an endpoint")?);
@@ -164,12 +165,12 @@ pub fn circle(scale: Scale) -> Outcome {
     lend.stop()
 }
 
-/// A lender that only submits a call and does not want to wait waits all the same.
+/// A lender that submits a call without asking to wait waits nevertheless.
 pub fn lender_waits(scale: Scale) -> Outcome {
     const DELAY_NS: u64 = 20 * MS;
     let lend = Lend::start(move |call| {
         if call.method == 1 {
-            // Without using the CPU: only the wait is measured.
+            // Without using the CPU: only the waiting time is measured.
             let _ = time::sleep(DELAY_NS);
         }
         burn(MS / 2, scale);
@@ -202,7 +203,7 @@ pub fn lender_waits(scale: Scale) -> Outcome {
     lend.stop()
 }
 
-/// A server that has not answered and asks for the next call works on at its own weight: the lender may go on.
+/// A server that asks for the next call before it has answered loses the loan and works on at its weight: the lender may go on.
 pub fn next_call_returns_the_loan(scale: Scale) -> Outcome {
     let endpoint = Arc::new(caps::any::<Factory>()?.endpoint().doing("make an endpoint")?);
     let (theirs, answered) = (Arc::clone(&endpoint), Arc::new(AtomicBool::new(false)));
@@ -210,7 +211,7 @@ pub fn next_call_returns_the_loan(scale: Scale) -> Outcome {
     let server = rt::thread::spawn(move || -> Outcome {
         let first = theirs.recv(&mut [])?;
         burn(MS, scale);
-        // Asks for the second before it has answered the first.
+        // Asks for the second call before it has answered the first.
         let second = theirs.recv(&mut [])?;
         burn(WORK_NS, scale);
         late.store(true, Ordering::Relaxed);
@@ -222,7 +223,7 @@ pub fn next_call_returns_the_loan(scale: Scale) -> Outcome {
     let own = own()?;
     let before = remaining_ns(&own)?;
     let mut first = endpoint.call_start(1, [0; 2])?;
-    // Back before it is answered, because the loan is.
+    // The caller goes on before it is answered, because its loan is back.
     ensure!(!answered.load(Ordering::Relaxed) && first.poll().is_none(), "answered already");
     let after = spent(&own, before, MS, scale)?;
     own.unbind()?.ok()?;
@@ -256,7 +257,7 @@ pub fn queued(scale: Scale) -> Outcome {
     server.join()?
 }
 
-/// A server that may not run at the context's home is served on another CPU of both, or not at all.
+/// A server that may not run on the context's home CPU is served on another CPU that both may use, or the call is refused.
 pub fn hosted(scale: Scale) -> Outcome {
     if rt::boot_info().cpus < 2 {
         markers!("endpoint_hosted=none (one CPU)");
@@ -266,7 +267,8 @@ pub fn hosted(scale: Scale) -> Outcome {
         burn(WORK_NS, scale);
         Answer::Words([super::cpu_now().map_or(u64::MAX, u64::from), 0])
     })?;
-    // What others used before they went is back by then (S-13), and the second CPU has promised something: the first one has most left.
+    // By then the time used by dropped contexts is back (S-13); and a context on the second CPU makes the first one the CPU with the
+    // most left.
     all_back()?;
     let ballast = new_context(&Spec::new(20 * MS, 200 * MS).cpus([1]))?;
     let everywhere = new_context(&Spec::new(40 * MS, 200 * MS).cpus([0, 1]))?;
@@ -283,7 +285,8 @@ pub fn hosted(scale: Scale) -> Outcome {
     at_home.bind(Fallback::BestEffort)?.ok()?;
     refused("a server elsewhere", lend.endpoint.call(1, [0; 2]), TransportError::NoCommonCpu)?;
     at_home.unbind()?.ok()?;
-    // What was reserved for the guest, a fifth, is free again when what it used is back; a tenth is another context of the manifest.
+    // The fifth of the CPU that was reserved for the server on loan is free again once the used time is back; a tenth belongs to
+    // another context of the manifest.
     all_back()?;
     let rest = new_context(&Spec::new(84 * MS, 100 * MS).cpus([1]));
     ensure!(rest.is_ok(), "the host keeps what the guest has left: {:?}", rest.err());

@@ -1,7 +1,7 @@
-//! The proof `mcs`: the behaviours that seL4's tests of its mixed-criticality kernel ask for, each a test with a name (S-10).
+//! The proof `mcs`: the behaviours that seL4's tests of its mixed-criticality kernel check, each as a named test (S-10).
 //!
-//! What seL4 calls a priority is a band of criticality here, its scheduling context a SchedulingContext, its reply object the token of a call, and
-//! a passive server a thread without a context. docs/contexts.md has the table.
+//! seL4's priority corresponds to a band of criticality here, its scheduling context to a SchedulingContext, its reply object to the token of a
+//! call, and its passive server to a thread without a context. docs/contexts.md has the table.
 
 pub mod chains;
 pub mod faults;
@@ -30,10 +30,10 @@ use crate::proof::{Doing, Failure, Outcome};
 use crate::ticks::{self, Scale};
 use crate::workload;
 
-/// A test: its name, and what it does; figures for people, or nothing.
+/// A test: its name, and its function, which returns figures for people or an empty string.
 pub type Test = (&'static str, fn(&Stage) -> Outcome<String>);
 
-/// All of them, in the order of the list that they are taken from.
+/// All tests, in the order of the list that they are taken from.
 pub fn tests() -> impl Iterator<Item = Test> {
     let parts: [&[Test]; 8] = [
         &order::TESTS,
@@ -48,28 +48,28 @@ pub fn tests() -> impl Iterator<Item = Test> {
     parts.into_iter().flatten().copied()
 }
 
-/// What a test plays on.
+/// The environment of a test.
 pub struct Stage {
-    /// Ticks and nanoseconds.
+    /// The ratio of ticks to nanoseconds.
     pub scale: Scale,
-    /// Instructions are counted: amounts are exact.
+    /// Whether instructions are counted, so that amounts are exact.
     pub is_counted: bool,
-    /// What an instruction takes, if they are counted.
+    /// How long an instruction takes, if they are counted.
     pub instruction_ns: u64,
-    /// The CPU that those share whose order matters.
+    /// The CPU shared by the threads whose order matters.
     pub cpu: u32,
-    /// How many there are.
+    /// The number of CPUs.
     pub cpus: u32,
 }
 
 impl Stage {
-    /// This machine.
+    /// Measures this machine.
     pub fn set() -> Outcome<Stage> {
         let cpus = rt::boot_info().cpus;
         let scale = Scale::measure()?;
         let before = ticks::now();
         core::hint::black_box(workload::spin(20_000, before));
-        // Seven instructions a turn, and a few more; what one takes is a power of two.
+        // A turn takes seven instructions, and a few more in all; the duration of one instruction is a power of two.
         let instruction_ns = 1 << (scale.to_ns(ticks::now() - before) / 140_000).max(1).ilog2();
         Ok(Stage { scale, is_counted: ticks::is_counted(), instruction_ns, cpu: cpus - 1, cpus })
     }
@@ -79,17 +79,17 @@ impl Stage {
         super::burn(ns, self.scale);
     }
 
-    /// So much in every period on the CPU of the stage, in this band.
+    /// The specification of a context with this budget and period on the CPU of the stage, in this band.
     pub fn spec(&self, budget_ns: u64, period_ns: u64, band: u8) -> Spec {
         Spec::new(budget_ns, period_ns).cpus([self.cpu]).criticality(band)
     }
 
-    /// A part that runs for some milliseconds in this band.
+    /// The specification for a thread that runs for some milliseconds in this band.
     pub fn part(&self, band: u8) -> Spec {
         self.spec(10 * MS, 100 * MS, band)
     }
 
-    /// Runs `direct` before everybody else of the stage: those whom it wakes wait until it waits or has ended.
+    /// Runs `direct` in the highest band: threads that it wakes on the stage wait until it waits or has ended.
     pub fn conduct<T>(&self, direct: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         let baton = new_context(&self.spec(25 * MS, 100 * MS, 7))?;
         baton.bind(Fallback::BestEffort)?.ok()?;
@@ -98,17 +98,17 @@ impl Stage {
         result
     }
 
-    /// By how much something may be late that has the CPU by right: exact by counted instructions, a report otherwise.
+    /// Whether a delay is acceptable for a thread that is entitled to the CPU: checked where instructions are counted, always true otherwise.
     pub fn is_prompt(&self, late_ns: u64) -> bool {
         !self.is_counted || late_ns <= 100_000
     }
 
-    /// The calling thread runs on the stage only, at its weight.
+    /// Pins the calling thread to the CPU of the stage, at its weight.
     pub fn enter(&self) -> Outcome {
         caps::any::<ThreadControl>()?.set_affinity(&[1 << self.cpu]).doing("go to the stage")
     }
 
-    /// The calling thread may run anywhere again.
+    /// Lets the calling thread run on any CPU again.
     pub fn leave(&self) -> Outcome {
         caps::any::<ThreadControl>()?
             .set_affinity(&[((1u32 << self.cpus) - 1) as u8])
@@ -118,23 +118,23 @@ impl Stage {
 
 /// A thread that waits for its cue, on a context of its own or on none.
 pub struct Player {
-    /// What it runs on.
+    /// The context that it runs on.
     pub context: Option<SchedulingContext>,
-    /// Its number.
+    /// The number of its thread.
     pub tid: u32,
     thread: JoinHandle<Outcome>,
     cue: Arc<AtomicU32>,
 }
 
 impl Player {
-    /// Bound to a new context, best effort without it.
+    /// A thread bound to a new context, which goes on at its weight if it loses that.
     pub fn start(spec: &Spec, act: impl FnOnce() -> Outcome + Send + 'static) -> Outcome<Player> {
         let mut player = Player::plain(act)?;
         player.bind(new_context(spec)?, Fallback::BestEffort)?;
         Ok(player)
     }
 
-    /// Without a context.
+    /// A thread without a context.
     pub fn plain(act: impl FnOnce() -> Outcome + Send + 'static) -> Outcome<Player> {
         let (cue, tid) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let (its_cue, its_tid) = (Arc::clone(&cue), Arc::clone(&tid));
@@ -150,43 +150,43 @@ impl Player {
         Ok(Player { context: None, tid, thread, cue })
     }
 
-    /// Gives it this context.
+    /// Binds the thread to this context.
     pub fn bind(&mut self, context: SchedulingContext, fallback: Fallback) -> Outcome {
         context.bind_thread(self.handle()?, fallback)?.ok().doing("bind a player")?;
         self.context = Some(context);
         Ok(())
     }
 
-    /// To bind it by.
+    /// The handle by which the thread is bound.
     pub fn handle(&self) -> Outcome<&ThreadHandle> {
         self.thread.handle().ok_or_else(|| Failure::new("no handle"))
     }
 
-    /// Its context.
+    /// The context of the thread; fails if it has none.
     pub fn its(&self) -> Outcome<&SchedulingContext> {
         self.context.as_ref().ok_or_else(|| Failure::new("no context"))
     }
 
-    /// Its cue.
+    /// Gives the thread its cue.
     pub fn go(&self) -> Outcome {
         self.cue.store(1, Ordering::Release);
         caps::any::<ParkSpace>()?.unpark(&self.cue, 1).doing("give a cue")?;
         Ok(())
     }
 
-    /// Gives it its cue, and waits until it waits for something else.
+    /// Gives the thread its cue, and waits until it blocks on something else.
     pub fn go_and_wait(&self) -> Outcome {
         self.go()?;
         rt::time::sleep(MS)?;
         kit::wait_blocked(self.tid)
     }
 
-    /// Has it ended?
+    /// Whether the thread has ended.
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits for its end.
+    /// Waits until the thread has ended.
     pub fn join(self) -> Outcome {
         self.thread.join().doing("join a player")?
     }
@@ -194,14 +194,14 @@ impl Player {
 
 /// A thread that always wants to run: computes, and counts its turns.
 pub struct Hog {
-    /// It.
+    /// The hog's thread.
     pub player: Player,
     over: Arc<AtomicBool>,
     turns: Arc<AtomicU64>,
 }
 
 impl Hog {
-    /// With turns of this length, after it has done `first`. It waits for its cue.
+    /// A hog with turns of this length, which first does `first`. It waits for its cue.
     pub fn start(
         stage: &Stage,
         turn_ns: u64,
@@ -220,7 +220,7 @@ impl Hog {
         Ok(Hog { player, over, turns })
     }
 
-    /// One that shares the stage's CPU at its weight.
+    /// A hog that shares the stage's CPU at its weight.
     pub fn at_weight(stage: &Stage, weight: u16) -> Outcome<Hog> {
         let cpu = stage.cpu;
         Hog::start(stage, MS / 10, move || {
@@ -230,30 +230,30 @@ impl Hog {
         })
     }
 
-    /// One on a context of its own.
+    /// A hog on a context of its own.
     pub fn on_context(stage: &Stage, turn_ns: u64, spec: &Spec) -> Outcome<Hog> {
         let mut hog = Hog::start(stage, turn_ns, || Ok(()))?;
         hog.player.bind(new_context(spec)?, Fallback::BestEffort)?;
         Ok(hog)
     }
 
-    /// Turns since it began.
+    /// Turns since the hog began.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Its CPU time.
+    /// The hog's CPU time.
     pub fn runtime_ns(&self) -> Outcome<u64> {
         runtime_ns(self.player.tid)
     }
 
-    /// Waits until it has made a turn more.
+    /// Waits until the hog has made one more turn.
     pub fn wait_turn(&self) -> Outcome {
         let before = self.turns();
         kit::wait_until("it should run", || Ok(self.turns() > before))
     }
 
-    /// Ends it, after its turn: it must be able to run.
+    /// Ends the hog after its current turn; it must be able to run.
     pub fn stop(self) -> Outcome {
         self.over.store(true, Ordering::Relaxed);
         self.player.join()
@@ -267,7 +267,7 @@ pub fn runtime_ns(tid: u32) -> Outcome<u64> {
     found.map(|found| found.runtime_ns).ok_or_else(|| Failure::new(format_args!("there is no thread {tid}")))
 }
 
-/// Who did something, in order.
+/// The order in which numbered threads did something.
 #[derive(Default)]
 pub struct Marks {
     count: AtomicU32,
@@ -275,12 +275,12 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// A list that many can share.
+    /// An empty list that several threads can share.
     pub fn new() -> Arc<Marks> {
         Arc::default()
     }
 
-    /// Number `who` does it now.
+    /// Records that thread number `who` does it now.
     pub fn mark(&self, who: u32) {
         let at = self.count.fetch_add(1, Ordering::AcqRel) as usize;
         if let Some(place) = self.who.get(at) {
@@ -288,7 +288,7 @@ impl Marks {
         }
     }
 
-    /// All so far.
+    /// All numbers so far, in order.
     pub fn list(&self) -> Vec<u32> {
         let count = self.count.load(Ordering::Acquire) as usize;
         self.who.iter().take(count).map(|who| who.load(Ordering::Acquire)).collect()
@@ -300,13 +300,13 @@ pub fn endpoint() -> Outcome<Arc<Endpoint>> {
     Ok(Arc::new(caps::any::<Factory>()?.endpoint().doing("make an endpoint")?))
 }
 
-/// A context as the machine lists it; `None`: it is gone.
+/// A context as the kernel lists it; `None` if it is gone.
 pub fn listed(id: u64) -> Outcome<Option<ContextListing>> {
     let contexts = kit::system()?.contexts().doing("contexts")?;
     Ok(contexts.into_iter().find(|context| context.info.id == id))
 }
 
-/// Waits until context `id` is lent along `depth` calls, and says to whom.
+/// Waits until context `id` is lent along `depth` calls; returns the process and thread that have it.
 pub fn wait_lent(id: u64, depth: u32) -> Outcome<Option<(u32, u32)>> {
     let mut to = None;
     kit::wait_until("a context should be lent", || {
@@ -317,7 +317,7 @@ pub fn wait_lent(id: u64, depth: u32) -> Outcome<Option<(u32, u32)>> {
     Ok(to)
 }
 
-/// Nothing to say.
+/// The result of a test without figures.
 pub fn quiet() -> Outcome<String> {
     Ok(String::new())
 }

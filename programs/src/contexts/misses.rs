@@ -1,5 +1,5 @@
-//! Steps about deadlines that pass and time that is not there (S-15): of the proof `deadline-misses`, whose kernel promises more than it can keep,
-//! and of `scheduling-context`.
+//! Steps about deadlines that pass and time that is not available (S-15): of the proof `deadline-misses`, whose kernel promises more than it can
+//! keep, and of `scheduling-context`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::{ensure, markers};
 
 const ROUNDS: u64 = 3;
 const ROUND_NS: u64 = 150 * MS;
-/// Of the thread that is late.
+/// The deadline of the thread that is late.
 const DEADLINE_NS: u64 = 5 * MS;
 
 /// Sleeps until `at_ns`.
@@ -22,8 +22,9 @@ fn sleep_until(at_ns: u64) -> Outcome {
     Ok(time::sleep(at_ns.saturating_sub(time::now_ns()?))?)
 }
 
-/// A thread that wakes up at the beginning of each round and has `work_ns` to do within its deadline; a higher band has the CPU for `ahead_ns`, from
-/// before that on. Who waits for notifications on `observer_cpu` learns of each miss when the deadline passes, and not when the thread has run (S-15).
+/// A thread wakes up at the beginning of each round with `work_ns` to do within its deadline, while a thread of a higher band, which started before,
+/// has the CPU for another `ahead_ns`. An observer that waits for notifications on `observer_cpu` learns of each miss when the deadline passes, not
+/// only when the thread has run (S-15).
 pub fn missed(scale: Scale, [work_ns, ahead_ns]: [u64; 2], observer_cpu: u32) -> Outcome {
     let late = new_context_soon(&Spec::new(DEADLINE_NS, ROUND_NS).deadline(DEADLINE_NS).cpus([0]))?;
     let first = new_context_soon(&Spec::new(50 * MS, ROUND_NS).deadline(50 * MS).criticality(3).cpus([0]))?;
@@ -74,8 +75,9 @@ pub fn missed(scale: Scale, [work_ns, ahead_ns]: [u64; 2], observer_cpu: u32) ->
         if !ticks::is_counted() {
             continue;
         }
-        // By counted instructions, a nanosecond each, nothing comes in between; by time the host may be away. Of several CPUs the emulator runs one at a
-        // time, and the others' turns are in the clock: there it is only noted before the thread has done its work.
+        // Where instructions are counted, at a nanosecond each, nothing comes in between; where time is counted, the host may be away. The emulator
+        // runs several CPUs one at a time, and the others' turns are in the clock: there the check is only that the miss is noted before the thread
+        // has done its work.
         if rt::boot_info().cpus > 1 {
             ensure!(progress[1] == round, "noted when it has done {} of {round} rounds", progress[1]);
             continue;
@@ -102,7 +104,7 @@ pub fn missed(scale: Scale, [work_ns, ahead_ns]: [u64; 2], observer_cpu: u32) ->
     Ok(())
 }
 
-/// A thread whose budget is spent is `throttled`, and what it waits for the refill is no wait for a CPU (S-15).
+/// A thread whose budget is used up is `throttled`, and its wait for the refill does not count as a wait for a CPU (S-15).
 pub fn throttled(scale: Scale) -> Outcome {
     const PERIODS: u64 = 8;
     let system = caps::any::<SystemInfo>().doing("system_info")?;
@@ -129,7 +131,7 @@ pub fn throttled(scale: Scale) -> Outcome {
     let (start, first) = look()?;
     let (mut throttled, mut ready) = (0, 0);
     for _ in 0..4 * PERIODS {
-        // Not in step with the period.
+        // A sleep that is not in step with the period.
         time::sleep(11 * MS)?;
         match look()?.1.state {
             ThreadState::Throttled => throttled += 1,
@@ -149,7 +151,7 @@ pub fn throttled(scale: Scale) -> Outcome {
     );
     ensure!(dry >= wall * 85 / 100, "waited {dry} ns of {wall} for refills, ran for {ran}");
     ensure!(ran + waited + dry <= wall + MS, "{ran} + {waited} + {dry} ns in {wall}");
-    // By counted instructions nobody is away: it runs when the refill comes.
+    // Where instructions are counted, the host takes no time: the thread runs when the refill comes.
     ensure!(!ticks::is_counted() || waited <= wall / 100, "waited {waited} ns of {wall} for a CPU");
     markers!("throttled_state=ok throttled_waits_for_cpu_ns={waited} throttled_ns={dry}");
     Ok(())

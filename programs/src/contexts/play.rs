@@ -1,8 +1,8 @@
-//! Plays a scenario of the simulator with threads of its own, and says who ran when: steps of the proof `context-order` (S-06).
+//! Plays a scenario of the simulator with real threads and reports which ran when: steps of the proof `context-order` (S-06).
 //!
-//! Threads are made and wait. The conductor, this program's main thread, then starts each at its time. It has a context of the highest band
-//! for that, so that what it does is short and comes before everybody; otherwise it sleeps. A thread writes itself down while it computes, and
-//! only then: what is done in no time in the simulator takes microseconds here.
+//! All threads are created first and wait. The conductor, this program's main thread, then starts each at its time. It has a context of the
+//! highest band, so that its actions are short and precede everything else; otherwise it sleeps. A thread records itself only while it
+//! computes: actions that take no time in the simulator take microseconds here.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -24,24 +24,24 @@ use crate::proof::{Doing, Failure, Outcome};
 use crate::ticks::{self, Scale};
 use crate::{ensure, proof};
 
-/// Runs that can be written down of each CPU.
+/// How many runs can be recorded for each CPU.
 const RUNS: usize = 256;
 /// Stack of each thread.
 const STACK_BYTES: usize = 16384;
-/// The conductor's time, in the highest band. It makes everybody on that too, so that it takes no part in the fair clock: there
-/// its work would be what others are owed.
+/// The conductor's context, in the highest band. It also creates the threads on that context, so that it takes no part in fair scheduling,
+/// where its work would become lag that others are owed.
 const CONDUCTOR: Spec = Spec::new(2 * MS, 50 * MS).criticality(7);
-/// CPUs of a scenario, at most.
+/// The most CPUs of a scenario.
 const CPUS: usize = 2;
 
-/// Who ran on a CPU, one after the other. A place is written once, by whoever finds it empty, and that is the whole of it: whoever is
-/// interrupted here has written, or has not.
+/// The threads that ran on a CPU, in order. An entry is written once, by the thread that finds it empty, in a single step: a thread that is
+/// interrupted here has either written it or not.
 struct Log {
-    /// Numbers of roles, plus one; then zeros.
+    /// Numbers of roles, plus one; unused entries are 0.
     runs: [AtomicU8; RUNS],
-    /// When each of them began, by the CPU's clock.
+    /// When each run began, by the CPU's clock.
     since: [AtomicU64; RUNS],
-    /// All before this are written.
+    /// All entries before this one are written.
     hint: AtomicUsize,
 }
 
@@ -54,7 +54,7 @@ impl Log {
         }
     }
 
-    /// The calling thread, `me`, is on this CPU.
+    /// Records that the calling thread, role `me`, is on this CPU.
     fn note(&self, me: u8) {
         let mut at = self.hint.load(Ordering::Relaxed);
         while let Some(run) = self.runs.get(at) {
@@ -71,7 +71,8 @@ impl Log {
         }
     }
 
-    /// Those that began before `end`: whoever lost the CPU while it wrote itself down, and had it again after the end, is written after it.
+    /// The names of the runs that began before `end`. A thread that lost the CPU while it recorded itself, and had the CPU again only after
+    /// the end, has a later time and is left out.
     fn names<'a>(&self, script: &'a Script, end: u64) -> Outcome<Vec<&'a str>> {
         let runs = self.runs.iter().map(|run| usize::from(run.load(Ordering::Relaxed)));
         let in_time = self.since.iter().map(|since| since.load(Ordering::Relaxed) <= end);
@@ -84,7 +85,7 @@ impl Log {
         Ok(names)
     }
 
-    /// When the runs began, in us, for people.
+    /// Prints when the runs began, in us, for people.
     fn show(&self, names: &[&str], scale: Scale, begin: u64) {
         let mut line = String::from("   ");
         for (name, since) in names.iter().zip(&self.since) {
@@ -96,16 +97,16 @@ impl Log {
     }
 }
 
-/// What everybody in a scenario shares.
+/// What all threads of a scenario share.
 struct Stage {
     script: Script,
     scale: Scale,
-    /// One for each role; it waits until its own is not 0.
+    /// One word for each role, whose thread waits until the word is not 0.
     go: Vec<AtomicU32>,
     tids: Vec<AtomicU32>,
     over: AtomicBool,
     logs: [Log; CPUS],
-    /// Where servers are called.
+    /// The endpoints of the servers.
     endpoints: Vec<Option<Endpoint>>,
 }
 
@@ -146,7 +147,7 @@ impl Stage {
         });
     }
 
-    /// The life of a thread.
+    /// The body of the thread of role `me`.
     fn act(&self, me: usize) -> Outcome {
         let role = &self.script.roles[me];
         Kind::weight(role.weight).take_on()?;
@@ -157,7 +158,7 @@ impl Stage {
         }
         control.set_affinity(&[all])?;
         self.tids[me].store(thread::id(), Ordering::Release);
-        // A server that begins with that waits for its first call before everything begins.
+        // A server whose first step is to receive waits for its first call before the scenario begins.
         if role.next(0).map(|(_, step)| step) != Some(Step::Receive) {
             fair::wait_for(&self.go[me])?;
         }
@@ -183,7 +184,7 @@ impl Stage {
                     let token = call.take().ok_or_else(|| Failure::new("nothing to answer"))?.token;
                     let answer = if step == Step::Reply { Timeout::WAIT } else { Timeout::DEMOTE };
                     match role.next(at) {
-                        // As servers do: otherwise the next call may come before it is waited for.
+                        // Replies and receives in one step, as servers do: otherwise the next call might come before the server waits for it.
                         Some((next, Step::Receive)) => {
                             call = Some(self.endpoint(role.name)?.reply_recv(token, answer, &mut [])?);
                             at = next + 1;
@@ -210,7 +211,7 @@ struct Cast {
 }
 
 impl Cast {
-    /// Makes everybody, in the order of the file; they wait.
+    /// Creates all threads, in the order of the file; they wait.
     fn gather(script: Script, scale: Scale) -> Outcome<Cast> {
         let stage = Arc::new(Stage::new(script, scale)?);
         let (mut threads, mut contexts) = (Vec::new(), Vec::new());
@@ -237,9 +238,9 @@ impl Cast {
         self.contexts[at].as_ref().ok_or_else(|| Failure::new("an event for a thread without a context"))
     }
 
-    /// Everything that happens to the threads, at its time, until the end. The begin and the end, by the CPU's clock.
+    /// Performs all events of the scenario at their times. Returns the begin and the end by the CPU's clock.
     fn conduct(&self) -> Outcome<(u64, u64)> {
-        // Until its own budget is back.
+        // Until the conductor's own budget is back.
         time::sleep(2 * CONDUCTOR.period_ns)?;
         let (timer, space) = (time::timer()?, caps::any::<ParkSpace>()?);
         let (begin, begin_ticks) = (timer.now_ns()?, ticks::now());
@@ -271,7 +272,7 @@ impl Cast {
         Ok((begin_ticks, end_ticks))
     }
 
-    /// Ends everybody: those who call first, so that all their calls are answered.
+    /// Ends all threads, callers before servers, so that all calls are answered.
     fn dismiss(self) -> Outcome {
         let (servers, others): (Vec<_>, Vec<_>) =
             self.threads.into_iter().enumerate().partition(|(at, _)| self.stage.endpoints[*at].is_some());
@@ -293,7 +294,7 @@ pub fn play(script: Script, scale: Scale) -> Outcome {
     ensure!(script.cpus as usize <= CPUS, "{} is for {} CPUs", script.name, script.cpus);
     proof::step(script.name, || {
         super::all_back()?;
-        // On the last CPU: those of the scenario prefer the first.
+        // The conductor runs on the last CPU, because the threads of the scenario prefer the first.
         let own = new_context(&CONDUCTOR.cpus([script.cpus - 1]))?;
         own.bind(Fallback::BestEffort)?.ok()?;
         let cast = Cast::gather(script.clone(), scale)?;

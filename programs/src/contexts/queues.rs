@@ -1,4 +1,4 @@
-//! A step of the proof `scheduling-context` about the order in which calls are heard (S-15).
+//! A step of the proof `scheduling-context` about the order in which waiting calls are received (S-15).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::kit::{self, MS};
 use crate::proof::{Doing, Outcome};
 use crate::{ensure, markers};
 
-/// Band and relative deadline in ms of each caller, in the order in which they come; `None`: it runs at its weight.
+/// Band and relative deadline in ms of each caller, in the order in which they call; `None` for a caller that runs at its weight.
 const CALLERS: [Option<(u8, u64)>; 10] = [
     None,
     Some((0, 90)),
@@ -25,7 +25,8 @@ const CALLERS: [Option<(u8, u64)>; 10] = [
     Some((1, 120)),
 ];
 
-/// Calls that wait at an endpoint are heard by band, then deadline, then arrival; those of threads without a promise last, by arrival.
+/// Waiting calls at an endpoint are received by band, then deadline, then arrival; calls of threads without a context come last, by
+/// arrival.
 pub fn by_urgency() -> Outcome {
     let endpoint = Arc::new(caps::any::<Factory>()?.endpoint().doing("make an endpoint")?);
     let mut threads = Vec::new();

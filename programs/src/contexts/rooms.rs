@@ -1,4 +1,4 @@
-//! Steps of the proof `scheduling-context` about the places that timeout faults have at their endpoint (K-29, K-30).
+//! Steps of the proof `scheduling-context` about the places that an endpoint has for timeout faults (K-29, K-30).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,12 +13,12 @@ use crate::ensure;
 use crate::kit::{self, MS, counter, wait_until};
 use crate::proof::{Doing, Failure, Outcome};
 
-/// An endpoint has 1,024 places for contexts that fault.
+/// How many contexts may report their faults to one endpoint.
 const PLACES: u32 = 1024;
-/// Threads that run on one context in turn: a list of their faults would be seen.
+/// Threads that run on one context in turn: enough that a list of their faults in the kernel would be noticed.
 const THREADS: u32 = 40;
 
-/// What the kernel's heap holds, and what of it this process pays for queues.
+/// The size of the kernel's heap in use, and the part of it that is charged to this process for queues.
 fn held() -> Outcome<(u64, u64)> {
     Ok((counter("heap_used_bytes")?, counter("own_queue_bytes")?))
 }
@@ -27,7 +27,7 @@ fn endpoint() -> Outcome<Endpoint> {
     caps::any::<Factory>()?.endpoint().doing("an endpoint")
 }
 
-/// Contexts that no CPU has room for leave the endpoint as it was, however many there were.
+/// Contexts that are refused because no CPU has room leave the endpoint as it was, however many there are.
 pub fn refused() -> Outcome {
     let start = held()?;
     let endpoint = endpoint()?;
@@ -37,7 +37,7 @@ pub fn refused() -> Outcome {
         let refused = any.create(&Spec::new(99 * MS, 100 * MS).fault(&endpoint))?;
         ensure!(refused.result == R::ResourceExhausted, "context {at}: {:?}", refused.result);
         if at == 0 {
-            // Places that an empty queue keeps are paid for.
+            // The memory that an empty queue keeps is charged.
             ensure!(held()?.0 - made.0 <= 2048, "a refused context left {} bytes", held()?.0 - made.0);
         }
     }
@@ -49,7 +49,8 @@ pub fn refused() -> Outcome {
     Ok(())
 }
 
-/// A context that faults on one thread after the other, and nobody receives: the second waits for its refill, and the kernel keeps nothing.
+/// A context that faults on one thread after the other while nobody receives: the second thread waits for its refill, and the kernel keeps
+/// nothing.
 pub fn unheard() -> Outcome {
     let start = held()?;
     let endpoint = endpoint()?;
@@ -71,7 +72,7 @@ pub fn unheard() -> Outcome {
         };
         threads.push(Builder::new().stack_bytes(8192).spawn(run).doing("a thread")?);
     }
-    // Once, for what this program's own lists need.
+    // Called once beforehand, so that this program's lists already have their memory.
     let _ = kit::thread_count()?;
     let made = held()?;
     for (at, thread) in (1..).zip(&threads) {
@@ -82,14 +83,14 @@ pub fn unheard() -> Outcome {
         wait_until("the budget is spent", || Ok(counter("timeout_faults")? > faults))?;
         ctx.unbind().doing("unbind")?.ok()?;
         let now = held()?;
-        // The heap may give back what it kept for the threads' first steps.
+        // The heap may give back memory that it kept for the threads' first steps.
         ensure!(
             now.0 <= made.0 && now.1 == made.1,
             "fault {at}: {now:?} bytes, {made:?} before the first one"
         );
     }
     turn.store(THREADS + 1, Ordering::Release);
-    // The first was reported, and is stopped until somebody answers.
+    // The first fault was reported, and its thread is stopped until the fault is answered.
     let call = endpoint.recv(&mut []).doing("hear of the first")?;
     let fault = Timeout::of(&call).ok_or_else(|| Failure::new("no timeout"))?;
     ensure!(fault.tid == first.load(Ordering::Relaxed), "another thread: {fault:?}");

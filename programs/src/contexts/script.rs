@@ -1,6 +1,6 @@
-//! Scenarios of the simulator, read by a program: the part of their language that the proof `context-order` plays.
+//! A reader for the simulator's scenarios: the part of their language that the proof `context-order` can play.
 //!
-//! The text is the simulator's own file, so there is nothing that could differ between the two but what they do with it.
+//! The text is the simulator's own file, so both start from the same input and can differ only in what they do with it.
 
 use alloc::vec::Vec;
 
@@ -13,15 +13,15 @@ use crate::proof::{Failure, Outcome};
 /// A scenario.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Of this name.
+    /// The name of its file, without the extension.
     pub name: &'static str,
-    /// On so many CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// For this long.
+    /// How long it takes.
     pub for_ns: u64,
-    /// Who plays.
+    /// The threads that take part.
     pub roles: Vec<Role>,
-    /// What is done to them, and when.
+    /// What happens to them, and when.
     pub events: Vec<(u64, Event)>,
 }
 
@@ -30,62 +30,62 @@ pub struct Script {
 pub struct Role {
     /// Its name.
     pub name: &'static str,
-    /// Its budget, if it has one.
+    /// The context of the thread, if it has one.
     pub spec: Option<Spec>,
-    /// A spent budget is a fault, and this one is told.
+    /// If set, a used-up budget causes a timeout fault, which the thread of this name handles.
     pub handler: Option<&'static str>,
     /// Its weight.
     pub weight: u16,
-    /// The CPUs that it may use, as bits; 0: all.
+    /// The CPUs that it may use, as bits; 0 means all.
     pub cpus: u8,
-    /// Where it comes up, if that is not left to the kernel.
+    /// The CPU on which it starts, if that is not left to the kernel.
     pub home: Option<u32>,
-    /// When it comes up.
+    /// When it starts.
     pub start_ns: u64,
-    /// What it does.
+    /// What it does, in order.
     pub steps: Vec<Step>,
 }
 
-/// What a thread does.
+/// An action of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Computes for so much of its own time.
+    /// Computes for this much of its own CPU time.
     Run(u64),
-    /// Sleeps for so long.
+    /// Sleeps for this long.
     Sleep(u64),
-    /// Calls this one, and waits for the answer.
+    /// Calls this thread, and waits for the answer.
     Call(&'static str),
     /// Waits for a call.
     Receive,
-    /// Answers it.
+    /// Answers the call.
     Reply,
-    /// Answers a fault: the thread goes on without its context.
+    /// Answers a fault: the thread that faulted goes on without its context.
     Release,
-    /// Goes on with this step.
+    /// Continues with this step.
     Goto(usize),
 }
 
-/// What happens to a thread.
+/// What happens to a thread from outside.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// This one comes up.
+    /// This thread starts.
     Start(usize),
-    /// The context of this one is revoked.
+    /// The context of this thread is revoked.
     Revoke(usize),
-    /// It gets other numbers.
+    /// The context of this thread gets this specification.
     Reconfigure(usize, Spec),
 }
 
 impl Role {
-    /// Whether it serves others.
+    /// Whether the thread receives calls.
     pub fn is_server(&self) -> bool {
         self.steps.contains(&Step::Receive)
     }
 
-    /// The step that comes after the one at `at`.
+    /// The next step to perform at or after `at`, with its index.
     pub fn next(&self, at: usize) -> Option<(usize, Step)> {
         let mut at = at;
-        // A loop has one step at least: there is no circle of jumps.
+        // This ends: a loop contains at least one step, so jumps do not form a circle.
         loop {
             match self.steps.get(at) {
                 Some(Step::Goto(to)) => at = *to,
@@ -96,13 +96,13 @@ impl Role {
 }
 
 impl Script {
-    /// The scenario `name` whose text this is.
+    /// Reads the scenario `name` from its text.
     ///
     /// # Errors
-    /// When it says something that is not played here.
+    /// Fails if the text uses something that cannot be played here.
     pub fn read(name: &'static str, text: &'static str) -> Outcome<Script> {
         let mut script = Script { name, cpus: 1, for_ns: 0, roles: Vec::new(), events: Vec::new() };
-        // Where the loops begin that are not closed.
+        // Where the loops begin that are not closed yet.
         let mut loops = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let words: Vec<&'static str> = line.split_whitespace().collect();
@@ -115,7 +115,7 @@ impl Script {
         }
         let starts = script.roles.iter().enumerate().map(|(at, role)| (role.start_ns, Event::Start(at)));
         script.events.extend(starts.collect::<Vec<_>>());
-        // Stable: at one time, in the order of the file.
+        // The sort is stable: events at the same time stay in the order of the file.
         script.events.sort_by_key(|(at_ns, _)| *at_ns);
         Ok(script)
     }
@@ -139,7 +139,7 @@ impl Script {
         Some(())
     }
 
-    /// The place of this thread.
+    /// The index of the role with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.roles.iter().position(|role| role.name == name)
     }
@@ -191,7 +191,7 @@ fn role(name: &'static str, keys: &[&'static str]) -> Option<Role> {
             ("refills", number) => spec.refills = number.parse().ok()?,
             ("overrun", "throttle") => spec = spec.throttle(),
             ("overrun", "demote") => spec = spec.demote(),
-            // The handler says the rest.
+            // The `handler` word says the rest.
             ("overrun", "fault") => {}
             ("handler", other) => role.handler = Some(other),
             ("weight", weight) => role.weight = weight.parse().ok()?,
@@ -208,7 +208,7 @@ fn role(name: &'static str, keys: &[&'static str]) -> Option<Role> {
     Some(role)
 }
 
-/// `0`, `0-1` or `0,2`, of the first eight CPUs.
+/// Parses `0`, `0-1` or `0,2`, for the first eight CPUs.
 fn mask(cpus: &str) -> Option<u8> {
     cpus.split(',').try_fold(0, |mask, part| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));

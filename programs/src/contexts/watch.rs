@@ -1,4 +1,4 @@
-//! Steps of the proof `scheduling-context` about what happens at the end of a budget, and who is told (S-05, S-08).
+//! Steps of the proof `scheduling-context` about the end of a budget, and who is notified of it (S-05, S-08).
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::proof::{Doing, Outcome};
 use crate::ticks::Scale;
 use crate::{ensure, markers};
 
-/// Who is demoted goes on; who faults is reported, and goes on as the handler says.
+/// A demoted thread goes on; a thread that faults is reported, and goes on as the handler decides.
 pub fn overruns(scale: Scale) -> Outcome {
     let demoted = new_context(&Spec::new(2 * MS, 500 * MS).demote())?;
     demoted.bind(Fallback::BestEffort)?.ok()?;
@@ -49,7 +49,7 @@ fn faults(scale: Scale) -> Outcome {
     let id = own.info()?.ok()?.id;
     own.bind(Fallback::BestEffort)?.ok()?;
     let start = time::now_ns()?;
-    // The first end of the budget waits for the refill, the second one takes the context away.
+    // At the first end of the budget the handler lets the thread wait for the refill, at the second it takes the context away.
     burn(30 * MS, scale);
     let took = time::now_ns()? - start;
     ensure!(took >= 38 * MS, "it did not wait for a refill: {took} ns");
@@ -68,7 +68,8 @@ fn faults(scale: Scale) -> Outcome {
     Ok(())
 }
 
-/// A revocation, a stale observer, a loan that runs dry. Who is told of deadlines that pass: the proof `deadline-misses`.
+/// Notifications of a revocation, to a stale observer, and of a loan whose budget is used up. Missed deadlines are covered by the proof
+/// `deadline-misses`.
 pub fn notifications(scale: Scale) -> Outcome {
     let urgent = caps::any::<SchedulingContext>()?;
     let late = new_context(&Spec::new(2 * MS, 70 * MS).deadline(5 * MS).cpus([0]))?;
@@ -77,7 +78,7 @@ pub fn notifications(scale: Scale) -> Outcome {
         refused.result == R::ResourceExhausted,
         "a band that keeps a lower one from its deadline was admitted"
     );
-    // Revoked: told to the one, stale for the other.
+    // The capability that revoked is notified; the other one is stale.
     let other = copy(&late)?;
     late.drain()?.ok()?;
     late.revoke()?.ok()?;
@@ -105,14 +106,14 @@ fn donated(scale: Scale) -> Outcome {
     let heard = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&heard);
     let server = lend.tid;
-    // Sleeps until something happens, on nobody's budget.
+    // Sleeps until something happens, on no budget.
     let observer = rt::thread::spawn(move || -> Outcome {
         seen.wait_notification()?;
         told.store(time::now_ns()?, Ordering::Relaxed);
         let news = seen.drain()?.ok()?;
         let dry = news.get(Kind::BudgetDepleted).copied();
         ensure!(dry.is_some_and(|cell| cell.is_donated), "not on loan: {news:?}");
-        // Whoever ran on it, and not whose it is.
+        // The notification names the thread that ran on the context, not its owner.
         let me = rt::boot_info().pid;
         ensure!(
             dry.is_some_and(|cell| (cell.holder_pid, cell.holder_tid) == (me, server)),
@@ -137,8 +138,8 @@ fn donated(scale: Scale) -> Outcome {
     lend.stop()
 }
 
-/// Who watches a context does not keep it: with the last capability it ends, also if it was revoked before, and the observer is woken. It was once kept by the
-/// observer, and ended in the interrupt that had news of it (K-18).
+/// An observer does not keep a context alive: the context ends with the last capability to it, also if it was revoked before, and the observer is
+/// woken. Contexts were once kept alive by their observers, and ended in the interrupt that brought the notification (K-18).
 pub fn unkept() -> Outcome {
     for is_revoked in [false, true] {
         let own = new_context(&Spec::new(2 * MS, 20 * MS))?;
@@ -161,7 +162,7 @@ pub fn unkept() -> Outcome {
     Ok(())
 }
 
-/// An observer hears of each thing once: after it has drained, it sleeps until something new happens.
+/// An observer is told of each event once: after it has drained the notifications, it sleeps until something new happens.
 pub fn after_a_drain(scale: Scale) -> Outcome {
     let own = new_context(&Spec::new(2 * MS, 20 * MS))?;
     let seen = copy(&own)?;

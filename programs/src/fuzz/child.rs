@@ -1,6 +1,7 @@
-//! A process that fuzzes: some threads, each of which writes entries into its own ring, and sometimes into the others'.
+//! A process that fuzzes: some threads, each of which writes entries into its own ring, and sometimes into the rings of the others.
 //!
-//! A thread that fuzzes uses nothing of rt but the system calls: its thread-local data, its capabilities and its indices are what it spoils.
+//! A thread that fuzzes uses nothing of rt but the system calls, because it corrupts its thread-local data, its capabilities and its
+//! indices.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,19 +20,19 @@ use crate::ensure;
 use crate::proof::{Doing, Outcome};
 
 const PAGE: usize = 4096;
-/// Most threads of one process: each has a page of the arena for its messages.
+/// The most threads of one process: each has a page of the arena for its messages.
 const THREADS_MAX: usize = 8;
-/// Operations that a thread leaves under way; then it withdraws.
+/// With this many operations under way, a thread only cancels some.
 const UNDER_WAY_MAX: u64 = 18;
-/// Without an entry taken for so many turns a thread is stuck, and ends.
+/// A thread that had no entry taken for this many turns is stuck, and ends.
 const STUCK_TURNS: u32 = 300;
-/// Turns between two additions to the shared numbers.
+/// Turns between two updates of the shared counters.
 const TURNS_PER_REPORT: u32 = 64;
 
-/// Rings of the threads, for those who write into each other's.
+/// The rings of the threads, for threads that write into each other's.
 static RINGS: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 
-/// The process: `child <number> <seed> <entries> <threads>`.
+/// The main function of the process: `child <number> <seed> <entries> <threads>`.
 pub fn run() -> i64 {
     match fuzz() {
         Ok(()) => 0,
@@ -55,7 +56,7 @@ fn fuzz() -> Outcome {
     let mut running: Vec<JoinHandle<()>> = Vec::new();
     let mut next = seed;
     let start = stats.entries[child].load(Ordering::Relaxed);
-    // Threads end when they are stuck, or were made to; others take their place.
+    // Threads end when they are stuck, or because an entry ended them; others take their place.
     while stats.entries[child].load(Ordering::Relaxed) - start < entries {
         running.retain(|thread| !thread.is_finished() && !has_ended(thread));
         while running.len() < threads {
@@ -69,7 +70,7 @@ fn fuzz() -> Outcome {
             let work = move || Fuzzer::new(place, child, seed, stats, world).run(limit);
             match thread::Builder::new().stack_bytes(48 << 10).spawn(work) {
                 Ok(thread) => running.push(thread),
-                // What it takes to make a thread is spoilt; the next process has it again.
+                // Something that is needed to create a thread is corrupted; the next process has it again.
                 Err(_) => return Ok(()),
             }
         }
@@ -80,12 +81,12 @@ fn fuzz() -> Outcome {
     Ok(())
 }
 
-/// A thread that ended in the middle leaves its place.
+/// Whether a thread has ended, also without returning from its function.
 fn has_ended(thread: &JoinHandle<()>) -> bool {
     thread.handle().is_none_or(|handle| !matches!(handle.exit_code(), Ok(None)))
 }
 
-/// Memory, capabilities and messages to fuzz with.
+/// Prepares the memory, capabilities and messages to fuzz with.
 fn prepare() -> Outcome<World> {
     let space = vm::space()?;
     let map = |at: u64, bytes: usize| space.map(Some(at), bytes, Protection::READ_WRITE).doing("map");
@@ -125,7 +126,7 @@ fn prepare() -> Outcome<World> {
     Ok(world)
 }
 
-/// Where threads that the fuzzer makes begin.
+/// The entry point of threads that the fuzzer creates: ends at once.
 #[unsafe(naked)]
 unsafe extern "C" fn end_at_once() -> ! {
     naked_asm!("mov eax, {exit}", "xor edi, edi", "syscall", "ud2", exit = const SYS_EXIT)
@@ -138,10 +139,10 @@ struct Fuzzer {
     stats: &'static Stats,
     ring: *mut Ring,
     generator: Generator<'static>,
-    /// What the kernel will take next, as far as we know; and what we will read next.
+    /// The entry that the kernel will take next, as far as this thread knows; then the completion that it will read next.
     sq_head: u32,
     cq_head: u32,
-    /// Entries whose completion has not come.
+    /// Entries whose completion has not arrived.
     under_way: u64,
     counts: [[u16; COLUMNS]; ROWS],
     entries: u64,
@@ -167,7 +168,7 @@ impl Fuzzer {
     }
 
     fn run(mut self, limit: u64) {
-        // rt has used the ring before: to set this thread up it may have made calls.
+        // rt has used the ring before: it may have made calls to set this thread up.
         // SAFETY: the thread's own ring.
         unsafe {
             self.sq_head = (*self.ring).sq_head.load(Ordering::Acquire);
@@ -189,7 +190,7 @@ impl Fuzzer {
         syscall::exit_thread(0)
     }
 
-    /// Writes some entries, has the kernel take them, reads completions. How many were taken.
+    /// Writes some entries, has the kernel take them, and reads completions. Returns how many were taken.
     fn turn(&mut self) -> u64 {
         let count = 1 + self.generator.random.below(28) as u32;
         let mut tail = self.sq_head;
@@ -214,12 +215,12 @@ impl Fuzzer {
     fn entry(&mut self) -> Sqe {
         let is_full = self.under_way >= UNDER_WAY_MAX;
         let sqe = if is_full { self.generator.withdrawal() } else { self.generator.next_entry() };
-        // Quiet ones mostly have no completion. This is only a guess.
+        // Quiet entries mostly have no completion, so this is only a guess.
         self.under_way += u64::from(sqe.flags & flags::QUIET == 0);
         sqe
     }
 
-    /// Writes an entry, and the message that goes with it, each in its own place.
+    /// Writes an entry and the message that belongs to it, each in its own place.
     fn put(&mut self, tail: u32, mut sqe: Sqe) {
         let message = &self.generator.message;
         let page = self.generator.page();
@@ -237,13 +238,13 @@ impl Fuzzer {
     fn enter(&mut self, tail: u32) {
         let random = &mut self.generator.random;
         let (min, timeout) = match random.below(160_000) {
-            // Others may wake it, or the supervisor kills the process.
+            // Another thread may wake it, or the supervisor kills the process.
             0 => (32, u64::MAX),
             1..=6000 => (random.below(4), random.below(200_000)),
             6001..=8000 => (random.word(), random.below(50_000)),
             _ => (0, 0),
         };
-        // SAFETY: the thread's own ring. What entries do to memory is confined to what this process spoils.
+        // SAFETY: the thread's own ring. What entries do to memory is confined to memory that this process is meant to corrupt.
         unsafe {
             (*self.ring).cq_head.store(self.cq_head, Ordering::Release);
             (*self.ring).sq_tail.store(tail, Ordering::Release);
@@ -251,7 +252,7 @@ impl Fuzzer {
         }
     }
 
-    /// How many entries the kernel took; its own index is in the page, if nobody has overwritten it.
+    /// How many entries the kernel took, by the kernel's index in the page, if no thread has overwritten that.
     fn taken(&mut self, tail: u32) -> u64 {
         // SAFETY: the thread's own ring.
         let head = unsafe { (*self.ring).sq_head.load(Ordering::Acquire) };
@@ -300,7 +301,7 @@ impl Fuzzer {
         }
     }
 
-    /// Gives up a capability that was remembered long enough.
+    /// Releases a capability that was remembered for long enough.
     fn release(&mut self, cap: u32) {
         let sqe = self.generator.release_of(cap);
         self.generator.message_len = 0;
@@ -315,10 +316,10 @@ impl Fuzzer {
         self.taken(tail);
     }
 
-    /// Indices that cannot be: the kernel refuses them, and goes on when they are right again.
+    /// Stores impossible indices: the kernel must refuse them, and go on when they are correct again.
     fn spoil_indices(&mut self, tail: u32) {
         let word = self.generator.random.word() as u32;
-        // SAFETY: the thread's own ring. Entries that are taken again were harmless before.
+        // SAFETY: the thread's own ring. Entries that are taken a second time were harmless the first time.
         unsafe {
             match self.generator.random.below(4) {
                 0 => {
@@ -331,7 +332,7 @@ impl Fuzzer {
                     self.stats.nonsense_refused.fetch_add(refused, Ordering::Relaxed);
                 }
                 1 => {
-                    // Completions that we claim to have read before they were written.
+                    // Claims to have read completions before they were written.
                     (*self.ring).cq_head.store(word, Ordering::Release);
                     (*self.ring).sq_tail.store(tail, Ordering::Release);
                     syscall::cap_enter(word as u64 % 3, 10_000);
@@ -351,7 +352,7 @@ impl Fuzzer {
             return;
         }
         let (at, word) = (self.generator.random.below(1024), self.generator.random.word() as u32);
-        // The tail stays: what lies behind it may be anything, a WRITE of anything included.
+        // The tail is left alone: entries behind it may be anything, including a WRITE of anything.
         if at > 0 {
             // SAFETY: rings stay mapped while their thread lives; if it has just ended, this process faults and is restarted.
             unsafe { ((ring + 4 * at) as *mut u32).write_volatile(word) };

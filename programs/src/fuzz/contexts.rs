@@ -1,4 +1,4 @@
-//! Messages of scheduling contexts: mostly right, so that there are contexts to do something with; the rest nearly right.
+//! Messages to scheduling contexts: mostly valid, so that there are contexts to work with; the rest nearly valid.
 
 use alloc::vec::Vec;
 
@@ -11,14 +11,14 @@ use super::generate::{TEMPLATE_WORDS, encoded};
 use crate::proof::{Doing, Outcome};
 use crate::random::Random;
 
-/// What each process has to begin with: some time, time that was revoked, and a capability that is stale since.
+/// The contexts that each process has at the start: some with time, a revoked one, and a capability made stale by the revocation.
 pub fn prepare() -> Outcome<Vec<CapId>> {
     let mut found = Vec::new();
-    // A fuzzer without them fuzzes the rest.
+    // Without them, the fuzzer fuzzes the rest.
     let Ok(any) = caps::any::<SchedulingContext>() else { return Ok(found) };
     for is_revoked in [false, false, true] {
         let made = any.create(&Spec::new(200_000, 2_000_000).demote()).doing("a context")?;
-        // The others may have all the time that there is.
+        // The other processes may have all the time that there is.
         let Ok(context) = made.context() else { continue };
         if is_revoked {
             let stale =
@@ -36,7 +36,7 @@ pub fn warm_up() -> Outcome {
     let Ok(any) = caps::any::<SchedulingContext>() else { return Ok(()) };
     let mut made = Vec::with_capacity(RECORDS);
     while made.len() < RECORDS {
-        // As many as possible: the shortest budget in the longest period.
+        // As many as possible: the smallest budget in the longest period.
         let outcome = any.create(&Spec::new(20_000, 60_000_000_000)).doing("a context")?;
         let Ok(context) = outcome.context() else { break };
         made.push(context);
@@ -44,14 +44,14 @@ pub fn warm_up() -> Outcome {
     Ok(())
 }
 
-/// How many contexts were ever made on this machine, by the number of a new one; 0 if this process may make none.
+/// How many contexts were ever created on this machine, judged by the number of a new one; 0 if this process may create none.
 pub fn made() -> Outcome<u64> {
     let Ok(any) = caps::any::<SchedulingContext>() else { return Ok(0) };
     let outcome = any.create(&Spec::new(20_000, 60_000_000_000)).doing("a context")?;
     Ok(outcome.ok().doing("a context")?.id)
 }
 
-/// Contexts that all fuzzers together have at most: each thread remembers 32 capabilities, and others come with the messages of calls.
+/// The most contexts that all fuzzers together have: each thread remembers 32 capabilities, and others come with the messages of calls.
 const RECORDS: usize = 200;
 
 /// Methods without parameters.
@@ -65,11 +65,11 @@ pub const PLAIN: [(Interface, u32); 7] = [
     (Interface::SchedulingContext, methods::YIELD_TO),
 ];
 
-/// Masks, the last three not canonical.
+/// CPU masks; the last three are not canonical.
 const MASKS: [&[u8]; 9] = [&[1], &[2], &[3], &[0xff; 32], &[0, 0, 0, 0x80], &[], &[0], &[1, 0], &[1; 33]];
 
-/// Writes a message into `words`, for a method that takes one; the method and the message's length in words. `endpoint` and `thread` are
-/// what it may name.
+/// Writes a message into `words` for a method that takes one; returns the method and the message's length in words. The message may name
+/// `endpoint` and `thread`.
 pub fn message(
     random: &mut Random,
     words: &mut [u64; TEMPLATE_WORDS],
@@ -107,7 +107,7 @@ pub fn is_binding(method: u32) -> bool {
     matches!(method, methods::BIND_CALLER_THREAD | methods::BIND_THREAD)
 }
 
-/// A specification with the longest mask.
+/// The words of a specification with the longest mask.
 const SPEC_WORDS: usize = 5 + 5;
 
 fn fill(random: &mut Random, mut spec: m::scheduling_context_spec::Builder<'_>, endpoint: u32) {
@@ -122,7 +122,7 @@ fn fill(random: &mut Random, mut spec: m::scheduling_context_spec::Builder<'_>, 
         spec.set_budget_ns(random.one_of(&[20_000, 50_000, 100_000]));
         spec.set_period_ns(random.one_of(&[1_000_000, 2_000_000]));
     }
-    // Others than demoted threads wait a lot, and so send little.
+    // Threads that are not demoted wait a lot, and so submit little.
     let (overrun, timeout) = match random.below(12) {
         0 => (m::OverrunPolicy::Throttle, 0),
         1 => (m::OverrunPolicy::Fault, endpoint),

@@ -1,4 +1,4 @@
-//! Makes entries: nonsense, nearly right ones, and right ones with something wrong in the message.
+//! Makes entries: nonsense, nearly valid ones, and valid ones with something wrong in the message.
 
 use rt::abi::{
     BOOTINFO_VADDR, CAPSET_VADDR, CapId, Interface, MAX_MESSAGE_BYTES, Op, RING_VADDR, SQE_VERSION, Sqe,
@@ -10,29 +10,29 @@ use schema::traits::{FromPointerBuilder, HasStructSize, Owned};
 use super::contexts;
 use crate::random::Random;
 
-/// Pages that may be written; behind them one that is not mapped.
+/// Pages that may be written, followed by one that is not mapped.
 pub const ARENA: u64 = 0x30_0000_0000;
-/// Of how many pages it is.
+/// How many pages the arena has.
 pub const ARENA_PAGES: u64 = 16;
 /// A page that may only be read.
 pub const READ_ONLY: u64 = 0x30_1000_0000;
 /// A page of characters that may be printed.
 pub const PRINTED: u64 = 0x30_2000_0000;
-/// Where fuzzed maps go: places of a mebibyte each.
+/// Where fuzzed mappings go: slots of a mebibyte each.
 pub const PLACES: u64 = 0x31_0000_0000;
 const PLACE_BYTES: u64 = 1 << 20;
 const PLACE_COUNT: u64 = 24;
 const PAGE: u64 = 4096;
 
-/// Capabilities whose interface is known.
+/// The most capabilities whose interface is known.
 pub const KNOWN_MAX: usize = 48;
-/// Capabilities that came with completions.
+/// The most capabilities that are remembered from completions.
 const RECENT_MAX: usize = 32;
-/// Words of the longest template.
+/// Words of the longest message template.
 pub(super) const TEMPLATE_WORDS: usize = 32;
 const TEMPLATES_MAX: usize = 32;
 
-/// A message that is right.
+/// A valid message for a method.
 #[derive(Clone, Copy)]
 struct Template {
     interface: Interface,
@@ -41,23 +41,23 @@ struct Template {
     len: usize,
 }
 
-/// What all threads of a process know.
+/// What all threads of a process share.
 pub struct World {
     templates: [Option<Template>; TEMPLATES_MAX],
     /// Capabilities with their interfaces.
     pub known: [(u32, u16); KNOWN_MAX],
-    /// How many.
+    /// How many entries of `known` are used.
     pub known_count: usize,
-    /// Calls to it fail: its server is gone.
+    /// An endpoint whose server is gone, so calls to it fail.
     pub dead_end: u32,
-    /// It was revoked.
+    /// A capability that was revoked.
     pub revoked: u32,
-    /// An address of the program's text, at which a thread ends at once.
+    /// An address in the program's text at which a thread ends at once.
     pub text: u64,
 }
 
 impl World {
-    /// With the templates made.
+    /// Creates the templates.
     pub fn new(text: u64) -> World {
         let mut world = World {
             templates: [None; TEMPLATES_MAX],
@@ -71,7 +71,7 @@ impl World {
         world
     }
 
-    /// One more capability.
+    /// Adds a capability to `known`.
     pub fn know(&mut self, cap: CapId, interface: Interface) {
         if self.known_count < KNOWN_MAX {
             self.known[self.known_count] = (cap.0, interface as u16);
@@ -154,7 +154,7 @@ impl World {
     }
 }
 
-/// Writes a message into `words`; its length in words, 0 if it does not fit.
+/// Writes a message into `words`; returns its length in words, 0 if it does not fit.
 pub(super) fn encoded<T>(
     words: &mut [u64; TEMPLATE_WORDS],
     more: usize,
@@ -172,7 +172,7 @@ where
     len / 8
 }
 
-/// The message of a spawn, which is made less often than the others.
+/// The message of a spawn, which is sent less often than the others.
 fn spawn_message(words: &mut [u64; TEMPLATE_WORDS]) -> usize {
     let fill = |mut p: m::process_spawner_spawn_params::Builder<'_>| {
         p.set_program("fuzz");
@@ -187,23 +187,23 @@ fn spawn_message(words: &mut [u64; TEMPLATE_WORDS]) -> usize {
 
 /// Makes the entries of one thread.
 pub struct Generator<'a> {
-    /// Where chance comes from.
+    /// The source of randomness.
     pub random: Random,
     world: &'a World,
-    /// A page of the arena that is this thread's: messages lie there.
+    /// The page of the arena that holds this thread's messages.
     page: u64,
     ring: u64,
     recent: [u32; RECENT_MAX],
     next_recent: usize,
     /// A message to be copied to `page` before the entry is sent.
     pub message: [u64; TEMPLATE_WORDS],
-    /// Words of it.
+    /// Length of `message` in words.
     pub message_len: usize,
     tokens: [u64; 4],
 }
 
 impl<'a> Generator<'a> {
-    /// For the thread whose messages lie at `page`.
+    /// A generator for the thread whose messages lie at `page`.
     pub fn new(seed: u64, world: &'a World, page: u64, ring: u64) -> Generator<'a> {
         Generator {
             random: Random::new(seed),
@@ -218,19 +218,19 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Where the message goes.
+    /// The page that the message is copied to.
     pub fn page(&self) -> u64 {
         self.page
     }
 
-    /// A capability came with a completion; returns one that is to be released for it.
+    /// Remembers a capability that came with a completion; returns an older one, which shall be released for it.
     pub fn remember(&mut self, cap: u32) -> u32 {
         let old = core::mem::replace(&mut self.recent[self.next_recent], cap);
         self.next_recent = (self.next_recent + 1) % RECENT_MAX;
         old
     }
 
-    /// A call was received with this token.
+    /// Remembers the token of a call that was received.
     pub fn remember_token(&mut self, token: u64) {
         self.tokens[(token % 4) as usize] = token;
     }
@@ -239,7 +239,7 @@ impl<'a> Generator<'a> {
         self.random.below(one_of) == 0
     }
 
-    /// `user_data` of an operation: its number, and one of few others, so that cancelling hits.
+    /// The `user_data` of an operation: its number, and one of a few tags, so that cancelling often hits.
     pub fn user_data(&mut self, op: Op) -> u64 {
         0xf0 << 8 | op as u64 | self.random.below(6) << 16
     }
@@ -252,7 +252,8 @@ impl<'a> Generator<'a> {
 
     fn cap(&mut self, interface: Interface) -> u32 {
         let cap = self.any_cap(interface);
-        // A message for another method makes a thread that begins anywhere, and ends the process: seldom enough to get on.
+        // A message for another method could create a thread that begins at any address and ends the process: rare enough
+        // to make progress.
         let makes_thread = interface != Interface::ThreadSpawner
             && self.world.known.contains(&(cap, Interface::ThreadSpawner as u16));
         if makes_thread && !self.chance(100) { 0 } else { cap }
@@ -277,7 +278,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// An address: of memory that is there, that is not, that is not ours, or that no machine has.
+    /// An address: of mapped memory, unmapped memory, memory of the kernel, or one that no machine has.
     fn pointer(&mut self) -> u64 {
         let offset = self.random.below(PAGE);
         match self.random.below(48) {
@@ -289,7 +290,7 @@ impl<'a> Generator<'a> {
             5 => READ_ONLY + offset,
             6 => self.world.text + offset,
             7 => self.ring + offset,
-            // The first thread's ring seldom: it is the one that starts the others.
+            // The first thread's ring is chosen rarely, because that thread starts the others.
             8 if self.chance(30) => RING_VADDR + offset,
             8 => self.random.one_of(&[BOOTINFO_VADDR, CAPSET_VADDR]) + offset,
             9 => 0xffff_8000_0000_0000 + (self.random.word() & 0xfff_ffff),
@@ -299,7 +300,7 @@ impl<'a> Generator<'a> {
             13 => 0x0000_8000_0000_0000 + offset,
             14 => ARENA + self.random.below(ARENA_PAGES * PAGE),
             15 => PLACES + self.random.below(PLACE_COUNT) * PLACE_BYTES,
-            // Two pages at once.
+            // Across the boundary of two pages.
             16..=19 => ARENA + (2 + self.random.below(ARENA_PAGES - 3)) * PAGE - 1 - self.random.below(200),
             _ => ARENA + (2 + self.random.below(ARENA_PAGES - 2)) * PAGE + (offset & 0xe00),
         }
@@ -316,7 +317,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A number that somebody may not have thought of.
+    /// A number that a programmer may not have thought of.
     fn word(&mut self) -> u64 {
         match self.random.below(14) {
             0 => self.random.word(),
@@ -327,7 +328,7 @@ impl<'a> Generator<'a> {
             6 => self.pointer(),
             7 => self.random.below(256) << self.random.one_of(&[0, 1, 8, 40, 48, 55]),
             8 => i64::MIN as u64,
-            // Large ones seldom: memory is for the others too.
+            // Large sizes are rare, because the other processes need memory, too.
             9 if self.chance(200) => self.random.below(1 << 14) * PAGE,
             9 => self.random.below(48) * PAGE,
             _ => self.random.below(5),
@@ -383,7 +384,7 @@ impl<'a> Generator<'a> {
             arg0: word(),
             arg1: word(),
         };
-        // Half of them with flags and capability that let it get further.
+        // Half of the entries have flags and a capability that let them get further.
         if self.chance(2) {
             sqe.flags = 0;
             let interface = self.random.one_of(&Interface::ALL);
@@ -400,7 +401,7 @@ impl<'a> Generator<'a> {
         sqe
     }
 
-    /// Changes one field of an entry that was right.
+    /// Changes one field of a valid entry.
     fn spoil(&mut self, sqe: &mut Sqe) {
         match self.random.below(12) {
             0 => sqe.version = self.random.word() as u8,
@@ -423,7 +424,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A withdrawal of something that may be under way.
+    /// Cancels an operation that may be under way.
     pub fn withdrawal(&mut self) -> Sqe {
         let slow = [Op::Call, Op::Recv, Op::Park, Op::Sleep, Op::Read, Op::Recv, Op::Call];
         let op = self.random.one_of(&slow);
@@ -462,7 +463,7 @@ impl<'a> Generator<'a> {
                 return sqe;
             };
             if template.interface == Interface::SystemInfo && !self.chance(8) {
-                // Long lists, which take long.
+                // These are long lists, which take long to produce.
                 self.plain_method(&mut sqe);
                 return sqe;
             }
@@ -478,7 +479,7 @@ impl<'a> Generator<'a> {
         if !makes_thread || self.chance(600) {
             self.spoil_message();
         } else if self.chance(2) {
-            // What is refused: a thread that begins at a random address ends the whole process.
+            // Values that are refused: a thread that begins at a random address would end the whole process.
             let word = 1 + self.random.below(4) as usize;
             self.message[word] = self.random.one_of(&[u64::MAX - 7, 1 << 47, USER_END_VADDR, ARENA + 8]);
             self.message[1] = if word == 1 { u64::MAX << 40 } else { self.message[1] };
@@ -514,7 +515,7 @@ impl<'a> Generator<'a> {
             if self.chance(4) { self.random.one_of(&contexts::PLAIN) } else { self.random.one_of(&all) };
         sqe.method = method;
         sqe.cap = match interface {
-            // Handles are what others gave.
+            // Handles come from completions.
             Interface::ThreadHandle | Interface::ProcessHandle => {
                 self.recent[self.random.below(RECENT_MAX as u64) as usize]
             }
@@ -526,7 +527,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A context: one that was there at the start, or one that may have been made since.
+    /// A context: one that existed at the start, or one that may have been created since.
     fn context(&mut self) -> u32 {
         if self.chance(2) {
             self.cap(Interface::SchedulingContext)
@@ -542,7 +543,8 @@ impl<'a> Generator<'a> {
         let thread = self.recent[self.random.below(RECENT_MAX as u64) as usize];
         (sqe.method, self.message_len) =
             contexts::message(&mut self.random, &mut self.message, endpoint, thread);
-        // Spoilt, a binding is mostly one that stops the thread whenever it has no context: seldom enough to get on.
+        // A corrupted binding is mostly one that stops the thread whenever it has no context: rare enough to make
+        // progress.
         let seldom = if contexts::is_binding(sqe.method) { 100 } else { 4 };
         if self.chance(seldom) {
             self.spoil_message();
@@ -550,7 +552,7 @@ impl<'a> Generator<'a> {
         (sqe.addr, sqe.len) = (self.page, 8 * self.message_len as u32);
     }
 
-    /// Changes words of the message; now and then the pointers in it.
+    /// Changes words of the message, now and then the pointers in it.
     fn spoil_message(&mut self) {
         let len = self.message_len as u64;
         if len < 2 {
@@ -579,7 +581,7 @@ impl<'a> Generator<'a> {
         sqe
     }
 
-    /// A message that is the server's business, and perhaps a capability.
+    /// Adds a message of which only the server knows the meaning, and perhaps a capability.
     fn payload(&mut self, sqe: &mut Sqe) {
         if self.chance(2) {
             sqe.flags |= flags::INLINE;
@@ -657,7 +659,7 @@ impl<'a> Generator<'a> {
     }
 
     fn release(&mut self) -> Sqe {
-        // What the process was born with goes rarely: without it there is little to fuzz.
+        // The capabilities that the process started with are rarely released: without them there is little to fuzz.
         let cap = match self.random.below(400) {
             0 => self.cap(Interface::Endpoint),
             1..=40 => self.random.word() as u32,

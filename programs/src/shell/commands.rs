@@ -1,4 +1,4 @@
-//! The commands, and those of them that need only a few lines.
+//! The table of commands, and the commands that need only a few lines.
 
 use alloc::string::String;
 
@@ -9,25 +9,25 @@ use crate::ensure;
 use crate::proof::Failure;
 use crate::text::{Seconds, cut};
 
-/// Between two runs of what is watched.
+/// The pause between two runs of the command that `watch` repeats.
 const WATCH_NS: u64 = 1_000_000_000;
 
 /// A command.
 pub(super) struct Command {
     pub(super) name: &'static str,
-    /// What it takes.
+    /// The arguments that it takes.
     usage: &'static str,
-    /// What it does, in a line.
+    /// What it does, in one line.
     summary: &'static str,
-    /// What else there is to say.
+    /// Further explanation, for `help command`.
     more: &'static str,
     pub(super) run: fn(&mut Shell, &[String]) -> Outcome,
 }
 
-/// How many of them, from the first, `help` explains in a line each, so that all of it has room on a screen.
+/// How many commands, from the first, `help` explains in a line each, so that its output fits on a screen.
 const COMMANDS_MAIN: usize = 10;
 
-/// All of them, in the order of `help`.
+/// All commands, in the order of `help`.
 pub(super) const COMMANDS: &[Command] = &[
     Command {
         name: "help",
@@ -186,7 +186,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command { name: "poweroff", usage: "", summary: "switch the machine off", more: "", run: poweroff },
 ];
 
-/// Refuses arguments of a command that takes none.
+/// Refuses the arguments of a command that takes none.
 pub(super) fn none(arguments: &[String]) -> Outcome {
     match arguments.first() {
         None => Ok(()),
@@ -239,7 +239,7 @@ pub(super) fn print_demos() {
     }
 }
 
-/// Programs that people like to run, and what for.
+/// Programs for people to run, and what each does.
 const FOR_PEOPLE: [(&str, &str); 8] = [
     ("budget", "gives itself 2 ms of CPU time in every 10 ms"),
     ("calls", "calls a server that it starts: `counter`"),
@@ -283,7 +283,7 @@ fn watch(shell: &mut Shell, arguments: &[String]) -> Outcome {
             break;
         }
     }
-    // The key that ends it is no part of the next line.
+    // The key that ends the command is no part of the next line.
     shell.input.clear();
     Ok(())
 }
@@ -350,7 +350,7 @@ fn sleep(shell: &mut Shell, arguments: &[String]) -> Outcome {
 fn logout(shell: &mut Shell, arguments: &[String]) -> Outcome {
     none(arguments)?;
     shell.jobs.kill_all();
-    // The shell ends even if it has no session, or somebody else has ended that already.
+    // The shell ends even if it has no session, or if its session was already ended from elsewhere.
     shell.end = Some(0);
     let Ok(session) = caps::any::<UserSession>() else {
         println!("there is no session to end; the shell ends");

@@ -1,16 +1,17 @@
-//! What is typed: one read is always under way, so that keys are seen while something else is waited for.
+//! Console input. One read is always under way, so that keys are noticed while the shell waits for
+//! something else.
 
 use alloc::collections::VecDeque;
 
 use rt::abi::TransportError;
 use rt::{Console, Error, Pending, Result, Timer, caps};
 
-/// Bytes that one read brings at most.
+/// The most bytes that one read returns.
 const READ_BYTES: usize = 64;
 /// Bytes that were typed and not yet used; more are dropped.
 const AHEAD_MAX: usize = 1024;
 
-/// How long to wait when too many others read the console.
+/// How long to wait when too many other threads read the console.
 const RETRY_NS: u64 = 20_000_000;
 
 /// Ctrl-C.
@@ -20,13 +21,13 @@ const INTERRUPT: u8 = 3;
 pub(super) struct Input {
     console: Console,
     pending: Option<Pending<usize>>,
-    /// There was no place for the read: it is tried again when this is over.
+    /// The timer after which the read is submitted again, because the console had no place for it.
     retry: Option<Pending<()>>,
     ahead: VecDeque<u8>,
 }
 
 impl Input {
-    /// Of the console that was granted.
+    /// Input from the console that the shell was granted.
     pub(super) fn new() -> Result<Input> {
         Ok(Input { console: caps::any()?, pending: None, retry: None, ahead: VecDeque::new() })
     }
@@ -36,7 +37,7 @@ impl Input {
         self.console.write(text.as_bytes())
     }
 
-    /// Listens, and takes what has arrived; true if something has. Does not wait.
+    /// Keeps a read under way and takes what has arrived, without waiting; true if something has.
     pub(super) fn listen(&mut self) -> Result<bool> {
         let mut has_more = false;
         loop {
@@ -60,7 +61,7 @@ impl Input {
             return Ok(true);
         }
         if let Some(retry) = &mut self.retry {
-            // Nothing can be typed before that is over.
+            // Nothing can be typed before the pause is over.
             if retry.wait_timeout(timeout_ns).is_some() {
                 self.retry = None;
             }
@@ -71,18 +72,19 @@ impl Input {
         self.take(result)
     }
 
-    /// Listens no more, so that another process can read; what arrived meanwhile is kept.
+    /// Cancels the read, so that another process can read the console; bytes that arrived meanwhile are
+    /// kept.
     pub(super) fn pause(&mut self) {
         self.retry = None;
         let Some(pending) = &mut self.pending else { return };
-        // Cancelled is what was asked for; any other failure shows up at the next read.
+        // `Cancelled` is the expected result; any other failure shows up at the next read.
         if let Ok(count) = pending.cancel_mut() {
             let _ = self.take(Ok(count));
         }
         self.pending = None;
     }
 
-    /// Whether something was typed that nobody has used.
+    /// Whether something was typed that has not been used yet.
     pub(super) fn is_typed(&self) -> bool {
         !self.ahead.is_empty()
     }
@@ -106,7 +108,7 @@ impl Input {
         self.ahead.clear();
     }
 
-    /// Takes the bytes of the read that has ended; false if there was no place for it.
+    /// Takes the bytes of the read that has ended; false if the console had no place for the read.
     fn take(&mut self, result: Result<usize>) -> Result<bool> {
         let Some(pending) = self.pending.take() else { return Ok(false) };
         if result.as_ref().err().and_then(Error::transport) == Some(TransportError::NoSpace) {

@@ -16,7 +16,7 @@ use crate::ensure;
 use crate::proof::{Doing, Failure};
 use crate::text::{Colour, Tinted};
 
-/// Programs in the background at the same time; each has an operation under way, and a thread has 32.
+/// The most programs in the background. Each needs one operation under way, and a thread may have 32.
 const JOBS_MAX: usize = 16;
 
 /// A program in the background.
@@ -25,7 +25,7 @@ struct Job {
     name: String,
     child: Child,
     end: Pending<Exit>,
-    /// How it ended; told at the next prompt.
+    /// How it ended; printed before the next prompt.
     exit: Option<Exit>,
 }
 
@@ -39,7 +39,7 @@ impl Jobs {
         Jobs { list: Vec::new() }
     }
 
-    /// Sees who has ended; true if somebody has.
+    /// Collects the exits of jobs that have ended; true if there was one.
     pub(super) fn collect(&mut self) -> bool {
         let mut has_ended = false;
         for job in &mut self.list {
@@ -51,7 +51,7 @@ impl Jobs {
         has_ended
     }
 
-    /// What is to be said of those who have ended; they are forgotten.
+    /// The messages about jobs that have ended; these jobs are removed.
     pub(super) fn notices(&mut self) -> String {
         let mut text = String::new();
         self.list.retain(|job| {
@@ -65,7 +65,7 @@ impl Jobs {
         text
     }
 
-    /// How `kill` names those that run: `%spin`, or `%2` if another has the same name or it looks like a number.
+    /// How `kill` names the running jobs: `%spin`, or `%2` if another job has the same name or the name looks like a number.
     pub(super) fn names(&self) -> Vec<String> {
         let running = || self.list.iter().filter(|job| job.exit.is_none());
         let is_clear = |name: &str| {
@@ -81,7 +81,7 @@ impl Jobs {
         running().map(name_of).collect()
     }
 
-    /// The running job that `word`, without its `%`, means: its number, or its name if only one has it.
+    /// The running job that `word`, without its `%`, means: by number, or by name if only one job has it.
     fn named(&self, word: &str) -> Result<&Job, Failure> {
         let running = || self.list.iter().filter(|job| job.exit.is_none());
         if let Ok(number) = word.parse::<u32>() {
@@ -99,10 +99,10 @@ impl Jobs {
         }
     }
 
-    /// Ends all of them.
+    /// Kills all jobs.
     pub(super) fn kill_all(&mut self) {
         for job in &mut self.list {
-            // One that has ended needs no killing.
+            // Killing a job that has ended fails, which does no harm.
             let _ = job.child.handle.kill();
         }
         self.list.clear();
@@ -115,7 +115,7 @@ impl Jobs {
     }
 }
 
-/// What `run` was asked for.
+/// The parsed arguments of `run`.
 struct Request<'a> {
     program: &'a str,
     name: &'a str,
@@ -124,16 +124,16 @@ struct Request<'a> {
     is_background: bool,
     weight: u16,
     class: LatencyClass,
-    /// Weight or class was asked for.
+    /// Whether a weight or a class was given.
     has_share: bool,
     /// Budget and period in ns.
     budget: Option<(u64, u64)>,
     overrun: Option<Overrun>,
-    /// In the shell's own session.
+    /// Whether the program shall run in the shell's own session.
     is_own: bool,
 }
 
-/// What a weight or a class is good for, said with what is wrong.
+/// Parses a weight; the error says which values are valid.
 fn weight(word: &str) -> Result<u16, Failure> {
     let weight = word.parse().ok().filter(|weight| (WEIGHT_MIN..=WEIGHT_MAX).contains(weight));
     weight.ok_or_else(|| {
@@ -239,7 +239,7 @@ impl Request<'_> {
 }
 
 impl Request<'_> {
-    /// What each thread of the program is to have.
+    /// The specification of the context that each thread of the program gets.
     fn template(&self) -> Result<Option<Spec>, Failure> {
         let Some((budget_ns, period_ns)) = self.budget else {
             ensure!(
@@ -253,8 +253,8 @@ impl Request<'_> {
     }
 }
 
-/// Grants what a program gets: all but the power switch and the session, the console for reading only with `has_input`, and the right to
-/// create contexts in no band but the lowest (S-17).
+/// Grants the capabilities that a program gets: all but the power switch and the session, the console for reading only with `has_input`,
+/// and the right to create contexts in no band but the lowest (S-17).
 fn grant(command: Command<'_>, has_input: bool) -> Command<'_> {
     const POWER: u16 = Interface::Power as u16;
     const SESSION: u16 = Interface::UserSession as u16;
@@ -266,7 +266,8 @@ fn grant(command: Command<'_>, has_input: bool) -> Command<'_> {
     })
 }
 
-/// A session of guests for one program, so that what it and its children use is bounded. None, if this shell can make none: then its own.
+/// A guest session for one program, so that the resources of the program and its children are bounded. `None` if this shell cannot create
+/// one; the program then runs in the shell's session.
 fn guests(program: &str) -> Result<Option<UserSession>, Failure> {
     match caps::any::<Factory>() {
         Ok(factory) => Ok(Some(factory.guest_session(program)?)),
@@ -300,7 +301,7 @@ impl Shell {
         for argument in &request.arguments {
             command = command.arg(argument);
         }
-        // This shell is interactive; what it starts is not, unless somebody says so.
+        // This shell is interactive; the programs that it starts are not, unless the options say so.
         if caps::any::<SchedulingPolicy>().is_ok() {
             command = command.weight(request.weight).class(request.class);
         } else {
@@ -345,10 +346,10 @@ impl Shell {
             if let Some(exit) = end.poll() {
                 return Ok(exit?);
             }
-            // What was typed since the line was finished counts, too.
+            // Ctrl-C counts from the moment when the line was finished.
             if self.input.is_interrupted() {
                 println!("^C");
-                // It may have ended by itself just now.
+                // The program may have ended by itself just now.
                 let _ = child.handle.kill();
             }
             self.wait()?;
@@ -393,7 +394,7 @@ impl Shell {
             return Ok(job.child.handle.kill()?);
         }
         ensure!(pid != rt::boot_info().pid, "that is this shell; `logout` ends it");
-        // One that a program of this shell left behind belongs to the session.
+        // A process that was left behind by a program of this shell belongs to the session.
         if let Ok(session) = caps::any::<UserSession>()
             && session.processes()?.iter().any(|process| process.pid == pid)
         {

@@ -1,4 +1,4 @@
-//! Commands that show what the kernel says of itself.
+//! Commands that show what the kernel reports about itself.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use super::{Outcome, Shell};
 use crate::proof::Failure;
 use crate::text::{Bar, Colour, Count, Mib, Percent, Seconds, Tinted, cut, permille};
 
-/// The kernel, to be asked.
+/// The capability by which the kernel is asked.
 pub(super) fn system() -> Result<SystemInfo> {
     capabilities::any()
 }
@@ -39,12 +39,12 @@ pub(super) fn share_name(contexts: &[ContextListing], thread: &ThreadInfo) -> St
     }
 }
 
-/// `2ms/10ms`.
+/// A budget as text, such as `2ms/10ms`.
 fn budget_name(spec: &Spec) -> String {
     alloc::format!("{}/{}", Short(spec.budget_ns), Short(spec.period_ns))
 }
 
-/// The word for a state.
+/// The word for a thread's state.
 pub(super) fn state_name(state: ThreadState) -> &'static str {
     match state {
         ThreadState::Starting => "starting",
@@ -56,7 +56,7 @@ pub(super) fn state_name(state: ThreadState) -> &'static str {
     }
 }
 
-/// A row of a table of threads. One that waits for its next budget is told apart from one that could run.
+/// A row of a table of threads, in colour if the thread is throttled and not merely waiting for a CPU.
 pub(super) fn tinted(row: &str) -> Tinted<&str> {
     let is_throttled = row.contains(" throttled ");
     Tinted { colour: is_throttled.then_some(Colour::Waits), text: row }
@@ -72,7 +72,8 @@ pub(super) fn ps(_: &mut Shell, arguments: &[String]) -> Outcome {
     }
 }
 
-/// The kernel charges a thread for its time when something happens on its CPU, at the latest when it is asked for the CPUs.
+/// Brings the CPU times up to date: the kernel charges a thread when something happens on its CPU, at the latest when the
+/// CPUs are listed.
 fn charge(system: &SystemInfo) -> Result<()> {
     system.cpus().map(drop)
 }
@@ -96,7 +97,7 @@ fn processes() -> Outcome {
         println!(
             "{:5} {:>6} {:24} {state:8} {:4} {:9} {:8} {:4} {:3}",
             process.pid,
-            // Whose parent is gone belongs to its session alone.
+            // A process whose parent is gone belongs to its session alone.
             if is_there(process.parent) { alloc::format!("{}", process.parent) } else { "-".into() },
             process.name,
             process.threads,
@@ -144,7 +145,7 @@ pub(super) fn contexts(_: &mut Shell, arguments: &[String]) -> Outcome {
     let system = system()?;
     charge(&system)?;
     let mut contexts = system.contexts()?;
-    // Without a budget it is the right to create some, or what is left of one that was revoked.
+    // A context without a budget is only the right to create contexts, or the rest of a revoked one.
     contexts.retain(|listing| listing.info.spec.budget_ns > 0);
     if contexts.is_empty() {
         println!("nobody has CPU time of their own; `run --budget 2ms/10ms program` gives some");

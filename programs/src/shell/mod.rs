@@ -1,4 +1,5 @@
-//! The shell: a line editor on the console, commands that ask the kernel, programs in the foreground and in the background.
+//! The shell: a line editor on the console, commands that query the kernel, programs in the foreground and in the
+//! background.
 
 mod commands;
 mod input;
@@ -22,7 +23,7 @@ use jobs::Jobs;
 /// Lines that are remembered.
 const HISTORY_MAX: usize = 100;
 
-/// What a command comes to.
+/// The result of a command.
 type Outcome = core::result::Result<(), Failure>;
 
 /// The shell's state.
@@ -34,11 +35,11 @@ struct Shell {
     programs: Vec<String>,
     /// CPU time of the program that ended last in the foreground, for `time`.
     used_ns: Option<u64>,
-    /// The exit code, once the shell is to end.
+    /// The exit code, once the shell shall end.
     end: Option<i64>,
 }
 
-/// Runs the shell until it is left; returns its exit code.
+/// Runs the shell until the user leaves it; returns its exit code.
 pub fn run() -> i64 {
     match Shell::new().and_then(|mut shell| shell.serve()) {
         Ok(code) => code,
@@ -133,7 +134,7 @@ impl Shell {
         }
     }
 
-    /// Does what the words say: a command, or else a program of that name.
+    /// Performs a command, or else runs the program of that name.
     fn perform(&mut self, words: &[String]) {
         let Some((name, arguments)) = words.split_first() else { return };
         let done = match COMMANDS.iter().find(|command| command.name == name) {
@@ -154,7 +155,7 @@ impl Shell {
     }
 }
 
-/// `name> `, by whose session it is.
+/// The prompt: `name> `, where the name is that of the session.
 fn prompt() -> String {
     let session: Result<UserSession> = caps::any();
     let name = session.and_then(|session| session.info()).map(|info| info.name);

@@ -1,4 +1,4 @@
-//! `top`: the machine once a second.
+//! The command `top`: a picture of the machine once a second.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -12,19 +12,19 @@ use super::{Outcome, Shell};
 use crate::proof::Failure;
 use crate::text::{Bar, Mib, Percent, Seconds, cut, permille};
 
-/// Between two pictures.
+/// The time between two pictures.
 const PERIOD_NS: u64 = 1_000_000_000;
-/// The first picture shows a shorter time, so that it is there soon.
+/// The first picture covers a shorter time, so that it appears soon.
 const FIRST_NS: u64 = 200_000_000;
 /// Lines and columns of the terminal.
 const LINES: usize = 24;
 const COLUMNS: usize = 80;
-/// Lines for CPUs; if there are more CPUs, several share a line.
+/// Lines for CPUs; with more CPUs than that, several share a line.
 const CPU_LINES: usize = 8;
-/// CPUs that are shown.
+/// How many CPUs are shown at most.
 const CPUS_MAX: usize = 64;
 
-/// Everything at one moment.
+/// A reading of everything that is shown, at one moment.
 struct Sample {
     machine: Machine,
     cpus: Vec<CpuInfo>,
@@ -79,7 +79,7 @@ pub(super) fn top(shell: &mut Shell, arguments: &[String]) -> Outcome {
         picture.clear();
         (before, period_ns) = (now, PERIOD_NS);
     }
-    // The key that ends it is no part of the next line.
+    // The key that ends the command is no part of the next line.
     shell.input.clear();
     print!("\r\x1b[K");
     Ok(())
@@ -129,7 +129,7 @@ fn draw_cpus(before: &Sample, now: &Sample, lines: &mut Vec<String>) {
         let idle = cpu.idle_ns.saturating_sub(old.idle_ns);
         let share = permille(busy, busy + idle);
         let mut cell = format(format_args!("{:3} ", cpu.id));
-        // What one CPU has of a line decides what is said of it.
+        // The width that a CPU has in a line decides how much is shown about it.
         let wide = match columns {
             1 => 24,
             2.. => width.saturating_sub(4 + 6),
@@ -173,7 +173,7 @@ fn draw_threads(before: &Sample, now: &Sample, took_ns: u64, lines: &mut Vec<Str
             let waited_ns = thread.runnable_ns.saturating_sub(old.map_or(0, |old| old.runnable_ns));
             let throttled_ns = thread.throttled_ns.saturating_sub(old.map_or(0, |old| old.throttled_ns));
             let switches = thread.switches.saturating_sub(old.map_or(0, |old| old.switches));
-            // Threads are asked one after the other, a little after the clock.
+            // Threads are read one after the other, a little after the clock.
             let share = |part_ns: u64| permille(part_ns.min(took_ns), took_ns);
             ([ran_ns, waited_ns, throttled_ns].map(share), switches, thread)
         })
@@ -199,7 +199,7 @@ fn draw_threads(before: &Sample, now: &Sample, took_ns: u64, lines: &mut Vec<Str
     }
 }
 
-/// What the threads of a process come to.
+/// The sums over the threads of a process.
 #[derive(Default)]
 struct Sum {
     switches: u64,

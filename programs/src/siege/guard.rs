@@ -1,6 +1,6 @@
-//! Whoever was promised something: on every CPU a thread that always wants to run and has a guarantee, and one of the highest band that
-//! sleeps again and again. They measure themselves, by the clock and by a mark that no thread keeps which enters the kernel
-//! (`programs::mark`), and believe nothing that the kernel counts.
+//! The threads that were promised something: on every CPU one that always wants to run and has a guaranteed budget, and one of the highest band
+//! that sleeps repeatedly. They measure themselves, by the clock and by a mark that a thread loses when it enters the kernel (`programs::mark`),
+//! and trust nothing that the kernel counts.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -19,51 +19,51 @@ use crate::proof::{Doing, Outcome};
 use crate::ticks::{self, Scale};
 use crate::{mark, workload};
 
-/// What each worker was promised: a fifth of its CPU.
+/// What each worker is promised: a fifth of its CPU.
 const BUDGET_NS: u64 = 20 * MS;
 const PERIOD_NS: u64 = 100 * MS;
-/// The band of the sleepers, and the time that they have: far more than they need.
+/// The band of the sleepers, and their budget, which is far more than they need.
 pub const HIGHEST_BAND: u8 = 7;
 const SLEEPER: Spec = Spec::new(2 * MS, 20 * MS).criticality(HIGHEST_BAND);
 const NAP_NS: u64 = MS;
-/// Of a promise at least so many percent must be seen (S-13, S-16).
+/// At least this percentage of a promise must be measured (S-13, S-16).
 const SHARE_PERCENT: u64 = 99;
-/// Longest that a sleeper of the highest band may be late (K-26): 100 us where an instruction takes a nanosecond.
+/// The longest that a sleeper of the highest band may be late (K-26): 100 us where an instruction takes a nanosecond.
 const LATE_MAX_INSTRUCTIONS: u64 = 100_000;
-/// CPUs that are watched.
+/// The most CPUs that are watched.
 const CPUS_MAX: usize = 16;
-/// Turns of the compute loop between two looks at the clock.
+/// Turns of the compute loop between two readings of the clock.
 const TURNS: u64 = 10;
-/// A look takes fewer ticks, unless another CPU has its turn.
+/// From one reading of the clock to the next fewer ticks pass, unless another CPU has its turn.
 const STEP_TICKS: u64 = 300;
-/// The word for those who keep their CPU busy.
+/// The argument that asks for threads which keep the CPUs busy.
 const BUSY: &str = "busy";
 const PAGE: usize = 4096;
 
-/// What the guarded tell, in memory that they share with the supervisor.
+/// What the guarded threads report, in memory that they share with the supervisor.
 #[repr(C)]
 struct Board {
     lanes: [Lane; CPUS_MAX],
     ready: AtomicU64,
-    /// Threads that have ended, which none of them should.
+    /// Guarded threads that have ended, which none of them should.
     ended: AtomicU64,
 }
 
 #[repr(C)]
 struct Lane {
-    /// Ticks for which the worker had its CPU, since
+    /// Ticks for which the worker had its CPU since `since_ns`.
     had: AtomicU64,
-    /// this moment, on the timer's clock.
+    /// When the worker began to count, on the timer's clock.
     since_ns: AtomicU64,
-    /// Those of them in which it did not stand still because the emulator ran another CPU.
+    /// The part of `had` in which the worker did not stand still because the emulator ran another CPU.
     moved: AtomicU64,
-    /// How often it lost its CPU, to an interrupt or to another thread.
+    /// How often the worker lost its CPU, to an interrupt or to another thread.
     entries: AtomicU64,
-    /// What an instruction takes, where they are counted.
+    /// How long an instruction takes, where instructions are counted.
     instruction_ns: AtomicU64,
-    /// Deadlines that passed before the work was done, as the worker's context says.
+    /// Deadlines that passed before the work was done, as reported by the worker's context.
     misses: AtomicU64,
-    /// How late the sleeper was at the most, and how often it slept.
+    /// How late the sleeper was at most, and how often it slept.
     late_ns: AtomicU64,
     naps: AtomicU64,
 }
@@ -79,11 +79,11 @@ fn map(memory: &MemoryObject) -> Outcome<&'static Board> {
     Ok(unsafe { &*(at as *const Board) })
 }
 
-/// Where they tell what they had.
+/// The memory in which the guarded threads report.
 pub struct Shared(MemoryObject, &'static Board);
 
 impl Shared {
-    /// Made before the machine's memory is counted: it stays mapped.
+    /// Creates the memory. It stays mapped, so call this before the machine's memory is counted.
     pub fn new() -> Outcome<Shared> {
         let memory = caps::any::<Factory>()?.memory_object(PAGE as u64).doing("a board")?;
         let board = map(&memory)?;
@@ -91,7 +91,7 @@ impl Shared {
     }
 }
 
-/// The guarded, as the supervisor sees them.
+/// The guarded threads, as the supervisor sees them.
 pub struct Guarded {
     child: Child,
     board: &'static Board,
@@ -99,8 +99,8 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts them, and waits until each has what it was promised. If they are to be `judged`, no CPU is ever idle: what takes a CPU's time
-    /// is told from the turns of the others by their number.
+    /// Starts the guarded threads and waits until each has its promised budget. If they are to be `judged`, no CPU is ever idle: the turns of the
+    /// other CPUs are then told apart from lost time by the number of CPUs.
     pub fn start(shared: &Shared, judged: bool) -> Outcome<Guarded> {
         let Shared(memory, board) = shared;
         let scale = Scale::measure()?;
@@ -114,8 +114,8 @@ impl Guarded {
         Ok(Guarded { child, board, scale })
     }
 
-    /// Fails unless everybody has had what was promised up to now, in time. Only a machine that counts instructions can be judged: on any
-    /// other the host takes time from all. `instruction` is how far the clock goes in one of a CPU (`turns`).
+    /// Fails unless every guarded thread has had, in time, what it was promised up to now. Only a machine that counts instructions can be judged:
+    /// on any other, the host takes time from all threads. `instruction` is how many ticks pass while a CPU executes one instruction (`turns`).
     pub fn have_their_due(&self, instruction: Option<u64>) -> Outcome {
         let ended = self.board.ended.load(Ordering::Relaxed);
         ensure!(ended == 0, "{ended} of the guarded threads have ended");
@@ -140,7 +140,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Says what each had.
+    /// Prints what each guarded thread had.
     pub fn show(&self) -> Outcome {
         for (cpu, lane) in self.board.lanes.iter().enumerate().take(cpus() as usize) {
             let elapsed_ns = rt::time::now_ns()? - lane.since_ns.load(Ordering::Relaxed);
@@ -160,7 +160,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Ends them.
+    /// Ends the guarded threads.
     pub fn finish(self) -> Outcome {
         self.child.handle.kill().doing("end the guarded")?;
         self.child.wait().doing("wait for the guarded")?;
@@ -168,17 +168,17 @@ impl Guarded {
     }
 }
 
-/// Role `guarded`, with this word: until it is killed.
+/// Role `guarded`, with the argument `busy`; runs until it is killed.
 pub fn run(busy: Option<&str>) -> Outcome {
     let memory: MemoryObject = caps::get("board")?;
     let board = map(&memory)?;
     let scale = Scale::measure()?;
-    // Where CPUs take turns each of them is as much slower as there are, beside the clock: its interrupts are as much rarer.
+    // Where CPUs take turns, each CPU is slower than the clock by the number of CPUs, so it gets interrupts less often by the same factor.
     let nap_ns = if busy == Some(BUSY) { NAP_NS * u64::from(cpus()) } else { NAP_NS };
     let mut contexts: Vec<SchedulingContext> = Vec::new();
     for cpu in 0..cpus() {
         let lane = &board.lanes[cpu as usize];
-        // The attacks before have gone, and their time comes back by and by (S-13).
+        // The attacks before are gone, and the time that they used comes back gradually (S-13).
         let context = new_context_soon(&Spec::new(BUDGET_NS, PERIOD_NS).cpus([cpu]))?;
         contexts.push(copy(&context)?);
         core::mem::forget(super::small(move || {
@@ -196,7 +196,7 @@ pub fn run(busy: Option<&str>) -> Outcome {
         rt::time::sleep(PERIOD_NS / 2)?;
         for (context, lane) in contexts.iter().zip(&board.lanes) {
             let news = match context.drain() {
-                // An attack has all memory, and the answer needs some. What was missed is counted until the next look.
+                // An attack holds all memory, and the answer needs some. Misses stay counted until the next drain.
                 Err(Error::Transport(TransportError::NoSpace)) => continue,
                 news => news?.ok()?,
             };
@@ -206,17 +206,17 @@ pub fn run(busy: Option<&str>) -> Outcome {
     }
 }
 
-/// A guarded thread has ended: whatever the reason, somebody was kept from what was promised.
+/// Reports that a guarded thread has ended: whatever the reason, it was kept from what it was promised.
 fn ends(board: &Board, who: &str, how: Outcome) {
     board.ended.fetch_add(1, Ordering::Relaxed);
     println!("siege guarded: the {who} has ended: {how:?}");
 }
 
-/// Nothing but runs, and counts the time for which it does: from one look at the clock to the next, if it has kept its mark all the while. What the
-/// emulator's other CPUs do meanwhile is in that, as in all time; what its own CPU does for others is not.
+/// Only runs, and counts for how long: from one reading of the clock to the next, if the thread has kept its mark all the while. The turns of the
+/// emulator's other CPUs are included, as in all time; what the thread's own CPU does for others is not.
 fn work(context: &SchedulingContext, lane: &Lane, board: &Board, scale: Scale) -> Outcome {
     lane.instruction_ns.store(ticks::instruction_ns(scale), Ordering::Relaxed);
-    // It binds itself, and counts from then on: whoever did it for this thread might have to wait until its first budget is used up.
+    // The thread binds itself and counts from then on. A thread that did it instead might have to wait until this one has used up its first budget.
     context.bind(Fallback::BestEffort)?.ok()?;
     lane.since_ns.store(rt::time::now_ns()?, Ordering::Relaxed);
     board.ready.fetch_add(1, Ordering::Release);
@@ -240,7 +240,7 @@ fn work(context: &SchedulingContext, lane: &Lane, board: &Board, scale: Scale) -
     }
 }
 
-/// So that its CPU is not idle: whoever else wants to run is before it.
+/// Keeps `cpu` from being idle, at the smallest weight, so that every other thread goes before it.
 fn keep_busy(cpu: u32) {
     pin(cpu);
     if let Ok(policy) = caps::any::<SchedulingPolicy>() {

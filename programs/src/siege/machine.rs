@@ -29,7 +29,7 @@ pub fn hogs(random: &mut Random) -> Outcome {
     wait_for_the_end()
 }
 
-/// As many sleeps of one nanosecond as a thread may have, again and again: interrupts without end.
+/// As many sleeps of one nanosecond as a thread may have, repeatedly: timer interrupts without end.
 pub fn sleeps(random: &mut Random) -> Outcome {
     let cpu = some_cpu(random);
     crew(1 + random.below(8) as usize, move || {
@@ -45,19 +45,19 @@ pub fn sleeps(random: &mut Random) -> Outcome {
     wait_for_the_end()
 }
 
-/// Large mappings that come and go.
+/// Maps and unmaps large areas.
 pub fn maps(random: &mut Random) -> Outcome {
     let memory: VirtualMemory = caps::any()?;
     loop {
         let bytes = 1 << (12 + random.below(14));
         if let Ok(at) = memory.map(None, bytes, Protection::READ_WRITE) {
-            // SAFETY: nobody uses it.
+            // SAFETY: no code uses the memory that was just mapped.
             unsafe { memory.unmap(at, bytes)? };
         }
     }
 }
 
-/// Memory objects that come and go.
+/// Creates and drops memory objects.
 pub fn objects(random: &mut Random) -> Outcome {
     let factory: Factory = caps::any()?;
     loop {
@@ -65,7 +65,7 @@ pub fn objects(random: &mut Random) -> Outcome {
     }
 }
 
-/// All the memory that may be had, held.
+/// Takes all the memory that it can get, and keeps it.
 pub fn memory(_: &mut Random) -> Outcome {
     take_all()?;
     wait_for_the_end()
@@ -79,7 +79,7 @@ fn take_all() -> Outcome {
     Ok(())
 }
 
-/// Processes that end at once, and some that are killed before.
+/// Processes that end at once, some of which are killed before.
 pub fn spawns(random: &mut Random) -> Outcome {
     loop {
         let Ok(child) = kit::again(&["attack", "leaf", "1"], &[]) else { continue };
@@ -90,7 +90,7 @@ pub fn spawns(random: &mut Random) -> Outcome {
     }
 }
 
-/// A full table of capabilities that is emptied at once.
+/// Fills the table of capabilities and empties it at once.
 pub fn capabilities(_: &mut Random) -> Outcome {
     let endpoint = caps::any::<Factory>()?.endpoint()?;
     loop {
@@ -98,7 +98,7 @@ pub fn capabilities(_: &mut Random) -> Outcome {
     }
 }
 
-/// Endpoints that are kept alive only by calls that wait at the one before: the end of the first is the end of all.
+/// Endpoints that are kept alive only by calls that wait at the endpoint before: when the first closes, all close.
 pub fn chains(random: &mut Random) -> Outcome {
     loop {
         let _ = chain(2 + random.below(6) as usize);
@@ -149,7 +149,7 @@ fn chain(length: usize) -> Outcome {
     Ok(())
 }
 
-/// Processes of many parked threads that are killed at once.
+/// Processes with many parked threads, which are killed with all of them.
 pub fn crowd(random: &mut Random) -> Outcome {
     loop {
         let Ok(child) = kit::again(&["attack", "crowd-member", "1"], &[]) else { continue };
@@ -159,7 +159,7 @@ pub fn crowd(random: &mut Random) -> Outcome {
     }
 }
 
-/// Role: so many threads, parked.
+/// Role: parks `count` threads.
 pub fn park_many(count: usize) -> Outcome {
     static WORD: AtomicU32 = AtomicU32::new(0);
     crew(count, || {
@@ -170,7 +170,7 @@ pub fn park_many(count: usize) -> Outcome {
     wait_for_the_end()
 }
 
-/// Wake-ups of threads on every CPU: interrupts from CPU to CPU without end.
+/// Wakes threads on every CPU: interprocessor interrupts without end.
 pub fn wakes(_: &mut Random) -> Outcome {
     static WORD: AtomicU32 = AtomicU32::new(0);
     for cpu in 0..rt::boot_info().cpus {
@@ -188,7 +188,7 @@ pub fn wakes(_: &mut Random) -> Outcome {
     }
 }
 
-/// Every list that there is, again and again, beside many threads of one's own.
+/// Asks for every list of the kernel again and again, with many threads of its own to be listed.
 pub fn listings(_: &mut Random) -> Outcome {
     crew(100, spin)?;
     let info: SystemInfo = caps::any()?;
@@ -197,7 +197,7 @@ pub fn listings(_: &mut Random) -> Outcome {
     }
 }
 
-/// Children whose parent is gone, with memory and threads; they end by themselves after a while.
+/// Creates children whose parent is gone, with memory and threads; they end by themselves after a while.
 pub fn orphans(random: &mut Random) -> Outcome {
     loop {
         let seed = alloc::format!("{}", random.below(1 << 40));
@@ -224,14 +224,14 @@ pub fn linger(random: &mut Random) -> Outcome {
     }
     crew(4, spin)?;
     rt::time::sleep((1 + random.below(30)) * MS)?;
-    // The other threads would keep the process alive.
+    // The other threads would keep the process alive, so it kills itself.
     if let Ok(own) = caps::get::<rt::ProcessHandle>("self") {
         own.kill()?;
     }
     Ok(())
 }
 
-/// Sessions that are made and logged out, and endpoints that are served badly meanwhile.
+/// Creates sessions and logs them out, and meanwhile serves endpoints badly.
 pub fn sessions(random: &mut Random) -> Outcome {
     let factory: Factory = caps::any()?;
     let served: Arc<Endpoint> = Arc::new(factory.endpoint()?);

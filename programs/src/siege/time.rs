@@ -1,4 +1,5 @@
-//! Attacks on CPU time: more of it than was promised, none for the others, contexts that are bound to those who end.
+//! Attacks on CPU time: to get more than was promised, to leave none to others, to bind contexts to threads that are
+//! ending.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,7 +16,7 @@ use crate::proof::Outcome;
 use crate::random::Random;
 use crate::ticks::Scale;
 
-/// A random request for time, most of them larger than what is left.
+/// A random specification; most ask for more time than is left.
 fn spec(random: &mut Random) -> Spec {
     let period_ns = (1 + random.below(50)) * MS;
     let spec = Spec::new((period_ns * (1 + random.below(90)) / 100).max(20_000), period_ns);
@@ -23,7 +24,7 @@ fn spec(random: &mut Random) -> Spec {
     if random.below(2) == 0 { spec.cpus([some_cpu(random)]) } else { spec }
 }
 
-/// A context of this, or of less and less, in the lowest band if need be.
+/// A context of this specification, or of smaller and smaller ones, in the lowest band if need be.
 fn any_context(mut spec: Spec) -> Option<SchedulingContext> {
     for _ in 0..8 {
         for band in [spec.criticality, 0] {
@@ -37,7 +38,7 @@ fn any_context(mut spec: Spec) -> Option<SchedulingContext> {
     None
 }
 
-/// Threads that always want to run, on all the time that may be had.
+/// Threads that always want to run, on all the time that can be had.
 pub fn contexts(random: &mut Random) -> Outcome {
     let mut kept = Vec::new();
     for _ in 0..40 {
@@ -51,7 +52,7 @@ pub fn contexts(random: &mut Random) -> Outcome {
     wait_for_the_end()
 }
 
-/// As many contexts as may be, of next to no time.
+/// As many contexts as can be had, each with next to no time.
 pub fn tiny(_: &mut Random) -> Outcome {
     let mut kept = Vec::new();
     while kept.len() < 1000
@@ -62,7 +63,7 @@ pub fn tiny(_: &mut Random) -> Outcome {
     wait_for_the_end()
 }
 
-/// Requests that must be refused, each with an endpoint for its faults.
+/// Requests that must be refused, each with an endpoint for timeout faults.
 pub fn refusals(_: &mut Random) -> Outcome {
     let endpoint = caps::any::<Factory>()?.endpoint()?;
     let any: SchedulingContext = caps::any()?;
@@ -71,7 +72,7 @@ pub fn refusals(_: &mut Random) -> Outcome {
     }
 }
 
-/// Whoever has used its time up takes a new context in place of the old one, which is full.
+/// A thread that has used its budget replaces its context by a new one, which is full.
 pub fn successors(random: &mut Random) -> Outcome {
     let scale = Scale::measure()?;
     let wanted = spec(random);
@@ -88,7 +89,7 @@ pub fn successors(random: &mut Random) -> Outcome {
     }
 }
 
-/// A context that changes between long and short periods whenever it has used some.
+/// A context that is switched between long and short periods whenever some of it was used.
 pub fn changes(random: &mut Random) -> Outcome {
     let scale = Scale::measure()?;
     let Some(context) = any_context(spec(random)) else { return Ok(()) };
@@ -99,7 +100,7 @@ pub fn changes(random: &mut Random) -> Outcome {
     }
 }
 
-/// A process whose threads have a context each by its template: one follows the other, and each begins with a full one.
+/// A process with a template: its threads follow each other, and each begins with a new context from the template.
 pub fn relay(random: &mut Random) -> Outcome {
     let any: SchedulingContext = caps::any()?;
     let period_ns = (2 + random.below(30)) * MS;
@@ -133,7 +134,7 @@ fn pass_on(scale: Scale) {
     }
 }
 
-/// Contexts that are bound to threads just while these end.
+/// Binds contexts to threads just while these end.
 pub fn late_binds(random: &mut Random) -> Outcome {
     let mut centre: u64 = 2000;
     loop {
@@ -154,7 +155,7 @@ pub fn late_binds(random: &mut Random) -> Outcome {
             core::hint::black_box(0);
         }
         if let Some(handle) = short.handle() {
-            // The delay follows the moment at which half of the binds come too late.
+            // The delay converges on the moment at which half of the binds come too late.
             let is_bound = context.bind_thread(handle, Fallback::BestEffort).is_ok_and(|it| it.ok().is_ok());
             centre = if is_bound { centre + 40 } else { centre.saturating_sub(40) }.min(200_000);
         }
@@ -162,7 +163,7 @@ pub fn late_binds(random: &mut Random) -> Outcome {
     }
 }
 
-/// Threads that stop without a context, have it taken away, and move from CPU to CPU all the time.
+/// Threads that may run only on a context set their affinity all the time while their contexts are revoked.
 pub fn stops(random: &mut Random) -> Outcome {
     let cpus = rt::boot_info().cpus.min(8);
     let all = [((1_u16 << cpus) - 1) as u8];
@@ -190,7 +191,7 @@ pub fn stops(random: &mut Random) -> Outcome {
     }
 }
 
-/// A context that faults, bound to one thread after the other; nobody answers.
+/// A context that faults is bound to one thread after the other; nobody answers the faults.
 pub fn faults(random: &mut Random) -> Outcome {
     let endpoint = caps::any::<Factory>()?.endpoint()?;
     let Some(context) = any_context(Spec::new(20_000, MS).fault(&endpoint)) else { return Ok(()) };
@@ -206,7 +207,7 @@ pub fn faults(random: &mut Random) -> Outcome {
     wait_for_the_end()
 }
 
-/// Calls that lend, along a server that calls itself, while the context is taken back.
+/// Calls that lend a context, along a server that calls itself, while the context is revoked.
 pub fn loans(random: &mut Random) -> Outcome {
     let served = Arc::new(caps::any::<Factory>()?.endpoint()?);
     for _ in 0..3 {

@@ -15,12 +15,12 @@ use crate::place::{Project, write_file};
 use crate::proof::{Run, Show, say};
 use crate::qemu::{Machine, Medium};
 
-/// What the guest's program proves, by its own words.
+/// The name of the guest program's proof.
 pub(crate) const PROOF: &str = "bench";
 /// The row that needs two CPUs.
 pub(crate) const ACROSS: &str = "ipc-across-cpus";
 
-/// One row: its name, what Linux needs, and what we want to need.
+/// One row: its name, what Linux needs, and the target for capOS.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     linux: Option<u64>,
@@ -42,7 +42,8 @@ pub(crate) const ROWS: [Row; 11] = [
     Row { name: ACROSS, linux: Some(13_190), target: 5_000 },
 ];
 
-/// Rows of contexts. Linux has nothing like them: each stands beside another row of the same run, of which it may be so many percent.
+/// Rows of contexts. Linux has nothing comparable: each is compared with another row of the same run, of which it may be at most so many
+/// percent.
 const BESIDE: [(&str, &str, u64); 5] = [
     ("slice-end", "context-switch", 150),
     ("budget-end", "context-switch", 300),
@@ -51,7 +52,8 @@ const BESIDE: [(&str, &str, u64); 5] = [
     ("revoke-among-500", "revoke-among-10", 105),
 ];
 
-/// Making a context beside so many others (S-14), and the most that it may take. The rows are bounds, so they fail the run.
+/// Creating a context beside so many others (S-14), and the most instructions that it may take. These rows are hard bounds: exceeding one
+/// fails the run.
 const ADMISSIONS: [(&str, u64); 4] = [
     ("admission-at-1", 20_000),
     ("admission-at-8", 60_000),
@@ -61,7 +63,7 @@ const ADMISSIONS: [(&str, u64); 4] = [
 
 /// How much a row may grow over the history before `--check` fails, in percent. The counts are exact; this leaves room for compilers.
 const GROWTH_PERCENT_MAX: u64 = 10;
-/// The kernel's past.
+/// Earlier figures of this kernel.
 const HISTORY: &str = "bench/kernel-history.tsv";
 
 /// What to do with the figures.
@@ -204,7 +206,7 @@ fn history(path: &Path) -> Vec<(String, u64)> {
 fn record(path: &PathBuf, figures: &[(String, u64)]) -> Result<(), Problem> {
     let mut text =
         std::fs::read_to_string(path).unwrap_or_else(|_| "version\trow\tinstructions\n".to_owned());
-    // The number of the entry: how often the first row is there.
+    // The number of the new entry, found by how often the first row occurs.
     let first = format!("\t{}\t", ROWS[0].name);
     let entry = text.matches(&first).count() + 1;
     for (name, count) in figures {

@@ -1,4 +1,4 @@
-//! What a machine wrote to its debug console: kept as a dump, exported for viewers, replayed.
+//! The trace that a machine wrote to its debug console: kept as a dump, exported for viewers, replayed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,12 +11,12 @@ use crate::replay::{self, Replayed};
 
 /// Events on each CPU, unless the boot options say otherwise.
 const EVENTS: usize = 1 << 17;
-/// Largest dump that is read: of 64 full buffers of the largest size.
+/// The largest dump that is read: 64 full buffers of the largest size.
 const BYTES_MAX: u64 = 2 << 30;
-/// How dumps are called.
+/// The file extension of dumps.
 const DUMP: &str = "dump";
 
-/// As what a trace is saved.
+/// The formats in which a trace can be saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Perfetto,
@@ -39,17 +39,17 @@ impl Format {
     }
 }
 
-/// A trace that is to be taken.
+/// A trace that shall be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
     file: PathBuf,
 }
 
 impl Capture {
-    /// To be saved as `file`; its ending says in which format.
+    /// A trace that is saved as `file`, in the format of its extension.
     ///
     /// # Errors
-    /// When there is no such format, or no such folder: a misspelt one is not made.
+    /// When there is no such format, or no such folder: a misspelt folder is not created.
     pub fn new(file: &Path) -> Result<Capture, Problem> {
         Format::of(file)?;
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -63,7 +63,7 @@ impl Capture {
         }
     }
 
-    /// The same for one of several runs.
+    /// As this, with a file name for one of several runs.
     #[must_use]
     pub fn numbered(&self, cpus: u32) -> Capture {
         let stem = self.file.file_stem().unwrap_or_default().to_string_lossy();
@@ -71,13 +71,13 @@ impl Capture {
         Capture { file: self.file.with_file_name(format!("{stem}-{cpus}.{extension}")) }
     }
 
-    /// Where the machine writes: beside the file.
+    /// The file that the machine writes to, next to the saved one.
     #[must_use]
     pub fn dump(&self) -> PathBuf {
         self.file.with_extension(DUMP)
     }
 
-    /// Reads what the machine wrote, saves it, and says where.
+    /// Reads what the machine wrote, saves it, and returns a message that says where.
     ///
     /// # Errors
     /// When it is no dump, or the file cannot be written.
@@ -99,7 +99,7 @@ impl Capture {
     }
 }
 
-/// Boot options with a trace, unless they have one.
+/// Boot options that ask for a trace, unless `options` already do.
 #[must_use]
 pub fn with_trace(options: &str) -> String {
     match options.split_whitespace().any(|word| word.starts_with("trace=")) {
@@ -111,7 +111,7 @@ pub fn with_trace(options: &str) -> String {
 /// Reads a dump.
 ///
 /// # Errors
-/// When the file cannot be read, or is none.
+/// When the file cannot be read, or is no dump.
 pub fn load(path: &Path) -> Result<Dump, Problem> {
     let size = std::fs::metadata(path).map_err(|error| cannot("read the trace", path, &error))?.len();
     if size > BYTES_MAX {
@@ -124,7 +124,7 @@ pub fn load(path: &Path) -> Result<Dump, Problem> {
     Dump::parse(&bytes).map_err(|error| Problem(format!("the trace {} is not good: {error}", path.display())))
 }
 
-/// Writes a dump for a viewer; the file's ending says for which.
+/// Writes a dump for a viewer; the file's extension says for which.
 ///
 /// # Errors
 /// When the trace breaks the reading rules, or the file cannot be written.
@@ -150,8 +150,8 @@ pub fn check(path: &Path) -> Result<Replayed, Problem> {
     replay::replay(&dump).map_err(|difference| Problem(difference.to_string()))
 }
 
-/// Everything that can be asked of a trace: it is exported for both viewers, a reader that is not ours finds in the exports what is in the
-/// trace, and it replays.
+/// Checks everything about a trace: it is exported for both viewers, a foreign reader finds in the exports what is in the trace, and it
+/// replays.
 ///
 /// # Errors
 /// With the first thing that is wrong.
@@ -174,7 +174,7 @@ pub fn examine(project: &Project, path: &Path) -> Result<String, Problem> {
     Ok(format!("{replayed}; {}", said.trim()))
 }
 
-/// What a command says.
+/// The standard output of a command that must succeed.
 fn told(command: &mut Command, what: &str) -> Result<String, Problem> {
     let output = command.output().map_err(|error| Problem(format!("cannot run {what}: {error}")))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -18,7 +18,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a folder; those above it come first.
+    /// Adds a folder; its parent folders must have been added before.
     #[must_use]
     pub fn folder(self, name: &str) -> Archive {
         self.add(name, FOLDER | 0o755, [0; 2], &[])

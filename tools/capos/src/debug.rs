@@ -1,7 +1,7 @@
-//! Machines that gdb looks into, with the commands of `tools/gdb/capos.py` (K-27), and the test of those.
+//! Starts gdb on a machine, with the commands of `tools/gdb/capos.py` (K-27), and tests these commands.
 //!
-//! QEMU listens on a socket in the folder of its monitor, which nobody else may enter: whoever can speak to a debugger's stub can do what
-//! the machine can, so there is no port that other users of the host could find.
+//! QEMU listens on a socket in the folder of its monitor, which no other user may enter. Whoever can talk to a gdb stub can do what the machine
+//! can, so there is no port that other users of the host could find.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,17 +22,17 @@ use crate::qemu::{Event, Guest, Machine, Medium, Stub};
 use crate::suite::Tally;
 use crate::{Problem, scene};
 
-/// Names another program than `gdb`.
+/// Environment variable that names another program than `gdb`.
 const GDB_VARIABLE: &str = "CAPOS_GDB";
 /// How long QEMU may take to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
-/// How long the scene may take to stand, and gdb to answer. Each takes 3 s.
+/// How long the scene may take to be set, and gdb to answer. Each usually takes 3 s.
 const SCENE_LIMIT: Duration = Duration::from_secs(120);
-/// How often a look that came in the middle of a change is taken again.
+/// How often gdb is asked again if it stopped the machine in the middle of a change.
 const LOOKS: usize = 8;
-/// What the commands say of a CPU that changes its queue.
+/// What the commands print about a CPU that is changing its queue.
 const LOCKED: &str = "has its queue locked";
-/// Counted instructions: 2^n ns each.
+/// Instructions are counted: 2^n ns each.
 const SHIFT: u8 = 3;
 
 /// gdb, if it is installed and can read the commands.
@@ -55,8 +55,8 @@ pub fn find() -> Result<PathBuf, Problem> {
     }
 }
 
-/// The arguments that make gdb look into the machine of this kernel. One that stands before its first instruction goes on to the kernel's first
-/// function.
+/// The arguments with which gdb attaches to a machine of this kernel. A machine that is stopped before its first instruction continues to the
+/// kernel's first function.
 fn arguments(project: &Project, kernel: &Path, socket: &Path, stub: Stub) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["-q".into()];
     let mut then = |command: String| words.extend(["-ex".into(), command.into()]);
@@ -65,7 +65,7 @@ fn arguments(project: &Project, kernel: &Path, socket: &Path, stub: Stub) -> Vec
     then(format!("target remote {}", socket.display()));
     then(format!("source {}", project.root.join("tools/gdb/capos.py").display()));
     if stub == Stub::Stopped {
-        // By the processor: the page that the function is in is not mapped yet.
+        // A hardware breakpoint, because the page of the function is not mapped yet.
         then("hbreak kernel::start_bsp".to_owned());
         then("continue".to_owned());
     }
@@ -73,7 +73,7 @@ fn arguments(project: &Project, kernel: &Path, socket: &Path, stub: Stub) -> Vec
     words
 }
 
-/// Waits until QEMU listens for gdb; says where.
+/// Waits until QEMU listens for gdb; returns the socket's path.
 fn socket_of(guest: &mut Guest) -> Result<PathBuf, Problem> {
     let socket = guest.stub_socket();
     let end = Instant::now() + LISTEN_LIMIT;
@@ -88,8 +88,8 @@ fn socket_of(guest: &mut Guest) -> Result<PathBuf, Problem> {
     Ok(socket)
 }
 
-/// Starts a machine, and gdb on this terminal beside it, `after` so many seconds; with `commands`, gdb does these and ends. What the machine says
-/// goes to its log.
+/// Starts a machine, and `after` so many seconds gdb on this terminal; with `commands`, gdb runs these and ends. The machine's output goes to its
+/// log.
 ///
 /// # Errors
 /// When one of them does not start.
@@ -105,7 +105,7 @@ pub fn session(
         return Err(Problem::new("a disc has no kernel to debug"));
     };
     let gdb = find()?;
-    // Ctrl-C on this terminal stops the machine, by gdb, and not us.
+    // Ctrl-C on this terminal is for gdb, which stops the machine; it must not end this process.
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, interrupted)
         .map_err(|error| Problem(format!("cannot keep Ctrl-C for gdb: {error}")))?;
@@ -135,7 +135,7 @@ pub fn session(
     let mut child = command.spawn().map_err(|error| Problem(format!("cannot start gdb: {error}")))?;
     let mut is_over = false;
     let status = loop {
-        // What the machine says has to be taken, or it would wait for us.
+        // The machine's output has to be read, or the machine would wait.
         if is_over {
             thread::sleep(Duration::from_millis(50));
         } else if let Event::Ended(outcome) = guest.next(Some(Instant::now() + Duration::from_millis(50))) {
@@ -151,7 +151,7 @@ pub fn session(
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the tests look at.
+/// What the tests share.
 struct Bench<'a> {
     project: &'a Project,
     medium: Medium,
@@ -159,11 +159,11 @@ struct Bench<'a> {
     log: PathBuf,
 }
 
-/// One of them.
+/// One of the tests.
 type Look = fn(&Bench<'_>) -> Result<(), Problem>;
 
 impl Bench<'_> {
-    /// Starts a machine with these boot options, and says how gdb finds it.
+    /// Starts a machine with these boot options; returns it with gdb's arguments for it.
     fn start(&self, stub: Stub, append: &str) -> Result<(Guest, Vec<OsString>), Problem> {
         let append = append.to_owned();
         let machine =
@@ -173,7 +173,7 @@ impl Bench<'_> {
         Ok((guest, arguments(self.project, &self.kernel, &socket, stub)))
     }
 
-    /// What gdb says to `commands` about a machine; the machine goes on afterwards.
+    /// What gdb prints for `commands` about a machine; the machine continues afterwards.
     fn ask(&self, words: &[OsString], commands: &[&str]) -> Result<String, Problem> {
         let path = self.log.with_extension("gdb.log");
         let file = File::create(&path).map_err(|error| cannot("write the log", &path, &error))?;
@@ -198,8 +198,8 @@ impl Bench<'_> {
     }
 }
 
-/// The test of the commands (K-27): a machine whose threads, contexts and queues are known is stopped, and gdb must say the same of them.
-/// Nothing, if there is no gdb; that is said.
+/// The test of the commands (K-27): a machine whose threads, contexts and queues are known is stopped, and gdb must report the same. Without gdb
+/// the test is skipped, with a message.
 ///
 /// # Errors
 /// When something does not start.
@@ -231,18 +231,18 @@ pub fn test(project: &Project, build: bool) -> Result<Option<Tally>, Problem> {
     Ok(Some(tally))
 }
 
-/// Before there is anything to list, the commands say so.
+/// Before there is anything to list, the commands must say so.
 fn at_start(bench: &Bench<'_>) -> Result<(), Problem> {
     let (_guest, words) = bench.start(Stub::Stopped, "")?;
     scene::judge_start(&bench.ask(&words, &scene::START)?)
 }
 
-/// A CPU that hangs with its queue locked is seen to.
+/// The commands must show a CPU that hangs with its queue locked.
 fn on_hang(bench: &Bench<'_>) -> Result<(), Problem> {
     let (mut guest, words) = bench.start(Stub::Running, "hang=lock watchdog=0")?;
     let deadline = Instant::now() + SCENE_LIMIT;
     loop {
-        // It hangs 20 ms after its boot, and says nothing of it.
+        // The machine hangs 20 ms after its boot, without a message.
         let pause = Instant::now() + Duration::from_millis(300);
         while let Event::Said(_) = guest.next(Some(pause)) {}
         let answer = bench.ask(&words, &scene::HANG)?;
@@ -252,7 +252,7 @@ fn on_hang(bench: &Bench<'_>) -> Result<(), Problem> {
     }
 }
 
-/// The scene is as it says; and what is damaged ends with a line.
+/// The commands must show the scene as it is; and after damage to the machine's data they must end with one line.
 fn on_scene(bench: &Bench<'_>) -> Result<(), Problem> {
     let (mut guest, words) = bench.start(Stub::Running, "")?;
     let mut said = String::new();
@@ -268,7 +268,7 @@ fn on_scene(bench: &Bench<'_>) -> Result<(), Problem> {
     let commands = scene.commands();
     let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
     let mut answer = bench.ask(&words, &commands)?;
-    // The machine stops where it is, which may be in the middle of a switch: the commands say so, and a person would look again.
+    // The machine stops at any point, possibly in the middle of a switch: then the commands say so, and gdb is asked again, as a person would do.
     for _ in 1..LOOKS {
         if !answer.contains(LOCKED) {
             break;

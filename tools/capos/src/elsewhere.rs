@@ -1,5 +1,5 @@
-//! K-24: what runs in the machine is the same to the byte wherever it was built, and whoever built it. The project is copied to a path of another
-//! length and built there, with another folder of cargo's own, and the two builds are compared.
+//! K-24: what runs in the machine is the same to the byte wherever and by whomever it was built. The project is copied to a path of another
+//! length and built there, with another cargo home, and the two builds are compared.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ use crate::place::{Project, cannot, make_folder};
 use crate::proof::say;
 use crate::suite::Tally;
 
-/// The program that is built beside the kernel; the others are made of the same parts.
+/// The program that is built beside the kernel; the others consist of the same parts.
 const PROGRAM: &str = "hello";
-/// What is not the project's source.
+/// Folders that are not the project's source.
 const LEFT_OUT: [&str; 2] = ["target", ".git"];
 /// How deep its folders may be.
 const DEPTH_MAX: u32 = 32;
 
-/// Builds the guest at a second path, compares, and says what came of it.
+/// Builds the guest at a second path, compares, and reports the result.
 ///
 /// # Errors
 /// When the project cannot be copied or built.
@@ -35,7 +35,7 @@ pub fn test(project: &Project) -> Result<Tally, Problem> {
         for (here, there) in here.iter().zip(&there) {
             let found = difference(&read(here)?, &read(there)?, &paths);
             if feature.is_some() {
-                // A kernel that is known to be bad stays nowhere that somebody looks for a good one.
+                // A kernel that is known to be bad is not left where a good one is expected.
                 std::fs::remove_file(here).map_err(|error| cannot("remove", here, &error))?;
             }
             let name = here.file_name().unwrap_or_default().to_string_lossy();
@@ -52,7 +52,7 @@ pub fn test(project: &Project) -> Result<Tally, Problem> {
     Ok(tally)
 }
 
-/// Builds the kernel, and where it is the plain one a program too; says where they are.
+/// Builds the kernel, and with the plain kernel also a program; returns their paths.
 fn build(cargo: &Cargo<'_>, feature: Option<&str>) -> Result<Vec<PathBuf>, Problem> {
     let mut command = cargo.command("build");
     command.args(["-p", "kernel", "--bin", "kernel"]);
@@ -69,7 +69,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     std::fs::read(path).map_err(|error| cannot("read", path, &error))
 }
 
-/// How two binaries that should be one differ, or the path that is in them; `None` when they are the same.
+/// How two binaries that should be identical differ, or which path they contain; `None` if they are the same.
 fn difference(here: &[u8], there: &[u8], paths: &[&PathBuf]) -> Option<String> {
     for path in paths {
         let text = path.as_os_str().as_encoded_bytes();
@@ -96,7 +96,7 @@ fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
     bytes.windows(text.len().max(1)).position(|window| window == text)
 }
 
-/// The section of an ELF file that has the byte `at` of the file.
+/// The section of an ELF file that contains the byte at file offset `at`.
 fn section(elf: &[u8], at: usize) -> String {
     let file = object::File::parse(elf).ok();
     let holds = |section: &object::Section<'_, '_>| {
@@ -106,17 +106,17 @@ fn section(elf: &[u8], at: usize) -> String {
     name.unwrap_or_else(|| "the file".to_owned())
 }
 
-/// A copy of the project that is gone when this is.
+/// A copy of the project that is removed when this value is dropped.
 struct Copy {
     folder: PathBuf,
     project: Project,
-    /// As another user's: the same crates at another path.
+    /// A cargo home as of another user: the same crates at another path.
     cargo_home: PathBuf,
 }
 
 impl Copy {
     fn make(project: &Project) -> Result<Copy, Problem> {
-        // Neither a part of the other path nor as long; a space shows flags that are cut in two.
+        // Neither a part of the other path nor as long; the space reveals flags that are split in two.
         let name =
             format!("capos elsewhere {:_<1$}", std::process::id(), project.root.as_os_str().len() % 40 + 9);
         let folder = std::env::temp_dir().join(name);
@@ -129,7 +129,7 @@ impl Copy {
         copy_folder(&project.root, &copy.project.root, DEPTH_MAX)?;
         let (from, to) = (guest::cargo_home().join("registry"), copy.cargo_home.join("registry"));
         make_folder(&to)?;
-        // Cargo unpacks anew what it builds, and names that path.
+        // Cargo unpacks the sources that it builds anew, and names their path.
         for name in ["index", "cache"] {
             let (from, to) = (from.join(name), to.join(name));
             std::os::unix::fs::symlink(&from, &to).map_err(|error| cannot("make", &to, &error))?;
@@ -140,7 +140,7 @@ impl Copy {
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        // What stays is in the system's folder for such things.
+        // If removing fails, the rest stays in the system's folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

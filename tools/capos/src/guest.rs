@@ -9,32 +9,32 @@ use crate::place::{Project, cannot};
 
 /// Frame pointers for backtraces; no red zone, because interrupts come at any time.
 const RUSTFLAGS: [&str; 2] = ["-Cforce-frame-pointers=yes", "-Cno-redzone=yes"];
-/// What separates them in `CARGO_ENCODED_RUSTFLAGS`, which takes paths with spaces too.
+/// The separator of flags in `CARGO_ENCODED_RUSTFLAGS`, which allows paths with spaces.
 const FLAG_END: &str = "\x1f";
 
-/// The cargo profile with assertions, and the one that is optimised as far as it goes, without them.
+/// The cargo profile with assertions, and the fully optimised one without them.
 pub(crate) const PROFILE: &str = "guest";
 pub(crate) const BENCH_PROFILE: &str = "guest-bench";
-/// The profile of a kernel whose types gdb knows, with the options of [`PROFILE`]. The compiler decides a few things differently.
+/// The profile of a kernel whose types gdb knows, with the options of [`PROFILE`]. A few decisions of the compiler differ.
 pub(crate) const DEBUG_PROFILE: &str = "guest-debug";
 
-/// What the names of kernels with a planted bug begin with.
+/// The prefix of the names of kernels with a planted bug.
 pub const PLANTED_PREFIX: &str = "planted-";
-/// The feature of the one kernel that has these bugs, and the boot option that chooses which of them acts.
+/// The feature of the kernel that contains all planted bugs, and the boot option that chooses which of them is active.
 const PLANTED: &str = "planted";
-/// The bug that is in a kernel as it is built, its path, and so needs a feature of its own: the comparison of two builds must find it.
+/// The one planted bug (the build path) that is in a kernel as built, and so needs a feature of its own: the comparison of two builds must find it.
 pub(crate) const PLANTED_PATH: &str = "planted-path";
 /// The feature of a kernel that measures itself.
 pub const MEASURE: &str = "measure";
-/// A name that only such a kernel has in it.
+/// A name that only such a kernel contains.
 const MEASURED: &[u8] = b"measured_dispatches";
 
 /// Which build of the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variant {
-    /// Kernel and programs optimised as far as it goes, without debug assertions.
+    /// Kernel and programs fully optimised, without debug assertions.
     pub bench: bool,
-    /// The kernel so, and the programs, which judge it, with their assertions.
+    /// The kernel fully optimised without assertions, and the programs, which judge it, with theirs.
     pub release: bool,
     /// The kernel with full debug information, for gdb.
     pub types: bool,
@@ -57,7 +57,7 @@ impl Variant {
         if self.bench { BENCH_PROFILE } else { PROFILE }
     }
 
-    /// What file names of this variant end with.
+    /// The suffix of this variant's file names.
     #[must_use]
     pub fn suffix(&self) -> String {
         let profile = match self {
@@ -73,7 +73,7 @@ impl Variant {
         self.feature.as_ref().map(|name| format!("-{name}")).unwrap_or_default()
     }
 
-    /// The bug of the kernel that has them all, if this is one of those.
+    /// The planted bug, if this is a variant of the kernel that contains all of them.
     fn bug(&self) -> Option<&str> {
         let name = self.feature.as_deref().filter(|name| *name != PLANTED_PATH)?;
         name.strip_prefix(PLANTED_PREFIX)
@@ -84,7 +84,7 @@ impl Variant {
         if self.bug().is_some() { Some(PLANTED) } else { self.feature.as_deref() }
     }
 
-    /// The boot line of this variant: `options`, and the bug that acts.
+    /// The boot line of this variant: `options`, and the bug that is active.
     #[must_use]
     pub fn boot_line(&self, options: &str) -> String {
         match self.bug() {
@@ -94,12 +94,12 @@ impl Variant {
         }
     }
 
-    /// The same without a feature: programs have none.
+    /// The same variant without a feature: programs have none.
     fn clean(&self) -> Variant {
         Variant { feature: None, ..self.clone() }
     }
 
-    /// Where cargo puts it. Kernels with a feature have a folder of their own, so that they are in nobody else's build.
+    /// Where cargo puts the build. Kernels with a feature have a folder of their own, so that they do not get into other builds.
     fn target(&self, project: &Project) -> PathBuf {
         project.target.join(if self.feature.is_some() { "guest-planted" } else { "guest" })
     }
@@ -119,8 +119,8 @@ impl Variant {
     }
 }
 
-/// The flags of the compiler. What is built is the same to the byte wherever the project, cargo's own folder and the toolchain are (K-24): each has a
-/// name of its own in panics and debug information.
+/// The flags of the compiler. The build is the same to the byte wherever the project, cargo's home and the toolchain are (K-24): in panics and debug
+/// information each of these paths is replaced by a fixed name.
 fn flags(places: &[(PathBuf, String)]) -> OsString {
     let mut flags = OsString::from(RUSTFLAGS.join(FLAG_END));
     for (path, name) in places {
@@ -131,19 +131,19 @@ fn flags(places: &[(PathBuf, String)]) -> OsString {
     flags
 }
 
-/// The places that the compiler knows by path, and the name that each has instead. The last that fits counts, so the longest is last.
+/// The paths that the compiler knows, and the name that replaces each. The last one that matches counts, so the longest is last.
 fn places(project: &Project, cargo_home: PathBuf) -> Vec<(PathBuf, String)> {
     let mut places = vec![
         (project.root.clone(), "/capos".to_owned()),
         (project.target.clone(), "/capos/target".to_owned()),
     ];
-    // Cargo names what is behind a link.
+    // Cargo names the target of a link.
     let registry = cargo_home.join("registry");
     if let Ok(real) = registry.canonicalize().map(|real| (real != registry).then_some(real)) {
         places.extend(real.map(|real| (real, "/cargo/registry".to_owned())));
     }
     places.push((cargo_home, "/cargo".to_owned()));
-    // Where the library's sources are installed the compiler names them there instead of as it was built.
+    // If the library's sources are installed, the compiler names their path instead of the one with which the library was built.
     if let (Some(sysroot), Some(version)) = (rustc(&["--print", "sysroot"]), rustc(&["-vV"])) {
         let hash = version.lines().find_map(|line| line.strip_prefix("commit-hash: ")).unwrap_or("unknown");
         let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust");
@@ -159,7 +159,7 @@ pub(crate) fn cargo_home() -> PathBuf {
     std::env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
 }
 
-/// What the compiler says.
+/// The output of the compiler for these arguments.
 fn rustc(arguments: &[&str]) -> Option<String> {
     let program = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
@@ -172,13 +172,13 @@ fn cargo(project: &Project) -> Command {
     command
 }
 
-/// How cargo is called for what runs in the machine.
+/// How cargo is called to build what runs in the machine.
 pub(crate) struct Cargo<'a> {
-    /// What it builds.
+    /// The project that it builds.
     pub(crate) project: &'a Project,
-    /// Where it keeps foreign crates, if not where it always does; everything must be there.
+    /// The cargo home, if not the usual one; everything must be there already.
     pub(crate) home: Option<&'a Path>,
-    /// Where the built things go.
+    /// Where the build output goes.
     pub(crate) target: &'a Path,
     /// The profile.
     pub(crate) profile: &'static str,
@@ -198,9 +198,9 @@ impl<'a> Cargo<'a> {
         }
         let home = self.home.map_or_else(cargo_home, Path::to_path_buf);
         command.env("CARGO_ENCODED_RUSTFLAGS", flags(&places(self.project, home)));
-        // Its pieces would be cut differently from one build to the next.
+        // Incremental builds would be divided differently from one build to the next.
         command.env("CARGO_INCREMENTAL", "0");
-        // These would change the linker that the kernel's build script speaks to, or the folder.
+        // These would change the linker that the kernel's build script expects, or the folder.
         for name in ["CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
             command.env_remove(name);
         }
@@ -237,13 +237,13 @@ pub fn build(project: &Project, variant: &Variant) -> Result<(), Problem> {
     let mut command = Cargo::new(project, &target, profiles.0).command("build");
     command.args(["-p", "kernel", "--features"]).arg(format!("kernel/{name}"));
     finish(command, &format!("the kernel with the feature `{name}` does not build"))?;
-    // The next feature's kernel will be in the same place.
+    // The next feature's kernel will have the same path.
     let (from, to) = (target.join(profiles.0).join("kernel"), variant.kernel(project));
     std::fs::copy(&from, &to).map_err(|error| cannot("copy", &from, &error))?;
     if name == MEASURE { costs_nothing(&variant.clean().kernel(project), &to) } else { Ok(()) }
 }
 
-/// T-03: what is measured is in the kernel that measures, and nothing of it in the other.
+/// T-03: the measuring code is in the kernel that measures, and nothing of it in the other.
 fn costs_nothing(plain: &Path, measured: &Path) -> Result<(), Problem> {
     let has_it = |kernel: &Path| -> Result<bool, Problem> {
         let bytes = std::fs::read(kernel).map_err(|error| cannot("read", kernel, &error))?;
@@ -258,12 +258,13 @@ fn costs_nothing(plain: &Path, measured: &Path) -> Result<(), Problem> {
     }
 }
 
-/// Builds the first program of a Linux guest, and says where it is. The guest has no libraries, so it is static; not moving it saves Linux the work.
+/// Builds the first program of a Linux guest, and returns its path. The guest has no libraries, so the program is static; not position-independent,
+/// which saves Linux the relocation.
 ///
 /// # Errors
 /// When cargo fails; it has said why.
 pub fn build_linux(project: &Project) -> Result<PathBuf, Problem> {
-    // With a target named, the flags are not those of build scripts.
+    // With an explicit target, the flags do not apply to build scripts.
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let folder = project.target.join("linux-guest");
     let mut command = cargo(project);

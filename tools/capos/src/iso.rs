@@ -1,4 +1,4 @@
-//! A disc that boots the same kernel and image by GRUB (Multiboot2), by BIOS and by UEFI.
+//! A disc that boots the same kernel and image with GRUB (Multiboot2), by BIOS and by UEFI.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::options::fit;
 use crate::package::strip;
 use crate::place::{cannot, make_folder, write_file};
 
-/// Names a UEFI firmware that is not in one of the usual places.
+/// Environment variable that names a UEFI firmware outside the usual places.
 pub const FIRMWARE_VARIABLE: &str = "CAPOS_OVMF";
 /// Where systems keep the UEFI firmware for QEMU, code and variables in one file.
 const FIRMWARES: [&str; 5] = [
@@ -19,7 +19,7 @@ const FIRMWARES: [&str; 5] = [
     "/usr/share/edk2/x64/OVMF.4m.fd",
 ];
 
-/// GRUB's part of the disc. It speaks on the serial line too, where the kernel will.
+/// GRUB's configuration. GRUB also uses the serial line, as the kernel will.
 fn menu(options: &str) -> String {
     format!(
         "serial --unit=0 --speed=115200\n\
@@ -66,7 +66,7 @@ fn press(tree: &Path, output: &Path) -> Result<(), Problem> {
     let made = Command::new("grub-mkrescue").arg("-o").arg(&draft).arg(tree).output();
     let made = made.map_err(|error| Problem(format!("cannot run grub-mkrescue: {error}; {next}")))?;
     let said = String::from_utf8_lossy(&made.stderr).into_owned();
-    // Without mtools or without a platform's files it says so, and makes half a disc.
+    // Without mtools or without a platform's files it says so, and makes an incomplete disc.
     if !made.status.success() || !draft.is_file() {
         return Err(Problem(format!("{said}grub-mkrescue makes no disc; {next}")));
     }

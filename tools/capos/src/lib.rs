@@ -1,10 +1,9 @@
 //! The host tool of capOS, as a library: manifests become bytes, programs become boot images, images are booted in QEMU.
 //!
-//! A run goes through the modules in this order: [`guest`] builds kernel and programs, [`package`] makes the boot image out of
-//! them and a compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges what it printed; of one that hangs or has
-//! reset itself [`record`] says by [`monitor`] what it did last;
-//! [`twin`] compares shares of CPUs with the simulator's. A trace that it wrote is kept and exported by [`capture`] and checked by [`replay`].
-//! [`debug`] has gdb look into a machine.
+//! A run goes through the modules in this order: [`guest`] builds kernel and programs, [`package`] makes the boot image from them and a
+//! compiled [`manifest`], [`qemu`] boots it with a time limit, and [`proof`] judges its output. If the machine hangs or has reset itself,
+//! [`record`] reports, through [`monitor`], what it did last. [`twin`] compares shares of CPUs with the simulator's. A trace that the machine
+//! wrote is kept and exported by [`capture`] and checked by [`replay`]. [`debug`] starts gdb on a machine.
 
 pub mod bench;
 pub mod capture;
@@ -38,7 +37,7 @@ pub mod twin;
 pub struct Problem(pub String);
 
 impl Problem {
-    /// From any text.
+    /// A problem with this text.
     pub fn new(text: impl Into<String>) -> Problem {
         Problem(text.into())
     }

@@ -21,21 +21,21 @@ use crate::qemu::{Machine, Medium};
 
 use table::{Figure, Scaling, Side, Table};
 
-/// Names another Linux kernel than the unpacked one.
+/// Environment variable that names another Linux kernel than the unpacked one.
 pub const LINUX_VARIABLE: &str = "CAPOS_LINUX";
-/// A CPU whose string instructions promise no speed. Under icount each byte that they move is an instruction, so that a kernel that clears a
+/// A CPU that does not advertise fast string instructions. Under icount each byte that they move counts as an instruction, so a kernel that clears a
 /// page by bytes looks bad; on this CPU Linux does it by words.
 pub const NO_FAST_STRINGS: &str = "max,-erms,-fsrm";
-/// The past of both.
+/// Earlier figures of both systems.
 const HISTORY: &str = "bench/linux-history.tsv";
 /// How long one boot may take. The longest simulates 10 s.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Boot options of every Linux: the log on the serial line only if something is wrong, and a panic ends the machine.
+/// Boot options of every Linux: the log goes to the serial line only if something is wrong, and a panic ends the machine.
 const APPEND: &str = "console=ttyS0 quiet panic=-1";
-/// Under icount, too.
+/// A further boot option under icount.
 const APPEND_COUNTED: &str = "tsc=reliable";
-/// Linux before 6.12 under icount: other CPUs come up later, by the benchmark, since it waits for them without a pause, which stops them there. Later
-/// ones bring them up themselves, and break when one comes up later.
+/// Linux before 6.12 under icount: the benchmark brings the other CPUs up later, because this Linux waits for them without a pause hint, which keeps
+/// them from running there. Later versions bring CPUs up themselves, and fail when one comes up later.
 const APPEND_ALONE: &str = "maxcpus=1";
 const BRINGS_CPUS_UP: (u32, u32) = (6, 12);
 
@@ -55,7 +55,7 @@ pub struct Options {
 /// # Errors
 /// When there is no Linux, something does not build or run, or a row is missing.
 pub fn run(project: &Project, options: &Options) -> Result<(), Problem> {
-    // What may be missing is looked for before what takes minutes to build.
+    // Missing tools are looked for before anything is built, which takes minutes.
     let theirs = Linux::prepare(project)?;
     let ours = Ours::prepare(project)?;
     say(&format!("capOS beside {}", theirs.name));
@@ -86,7 +86,7 @@ pub fn run(project: &Project, options: &Options) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Boots Linux once against time, which is quick, and looks whether every row of one CPU is there: the test of everything here but figures.
+/// Boots Linux once without icount, which is quick, and checks that every row of one CPU is printed: a test of everything here but the figures.
 ///
 /// # Errors
 /// When one is not.
@@ -100,7 +100,7 @@ pub fn smoke(project: &Project) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The machine that counts instructions; the same for both.
+/// The machine that counts instructions; the same for both systems.
 fn counted(cpus: u32, cpu: &str) -> Machine {
     let extra = ["-seed", "1", "-rtc", "base=2026-01-01,clock=vm"].map(str::to_owned).to_vec();
     Machine { cpus, mem_mib: 512, icount: Some(0), cpu: cpu.to_owned(), extra, ..Machine::default() }
@@ -111,7 +111,7 @@ fn timed(cpus: u32) -> Machine {
     Machine { icount: None, ..counted(cpus, "max") }
 }
 
-/// Boots, watches to the end, and returns what was said.
+/// Boots a machine, watches it to its end, and returns its output.
 fn boot(
     project: &Project,
     machine: Machine,
@@ -199,7 +199,7 @@ impl Linux {
         Ok(Linux { name, version, medium: Medium::Kernel { kernel, image } })
     }
 
-    /// Boots it for the groups of rows that are named (`bench/linux/src/main.rs`).
+    /// Boots Linux for the named groups of rows (`bench/linux/src/main.rs`).
     fn boot(
         &self,
         project: &Project,
@@ -234,7 +234,7 @@ impl Linux {
     }
 }
 
-/// Says what runs, and how long it took: the whole takes minutes.
+/// Reports what was run and how long it took, because the whole takes minutes.
 fn timed_boot(what: &str, run: impl FnOnce() -> Result<String, Problem>) -> Result<String, Problem> {
     let start = std::time::Instant::now();
     let text = run()?;
@@ -242,7 +242,7 @@ fn timed_boot(what: &str, run: impl FnOnce() -> Result<String, Problem>) -> Resu
     Ok(text)
 }
 
-/// The same work on both, turn by turn, since the host has other things to do: what disturbs one disturbs the other.
+/// The same work on both systems in turn, because the host has other things to do: what disturbs one then disturbs the other.
 fn scale(project: &Project, ours: &Ours, theirs: &Linux, reps: u32) -> Result<Option<Scaling>, Problem> {
     let Some(medium) = &ours.scale else {
         say("no manifest `thread-scale` here: how threads scale is left out");
@@ -261,7 +261,7 @@ fn scale(project: &Project, ours: &Ours, theirs: &Linux, reps: u32) -> Result<Op
     Ok(Some(scaling))
 }
 
-/// The first two numbers of `6.12.9-1-cloud`; one that does not begin so counts as the newest.
+/// The first two numbers of a version such as `6.12.9-1-cloud`; a version that does not begin so counts as the newest.
 fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release.split(['.', '-', '+']).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -298,7 +298,7 @@ fn find_kernel(project: &Project) -> Result<PathBuf, Problem> {
     })
 }
 
-/// The program that Linux starts to be measured: five instructions, assembled by the compiler that rustc links with.
+/// The program that Linux starts in order to be measured: five instructions, assembled by the compiler that rustc links with.
 fn assemble_nothing(project: &Project) -> Result<Vec<u8>, Problem> {
     let source = project.root.join("bench/linux/nothing.s");
     let program = project.output("images", "linux-nothing")?;

@@ -16,15 +16,15 @@ use capos::terminal::{Farewell, converse};
 use capos::{Problem, elsewhere, iso, linux, options, package, picture, twin};
 use clap::{Args, Parser, Subcommand};
 
-/// Memory of a machine, unless somebody says otherwise.
+/// Memory of a machine by default.
 const MEM_MIB: u32 = 256;
-/// CPUs of a machine, unless somebody says otherwise.
+/// CPUs of a machine by default.
 const CPUS: u32 = 4;
-/// The most that QEMU's machine has without an interrupt remapper.
+/// The most CPUs that QEMU's machine has without an interrupt remapper.
 const CPUS_MAX: u32 = 255;
-/// Time limit of a run, unless somebody says otherwise.
+/// Time limit of a run by default.
 const SECONDS: u64 = 60;
-/// How much more time a run that counts instructions has.
+/// By how much the time limit is multiplied for a run that counts instructions.
 const ICOUNT_TIMES: u64 = 5;
 
 #[derive(Parser)]
@@ -158,7 +158,7 @@ struct Build {
     /// Optimised as far as it goes, without debug assertions
     #[arg(long)]
     bench: bool,
-    /// The kernel so, and the programs with their assertions
+    /// As --bench, but only the kernel; the programs keep their assertions
     #[arg(long, conflicts_with = "bench")]
     release: bool,
     /// With this bug planted in the kernel
@@ -399,7 +399,7 @@ fn replay(dumps: &[PathBuf]) -> ExitCode {
     code
 }
 
-/// Saves the trace of a run that has ended, whatever came of it.
+/// Saves the trace of a run that has ended, whatever its result.
 fn save(capture: Option<&Capture>) -> Result<(), Problem> {
     if let Some(capture) = capture {
         say(&format!("capos: {}", capture.save()?));
@@ -421,13 +421,14 @@ fn check(project: &Project, manifests: &[String]) -> Result<ExitCode, Problem> {
     Ok(code)
 }
 
-/// Says how many runs were good.
+/// Prints how many runs passed.
 fn tell(tally: &Tally) -> ExitCode {
     say(&format!("{} passed, {} failed", tally.passed, tally.failed));
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Writes what a script drew: into docs/plots, or beside the logs, and then what is in docs/plots must say the same.
+/// Writes the pictures that a script drew: into docs/plots, or next to the logs; in the latter case the pictures in docs/plots must
+/// have the same words.
 fn keep_pictures(project: &Project, played: &Played, draw: bool) -> Result<(), Problem> {
     for (name, svg) in &played.pictures {
         let kept = project.root.join(format!("docs/plots/{name}.svg"));
@@ -480,7 +481,7 @@ fn test_terminal(project: &Project, scripts: &[PathBuf], build: bool, draw: bool
     Ok(tally)
 }
 
-/// The name of a manifest's runs: its file without folder and ending.
+/// The name for the runs of a manifest: its file name without the extension.
 fn name_of(manifest: &Path) -> String {
     manifest.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -592,7 +593,7 @@ fn debug(project: &Project, line: &Debug) -> Result<ExitCode, Problem> {
     save(capture.as_ref()).map(|()| code)
 }
 
-/// The guest's own status where it gave one.
+/// The guest's own exit status, if it gave one.
 fn status_of(report: &Report) -> ExitCode {
     match report.outcome {
         Some(Outcome::Off(status)) if status > 0 => ExitCode::from(status),
@@ -631,7 +632,7 @@ fn interact(
                 "\ncapos: ended by signal {signal}, and the machine is off; the log: {}",
                 log.display()
             );
-            // As shells have it.
+            // The exit code that shells use for a signal.
             ExitCode::from(128u8.saturating_add(signal as u8))
         }
         Farewell::TimeUp => {
@@ -660,7 +661,7 @@ impl Plan {
         let seconds = boot.timeout.unwrap_or(default);
         let mut options = boot.options.clone();
         options.mem = options.mem.or(size.map(|(mem_mib, _)| mem_mib));
-        // A proof that the table has by counted instructions only says nothing, or takes for ever, in another way.
+        // A proof that the table lists only with counted instructions is meaningless, or takes for ever, in another mode.
         let counted = suite::counted(&table, name);
         options.icount = options.icount.or(counted.as_ref().map(|(_, shift)| *shift));
         suite::refuse_other_machines(&table, name, &boot.cpus)?;
@@ -673,7 +674,7 @@ impl Plan {
     }
 }
 
-/// Runs a proof on each number of CPUs and gives the one verdict.
+/// Runs a proof on each number of CPUs and prints one verdict.
 fn proof(project: &Project, name: &str, plan: &Plan) -> ExitCode {
     match prove(project, name, plan) {
         Ok(()) => {

@@ -1,7 +1,7 @@
 //! Compiles a manifest: from TOML to the bytes that the kernel reads.
 //!
-//! Here are the checks of form (keys that do not exist, values of the wrong type, words that are none); what the entries mean
-//! is checked by [`image::validate`], the same code that checks it again at boot.
+//! This module checks the form (unknown keys, values of the wrong type, unknown words); the meaning of the entries is checked by
+//! [`image::validate`], the same code that checks it again at boot.
 
 use std::fmt;
 use std::ops::Range;
@@ -36,23 +36,23 @@ pub enum CompileError {
         /// What is wrong.
         problem: FormError,
     },
-    /// It has the form, but makes no sense; the kernel would say the same.
+    /// It has the right form, but its meaning is invalid; the kernel would report the same.
     Sense(ManifestError),
 }
 
 /// What is wrong with the form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormError {
-    /// A key that nothing reads.
+    /// An unknown key.
     UnknownKey {
         /// The table it stands in.
         table: String,
         /// The key.
         key: String,
-        /// Those that the table has.
+        /// The keys that the table may have.
         known: &'static [&'static str],
     },
-    /// A key that must be there.
+    /// A required key is missing.
     MissingKey {
         /// The table.
         table: String,
@@ -61,7 +61,7 @@ pub enum FormError {
     },
     /// Another type of value.
     WrongType {
-        /// The key, or what the value is one of.
+        /// The key, or the list that the value is an item of.
         key: String,
         /// What should be there.
         wanted: &'static str,
@@ -115,7 +115,7 @@ pub fn compile(file: &str, source: &str) -> Result<Vec<u8>, CompileError> {
     compile_with(file, source, &[])
 }
 
-/// As [`compile`]; the last process, which is a proof's own, is told `args` instead of what the manifest says, if there are any.
+/// As [`compile`]; `args`, if there are any, replace the arguments of the last process, which is a proof's own.
 ///
 /// # Errors
 /// The first thing that is wrong, with its line.
@@ -151,7 +151,7 @@ impl Lines {
     }
 }
 
-/// The tables as they grow.
+/// The tables of the output as they grow.
 #[derive(Default)]
 struct Output {
     processes: Vec<RawProcess>,
@@ -176,7 +176,7 @@ impl Output {
         Text { at: at as u32, len: text.len() as u32 }
     }
 
-    /// The last process has these arguments instead of its own, if there are any.
+    /// Replaces the arguments of the last process by these, if there are any.
     fn tell_last(&mut self, args: &[String]) {
         let line = self.processes.last().map_or(0, |process| process.line);
         let words: Vec<RawText> = args.iter().map(|arg| RawText { line, text: self.text(arg) }).collect();
@@ -254,7 +254,7 @@ const CONTEXT_KEYS: &[&str] = &[
 
 type Value<'i> = Spanned<DeValue<'i>>;
 
-/// A table of the source that is being read: where it is and what it is called in errors.
+/// A table of the source that is being read: its place, and its name in errors.
 struct Entry<'t, 'i> {
     section: Section,
     table: &'t DeTable<'i>,
@@ -273,7 +273,7 @@ impl Compiler {
         Err(CompileError::Form { file: self.lines.file.clone(), line: self.lines.line(span.start), problem })
     }
 
-    /// Something wrong that the kernel would say in the same words.
+    /// An error that the kernel would report in the same words.
     fn sense<T>(
         &self,
         entry: &Entry<'_, '_>,
@@ -380,7 +380,7 @@ impl Compiler {
     fn string(&self, entry: &Entry<'_, '_>, key: &str) -> Result<Option<String>, CompileError> {
         let Some(value) = entry.table.get(key) else { return Ok(None) };
         match value.get_ref() {
-            // An empty text would read as none.
+            // An empty text would read as a missing one.
             DeValue::String(text) if text.is_empty() => {
                 let key = FILE_KEYS
                     .iter()
@@ -466,7 +466,7 @@ impl Compiler {
         Ok(found)
     }
 
-    /// The word under `key` that one of `all` has, if there is one; `unknown` says that none has it.
+    /// The value in `all` whose word is under `key`, if the key is there; `unknown` makes the error if none has that word.
     fn word<T: Copy>(
         &self,
         entry: &Entry<'_, '_>,
@@ -566,7 +566,7 @@ impl Compiler {
         let badge = self.number(&entry, "badge", limits::BADGE)?.unwrap_or(0);
         let mut rights = abi::rights::CALL | abi::rights::GRANT;
         if interface == abi::Interface::SchedulingContext {
-            // Without it, a context can only be looked at.
+            // Without this right, a context can only be looked at.
             rights |= abi::rights::WRITE;
         }
         if table.contains_key("rights") {

@@ -1,6 +1,6 @@
-//! The way to QEMU's monitor (QMP): events of the machine, and commands to it.
+//! The connection to QEMU's monitor (QMP): events of the machine, and commands to it.
 //!
-//! QEMU connects to a socket in a folder that nobody else may enter: whoever can speak to the monitor can do what QEMU can.
+//! QEMU connects to a socket in a folder that no other user may enter: whoever can talk to the monitor can do what QEMU can.
 
 use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader, Write};
@@ -18,20 +18,20 @@ use serde_json::{Value, json};
 use crate::Problem;
 use crate::place::cannot;
 
-/// How long the monitor may take for an answer: it does nothing long.
+/// How long the monitor may take for an answer; none of its commands takes long.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Names of folders are not used twice by this process.
+/// A counter, so that this process uses no folder name twice.
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
-/// Longest path of a folder in which there can be a socket: its whole path has 107 bytes at most.
+/// The longest path of a folder that can contain a socket: the socket's whole path has at most 107 bytes.
 const FOLDER_BYTES_MAX: usize = 70;
 
-/// A folder for files of a moment whose path is short enough.
+/// A folder for temporary files whose path is short enough.
 fn short(folder: PathBuf) -> PathBuf {
     if folder.as_os_str().len() <= FOLDER_BYTES_MAX { folder } else { "/tmp".into() }
 }
 
-/// A path as QEMU's properties have it: a comma would begin the next one.
+/// A path as QEMU's properties need it: a single comma would begin the next property.
 fn escaped(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
@@ -42,19 +42,19 @@ pub struct Monitor {
     stream: Arc<Mutex<Option<UnixStream>>>,
     answers: Receiver<Value>,
     commands: u64,
-    /// It was told to end.
+    /// Whether QEMU was told to end.
     is_quitting: bool,
 }
 
 impl Monitor {
-    /// Listens for QEMU. `shutdown` is called with the reason when a machine has been shut down or has reset itself, and stands still.
+    /// Listens for QEMU. `shutdown` is called with the reason when the machine was shut down or has reset itself, and is paused.
     ///
     /// # Errors
-    /// When there can be no socket.
+    /// When the socket cannot be created.
     pub fn listen(shutdown: impl Fn(String) + Send + 'static) -> Result<Monitor, Problem> {
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let folder = short(std::env::temp_dir()).join(format!("capos-{}-{number}", std::process::id()));
-        // What a process of the same number has left.
+        // Removes what an earlier process with the same number has left.
         let _ = std::fs::remove_dir_all(&folder);
         DirBuilder::new()
             .mode(0o700)
@@ -73,31 +73,31 @@ impl Monitor {
         Ok(Monitor { folder, stream, answers, commands: 0, is_quitting: false })
     }
 
-    /// QEMU's arguments.
+    /// QEMU's arguments for this monitor.
     #[must_use]
     pub fn arguments(&self) -> [String; 2] {
         ["-qmp".to_owned(), format!("unix:{}", escaped(&self.folder.join("qmp")))]
     }
 
-    /// QEMU's arguments for a machine that gdb may look into.
+    /// QEMU's arguments for a machine that gdb may attach to.
     #[must_use]
     pub fn stub_arguments(&self) -> [String; 2] {
         ["-gdb".to_owned(), format!("unix:{},server=on,wait=off", escaped(&self.stub_socket()))]
     }
 
-    /// Where QEMU listens for gdb then.
+    /// The socket on which QEMU listens for gdb.
     #[must_use]
     pub fn stub_socket(&self) -> PathBuf {
         self.folder.join("gdb")
     }
 
-    /// Where QEMU may leave files.
+    /// A folder in which QEMU may leave files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Tells the monitor to do something, and does not wait for it.
+    /// Sends a command to the monitor, and does not wait for the answer.
     ///
     /// # Errors
     /// When it is not connected.
@@ -113,15 +113,15 @@ impl Monitor {
         Ok(id)
     }
 
-    /// Ends QEMU. Once: QEMU 10 dies of a command that comes while it takes its monitor apart (K-24).
+    /// Ends QEMU. Sends the command only once: QEMU 10 crashes on a command that comes while it shuts its monitor down (K-24).
     pub fn quit(&mut self) {
         if !std::mem::replace(&mut self.is_quitting, true) {
-            // One that has ended already is as good.
+            // It does not matter if QEMU has ended already.
             let _ = self.send("quit", &json!({}));
         }
     }
 
-    /// What the monitor answers.
+    /// Sends a command and returns the monitor's answer.
     ///
     /// # Errors
     /// When it refuses, or does not answer in time.
@@ -143,7 +143,7 @@ impl Monitor {
         }
     }
 
-    /// What the monitor for people says to a command.
+    /// Sends a command to the monitor for people and returns its output.
     ///
     /// # Errors
     /// As [`Monitor::ask`].
@@ -155,13 +155,13 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // Whoever still waits for QEMU waits no more.
+        // Connects once, so that the thread that still waits for QEMU ends.
         let _ = UnixStream::connect(self.folder.join("qmp"));
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Reads what the monitor says, to its end.
+/// Reads the monitor's messages until the connection ends.
 fn attend(
     connection: UnixStream,
     shared: &Mutex<Option<UnixStream>>,
@@ -169,7 +169,7 @@ fn attend(
     shutdown: &impl Fn(String),
 ) {
     let Ok(mut writer) = connection.try_clone() else { return };
-    // It takes no commands before this one.
+    // The monitor takes no other command before this one.
     if writeln!(writer, "{}", json!({"execute": "qmp_capabilities"})).is_err() {
         return;
     }
@@ -177,7 +177,7 @@ fn attend(
     for line in BufReader::new(connection).lines() {
         let Ok(line) = line else { return };
         let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };
-        // Its own end, by `quit`, is a shutdown too, and nobody's who listens here.
+        // QEMU's own end, by `quit`, is a shutdown event, too, but not one of the guest.
         if message["event"] == "SHUTDOWN" && message["data"]["guest"] == true {
             shutdown(message["data"]["reason"].as_str().unwrap_or_default().to_owned());
         } else if !message["id"].is_null() && answers.send(message).is_err() {
@@ -190,7 +190,7 @@ fn attend(
 mod tests {
     use super::*;
 
-    /// A monitor that says what it is told to.
+    /// Plays a monitor that answers with these lines.
     fn play(path: &Path, answers: &[&str]) -> Vec<String> {
         let mut stream = UnixStream::connect(path).unwrap();
         writeln!(stream, r#"{{"QMP": {{"version": {{}}}}}}"#).unwrap();
@@ -232,7 +232,7 @@ mod tests {
         assert!(heard[1].contains(r#""command-line":"info registers -a""#), "{heard:?}");
     }
 
-    /// K-24: QEMU says of its own end, by `quit`, that it shuts down, and a second `quit` then is its death by a signal.
+    /// K-24: when QEMU ends by `quit`, it reports a shutdown; a second `quit` then would crash it.
     #[test]
     fn k_24_qemu_is_told_to_quit_once() {
         let (sender, reasons) = channel();

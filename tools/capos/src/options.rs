@@ -1,14 +1,15 @@
-//! Boot options: words for the kernel, checked before a machine is started for nothing.
+//! Boot options: words for the kernel, which are checked before a machine is started in vain.
 
 use trace::dump::EVENTS_MAX;
 
 use crate::Problem;
 
-/// What the kernel says that it knows, in `kernel/src/bootinfo.rs`.
+/// The options that the kernel lists as known, in `kernel/src/bootinfo.rs`.
 pub const KNOWN: &str = "pit nocalib panic panic=late triplefault allocfail endlease overload latecpu maxcpus=n policy=wfq|eevdf turns=n \
     watchdog=n hang=irqs-off|lock|no-dispatch trace=n trace=first:n";
 
-/// Checks that the kernel reads them to the end. QEMU writes longer ones over what it tells the kernel itself.
+/// Checks that the kernel reads the options to the end. QEMU writes longer ones over the data that it passes
+/// to the kernel.
 ///
 /// # Errors
 /// When they are too long.
@@ -23,7 +24,7 @@ pub fn fit(options: &str) -> Result<(), Problem> {
 /// Checks every word.
 ///
 /// # Errors
-/// With the first that the kernel would leave out, or when there are too many.
+/// With the first word that the kernel would ignore, or when the options are too long.
 pub fn check(options: &str) -> Result<(), Problem> {
     fit(options)?;
     match options.split_ascii_whitespace().find(|word| !is_known(word)) {
@@ -34,7 +35,7 @@ pub fn check(options: &str) -> Result<(), Problem> {
     }
 }
 
-/// How long the turns are, in us, that the kernel is told of (`turns=n`).
+/// The length of turns, in us, that the kernel is told (`turns=n`).
 pub fn turns_us(options: &str) -> Option<u64> {
     options.split_ascii_whitespace().find_map(|word| word.strip_prefix("turns=")?.parse().ok())
 }

@@ -14,7 +14,7 @@ pub const MANIFEST: &str = "manifest";
 /// The symbols' name in the image.
 pub const SYMBOLS: &str = "kernel.sym";
 
-/// Compiles the manifest in `path`; with `args`, if there are any, for its last process.
+/// Compiles the manifest in `path`; `args`, if there are any, replace the arguments of its last process.
 ///
 /// # Errors
 /// When it cannot be read, or is bad.
@@ -24,7 +24,7 @@ pub fn compile_manifest(path: &Path, args: &[String]) -> Result<Vec<u8>, Problem
     Ok(manifest::compile_with(&file, &text, args)?)
 }
 
-/// Why a manifest cannot be read; when there is none of that name, which there are.
+/// Why a manifest cannot be read; if there is none of that name, lists the existing ones.
 fn no_manifest(path: &Path, error: &std::io::Error) -> Problem {
     let folder = path.parent().filter(|_| error.kind() == std::io::ErrorKind::NotFound);
     let Some(entries) = folder.and_then(|folder| std::fs::read_dir(folder).ok()) else {
@@ -39,7 +39,7 @@ fn no_manifest(path: &Path, error: &std::io::Error) -> Problem {
     Problem(format!("no manifest `{name}`: write {file}, or take one of: {}", names.join(" ")))
 }
 
-/// Compiles the manifest in `path`, and looks whether its programs exist; returns it, and the names of all programs.
+/// Compiles the manifest in `path`, and checks that its programs exist; returns it, and the names of all programs.
 ///
 /// # Errors
 /// When the manifest is bad, or names a program that does not exist.
@@ -57,7 +57,7 @@ fn check_with(project: &Project, path: &Path, args: &[String]) -> Result<(Vec<u8
     Ok((compiled, names))
 }
 
-/// Makes the image of the manifest in `path`, out of what was built, and writes it to `output`.
+/// Makes the image of the manifest in `path` from what was built, and writes it to `output`.
 ///
 /// # Errors
 /// When the manifest is bad, names a program that does not exist, or something is not built.
@@ -90,7 +90,7 @@ fn make_with(
     write_file(output, &image)
 }
 
-/// Builds the guest, if it is to be, and makes the image of the manifest in `path`. Says where kernel and image are.
+/// Builds the guest, if `build` is set, and makes the image of the manifest in `path`. Returns the paths of kernel and image.
 ///
 /// # Errors
 /// As [`make`], and when the guest does not build.
@@ -103,7 +103,7 @@ pub fn prepare(
     prepare_with(project, variant, path, &[], build)
 }
 
-/// As [`prepare`]; the manifest's last process is told `args` instead of what the manifest says, if there are any.
+/// As [`prepare`]; `args`, if there are any, replace the arguments of the manifest's last process.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -114,7 +114,7 @@ pub fn prepare_with(
     args: &[String],
     build: bool,
 ) -> Result<(PathBuf, PathBuf), Problem> {
-    // A bad manifest is said at once, not after the build.
+    // A bad manifest is reported at once, not after the build.
     check_with(project, path, args)?;
     if build {
         guest::build(project, variant)?;
@@ -131,7 +131,7 @@ fn not_built(problem: &Problem) -> Problem {
     ))
 }
 
-/// A program without its debug information. What was stripped before is taken again, as long as it is of the same age as the program.
+/// A program without its debug information. A copy that was stripped before is reused as long as it has the same age as the program.
 pub(crate) fn strip(program: &Path) -> Result<Vec<u8>, Problem> {
     let unreadable = |error: std::io::Error| not_built(&cannot("read", program, &error));
     let age = std::fs::metadata(program).and_then(|data| data.modified()).map_err(unreadable)?;

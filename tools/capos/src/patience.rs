@@ -1,8 +1,8 @@
-//! Time limits that do not depend on what else the host has to do (K-24): time in which a machine wanted a CPU of the host and had none is not counted.
+//! Time limits that do not depend on the load of the host (K-24): time in which a machine wanted a CPU of the host and had none does not count.
 
 use std::time::{Duration, Instant};
 
-/// How many times as long the limit may become at most: one that waits for ever is noticed on any host.
+/// By how much a limit may be stretched at most, so that a machine that waits for ever is noticed on any host.
 const STRETCH_MAX: u32 = 10;
 
 /// A limit that has begun.
@@ -14,13 +14,13 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// From now on, for a process that was starved for so long already.
+    /// A limit that begins now, for a process that was starved for `starved` before.
     #[must_use]
     pub fn new(limit: Duration, starved: Duration) -> Patience {
         Patience { start: Instant::now(), limit, starved }
     }
 
-    /// When it is over, if the process is starved no longer than the `starved` that it was by now.
+    /// When the limit ends, given for how long the process has been `starved` by now.
     #[must_use]
     pub fn end(&self, starved: Duration) -> Instant {
         let lost = starved.saturating_sub(self.starved).min(self.limit * (STRETCH_MAX - 1));
@@ -28,7 +28,7 @@ impl Patience {
     }
 }
 
-/// How long the thread of a process that had to wait longest for a CPU has waited so far. Nothing where the host does not say.
+/// The longest time for which a thread of the process has waited for a CPU so far. Zero if the host does not report it.
 #[must_use]
 pub fn starved(process: u32) -> Duration {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Duration::ZERO };

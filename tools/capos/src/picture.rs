@@ -1,4 +1,4 @@
-//! A terminal's screen as a picture for the docs, drawn from what a machine said.
+//! A terminal's screen as a picture for the docs, drawn from a machine's output.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,13 +11,13 @@ const HIGH: f64 = 17.0;
 const MARGIN: f64 = 14.0;
 /// The narrowest picture, in characters.
 const COLUMNS_MIN: usize = 80;
-/// Words of fewer letters say nothing about where a text is from.
+/// Shorter words say nothing about which version a text is from.
 const WORD_MIN: usize = 4;
 
 /// The rows of a screen as SVG. Each row is one text, so that the picture can be searched and read aloud.
 #[must_use]
 pub fn svg(rows: &[Vec<Cell>]) -> String {
-    // What is empty at the end, and the prompt below it, is no part of the picture.
+    // Empty rows at the end are no part of the picture.
     let end = rows.iter().rposition(|row| !text_of(row).is_empty()).map_or(0, |last| last + 1);
     let rows = &rows[..end];
     let columns = rows.iter().map(|row| text_of(row).chars().count()).fold(COLUMNS_MIN, usize::max);
@@ -80,7 +80,8 @@ fn texts(svg: &str) -> String {
     out.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 }
 
-/// A word of the picture that is nowhere in `said`: the picture is of another version of what is drawn. Numbers differ from run to run.
+/// A word of the picture that does not occur in `said`, which means that the picture shows another version. Numbers are ignored,
+/// because they differ from run to run.
 #[must_use]
 pub fn stale_word(svg: &str, said: &str) -> Option<String> {
     let known: BTreeSet<&str> = words(said).collect();

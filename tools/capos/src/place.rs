@@ -1,20 +1,20 @@
-//! Where things are: the project, and what is built of it.
+//! Paths of the project and of its build output.
 
 use std::path::{Path, PathBuf};
 
 use crate::Problem;
 
-/// The project's folder and its folder of built things.
+/// The project's folder and the folder of its build output.
 #[derive(Clone, Debug)]
 pub struct Project {
     /// Where the workspace's `Cargo.toml` is.
     pub root: PathBuf,
-    /// `target`, or what `CARGO_TARGET_DIR` says.
+    /// `target`, or the value of `CARGO_TARGET_DIR`.
     pub target: PathBuf,
 }
 
 impl Project {
-    /// The project that holds the current folder.
+    /// The project that contains the current folder.
     ///
     /// # Errors
     /// When there is none.
@@ -45,7 +45,7 @@ impl Project {
         }
     }
 
-    /// A file under the folder of built things, whose folder is made.
+    /// A file under the folder of build output; its folder is created.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -69,7 +69,7 @@ pub(crate) fn cannot(verb: &str, path: &Path, error: &std::io::Error) -> Problem
     Problem(format!("cannot {verb} {}: {error}", path.display()))
 }
 
-/// Writes a file whole: nobody ever sees a part of it.
+/// Writes a file atomically: no reader ever sees a part of it.
 ///
 /// # Errors
 /// When it cannot be written.

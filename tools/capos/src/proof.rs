@@ -1,4 +1,4 @@
-//! Watches a machine from boot to end, and judges it.
+//! Watches a machine from boot to end, and judges its output.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -12,18 +12,18 @@ use crate::record;
 
 /// How many lines of a failed run are shown again.
 const TAIL_LINES: usize = 30;
-/// And of one whose kernel has left a report or a record, from there on.
+/// The same for a run whose kernel has left a report or a record, from there on.
 const REPORT_LINES: usize = 400;
-/// Longest line that is kept; longer ones are cut into such pieces.
+/// The longest line that is kept; longer lines are split.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// A line with one of these in it is the kernel's last word (compared in lower case).
+/// A line that contains this (compared in lower case) is the kernel's panic message.
 const PANIC_MARK: &str = "kernel panic";
 
-/// A line that begins so names a boot option that the kernel does not know.
+/// A line that begins with this names a boot option that the kernel does not know.
 const UNKNOWN_OPTION: &str = "boot: option `";
-/// While a machine writes its trace the time limit waits: this long from one look at the file to the next,
+/// While a machine writes its trace, the time limit is extended: the file is checked for growth in this interval.
 const DUMP_LOOK: Duration = Duration::from_secs(5);
-/// and no longer than this in all. QEMU writes a byte at a time, about a million in a second or two.
+/// The longest extension in all. QEMU writes a byte at a time, about a million in a second or two.
 const DUMP_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// What is shown while the machine runs.
@@ -37,7 +37,7 @@ pub enum Show {
     LinesOfProof(String),
 }
 
-/// A run to be made.
+/// A run that shall be made.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The machine.
@@ -54,32 +54,32 @@ pub struct Run {
     pub log: PathBuf,
 }
 
-/// How it went.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// How the machine ended; `None` when it was stopped at the time limit.
     pub outcome: Option<Outcome>,
     /// Texts that were not in its output.
     pub missing: Vec<String>,
-    /// The last lines of it.
+    /// The last lines of its output.
     pub tail: Vec<String>,
     /// The first line of a panic, if there was one.
     pub panic: Option<String>,
-    /// The first boot option that the kernel did not know: what was proved is not what was asked for.
+    /// The first boot option that the kernel did not know: then what was proved is not what was asked for.
     pub unknown_option: Option<String>,
     /// Every line that begins with `proof `.
     pub proofs: Vec<String>,
     /// Every line that begins with `share ` or `order `: what threads got and when, for the comparison with the simulator.
     pub shares: Vec<String>,
-    /// What QEMU itself said.
+    /// QEMU's own messages.
     pub complaints: String,
-    /// What is wrong with the trace that it wrote.
+    /// What is wrong with the trace that the machine wrote.
     pub trace_fault: Option<String>,
     /// How long it took.
     pub took: Duration,
 }
 
-/// Cuts what comes over the serial line into lines.
+/// Splits the serial output into lines.
 #[derive(Default)]
 struct Lines {
     partial: Vec<u8>,
@@ -156,7 +156,7 @@ impl Run {
     }
 }
 
-/// The trace of a machine whose time is over: is it still being written?
+/// Whether the trace of a machine whose time is over is still being written.
 struct Dump<'a> {
     file: Option<&'a Path>,
     bytes: u64,
@@ -168,7 +168,7 @@ impl Dump<'_> {
         Dump { file, bytes: 0, first_look: None }
     }
 
-    /// Whether it has grown since the last look, and may go on.
+    /// Whether the file has grown since the last check, and may go on.
     fn grows(&mut self) -> bool {
         let bytes = self.file.and_then(|file| file.metadata().ok()).map_or(0, |found| found.len());
         let first = *self.first_look.get_or_insert_with(Instant::now);
@@ -176,7 +176,7 @@ impl Dump<'_> {
     }
 }
 
-/// What a run has shown so far.
+/// What a run has printed so far.
 struct Seen {
     missing: Vec<String>,
     tail: VecDeque<String>,
@@ -185,7 +185,7 @@ struct Seen {
     proofs: Vec<String>,
     shares: Vec<String>,
     show: Show,
-    /// There is a report among the last lines, of which nothing is left out.
+    /// Whether there is a report among the last lines, all of which is kept.
     has_report: bool,
 }
 
@@ -242,7 +242,7 @@ pub fn say(line: &str) {
 }
 
 impl Report {
-    /// What came of its trace, as a last line: a good one is told, a bad one is a failure.
+    /// Adds the result of the trace check as a last line; a bad trace is a failure.
     pub fn add_trace(&mut self, checked: Result<String, String>) {
         let line = match &checked {
             Ok(told) => format!("replay: ok: {told}"),
@@ -253,7 +253,7 @@ impl Report {
         self.trace_fault = checked.err();
     }
 
-    /// Why the run is no success, in a few words; `None` when it is one.
+    /// Why the run failed, in a few words; `None` if it succeeded.
     #[must_use]
     pub fn failure(&self, limit: Option<Duration>) -> Option<String> {
         if let Some(panic) = &self.panic {
@@ -275,7 +275,7 @@ impl Report {
         fault.or_else(|| self.missing.first().map(|text| format!("never said `{text}`")))
     }
 
-    /// Why the proof `name` is none; `None` when it holds.
+    /// Why the proof `name` does not hold; `None` if it does.
     #[must_use]
     pub fn proof_failure(&self, name: &str, limit: Option<Duration>) -> Option<String> {
         let failed = format!("proof {name}: FAILED");

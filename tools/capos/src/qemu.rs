@@ -1,6 +1,6 @@
-//! One virtual machine: its command line, its serial line, its end.
+//! One virtual machine: its command line, its serial line, its exit.
 //!
-//! The machine is a child of this process and of nobody else: it is stopped when the [`Guest`] is dropped, and dies with us.
+//! The machine is a child of this process alone: it is stopped when the [`Guest`] is dropped, and dies with this process.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,11 +20,11 @@ use crate::patience;
 use crate::place::{Project, cannot, make_folder, write_file};
 use crate::record;
 
-/// Names another program than `qemu-system-x86_64`.
+/// Environment variable that names another program than `qemu-system-x86_64`.
 pub const QEMU_VARIABLE: &str = "CAPOS_QEMU";
 /// The port through which the kernel powers off: writing `v` ends QEMU with `(v << 1) | 1`.
 const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
-/// What the kernel adds to the status that it powers off with, to be told from QEMU's own failures.
+/// What the kernel adds to its exit status, so that it can be told from QEMU's own failures.
 const OFF_MARK: i32 = 0x10;
 /// The status of a kernel that panicked, and of nothing else.
 const PANICKED: u8 = 15;
@@ -33,7 +33,7 @@ const GUEST_RESET: &str = "guest-reset";
 /// How long QEMU may take to end after its serial line is closed.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the machine is.
+/// The properties of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs.
@@ -46,20 +46,20 @@ pub struct Machine {
     pub cpu: String,
     /// Boot options.
     pub append: String,
-    /// Where its debug console writes: the kernel's trace.
+    /// The file that its debug console writes to: the kernel's trace.
     pub debug: Option<PathBuf>,
-    /// gdb can look into it ([`Guest::stub_socket`]).
+    /// Whether and how gdb can attach to it ([`Guest::stub_socket`]).
     pub stub: Option<Stub>,
-    /// Further arguments of QEMU, as they are.
+    /// Further arguments of QEMU, unchanged.
     pub extra: Vec<String>,
-    /// The program that is the machine.
+    /// The QEMU program.
     pub qemu: PathBuf,
 }
 
-/// How a machine begins that gdb can look into.
+/// How a machine that gdb can attach to begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stub {
-    /// It stands before its first instruction, until gdb lets it go on.
+    /// It is stopped before its first instruction, until gdb lets it continue.
     Stopped,
     /// It runs, until gdb stops it.
     Running,
@@ -77,7 +77,7 @@ impl Machine {
     /// The same machine in the QEMU of this version that `tools/setup.sh` has unpacked.
     ///
     /// # Errors
-    /// When it has not: there is none to be had, or nobody has asked it to.
+    /// When that version was not unpacked.
     pub fn on_qemu(self, project: &Project, version: u32) -> Result<Machine, Problem> {
         let qemu = unpacked(project, version)?;
         // QEMU 10 stops with "Bad icount read" when a guest that is counted uses its x2APIC.
@@ -89,7 +89,7 @@ impl Machine {
 /// The QEMU of this version that `tools/setup.sh` has unpacked.
 ///
 /// # Errors
-/// When it has not.
+/// When it was not unpacked.
 pub fn unpacked(project: &Project, version: u32) -> Result<PathBuf, Problem> {
     let qemu = project.target.join(format!("qemu-{version}/qemu-system-x86_64"));
     if is_program(&qemu) {
@@ -101,7 +101,7 @@ pub fn unpacked(project: &Project, version: u32) -> Result<PathBuf, Problem> {
     )))
 }
 
-/// What it boots from.
+/// What a machine boots from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// The kernel itself, by PVH, with the boot image as its module.
@@ -111,11 +111,11 @@ pub enum Medium {
         /// The boot image.
         image: PathBuf,
     },
-    /// A disc whose boot loader knows the rest.
+    /// A disc with a boot loader.
     Disc {
         /// Its image.
         iso: PathBuf,
-        /// A UEFI firmware; without one, the machine's own BIOS boots it.
+        /// A UEFI firmware; without one, the machine's own BIOS boots the disc.
         firmware: Option<PathBuf>,
     },
 }
@@ -132,7 +132,7 @@ impl Machine {
                 words.push(format!("shift={shift},sleep=off").into());
             }
         }
-        // A timer that ends turns, and CPUs that stay idle between those of the kernel (docs/testing.md).
+        // A timer that ends turns, and idle CPUs between those of the kernel (docs/testing.md).
         let turns_us = options::turns_us(&self.append);
         words.push("-M".into());
         match turns_us {
@@ -173,7 +173,7 @@ impl Machine {
                 "-monitor",
                 "none",
                 "-nodefaults",
-                // A machine that resets itself stands still, so that its memory can be read.
+                // A machine that resets itself is paused, so that its memory can be read.
                 "-action",
                 "reboot=shutdown,shutdown=pause",
                 "-device",
@@ -182,7 +182,7 @@ impl Machine {
         );
         words.push(EXIT_DEVICE.into());
         if let Some(path) = &self.debug {
-            // A comma would begin the next property.
+            // A single comma would begin the next property.
             let path = path.to_string_lossy().replace(',', ",,");
             words.extend(["-debugcon".into(), format!("file:{path}").into()]);
         }
@@ -199,7 +199,7 @@ impl Machine {
 pub enum Outcome {
     /// The kernel powered it off with this status; 0 is good.
     Off(u8),
-    /// It was reset or shut down in another way.
+    /// The machine was reset or shut down in another way.
     Reset,
     /// QEMU itself failed.
     Failed(String),
@@ -241,9 +241,9 @@ pub enum Event {
     Ended(Outcome),
     /// The person at the terminal wants to leave.
     Quit,
-    /// We were sent this signal.
+    /// This process was sent this signal.
     Signal(i32),
-    /// The time is over, and the machine goes on.
+    /// The deadline has passed, and the machine still runs.
     TimeUp,
 }
 
@@ -253,11 +253,11 @@ enum Message {
     Closed,
     Quit,
     Signal(i32),
-    /// The machine was shut down or has reset itself, for this reason, and stands still.
+    /// The machine was shut down or has reset itself, for this reason, and is paused.
     Stands(String),
 }
 
-/// The way to the machine's serial input.
+/// The connection to the machine's serial input.
 #[derive(Clone)]
 pub struct Keys {
     input: Arc<Mutex<ChildStdin>>,
@@ -265,7 +265,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Types `bytes`; what an ended machine does not take is lost.
+    /// Types `bytes`; an ended machine ignores them.
     pub fn send(&self, bytes: &[u8]) {
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = input.write_all(bytes).and_then(|()| input.flush());
@@ -280,7 +280,7 @@ impl Keys {
     }
 }
 
-/// A machine that runs.
+/// A running machine.
 pub struct Guest {
     child: Child,
     keys: Keys,
@@ -291,14 +291,14 @@ pub struct Guest {
     kernel: Option<PathBuf>,
     /// Where the log is.
     pub log_path: PathBuf,
-    /// What QEMU itself said.
+    /// QEMU's own messages.
     pub complaints: String,
-    /// What its memory said about the last moments of a machine that has reset itself, or see [`Guest::examine`].
+    /// What the memory of a machine that has reset itself tells about its last moments; also set by [`Guest::examine`].
     pub record: Vec<String>,
 }
 
 impl Guest {
-    /// Starts the machine; everything that it says goes to the file `log`.
+    /// Starts the machine; all its output goes to the file `log`.
     ///
     /// # Errors
     /// When there is no QEMU, or the log cannot be written.
@@ -310,7 +310,7 @@ impl Guest {
             make_folder(folder)?;
         }
         if let Some(path) = &machine.debug {
-            // What an earlier run wrote is not this one's.
+            // Removes the output of an earlier run.
             write_file(path, &[])?;
         }
         let file = File::create(log).map_err(|error| cannot("write the log", log, &error))?;
@@ -331,7 +331,7 @@ impl Guest {
         }
         let start = |mut command: Command| {
             if machine.stub.is_some() {
-                // Ctrl-C on our terminal is for gdb, which asks QEMU to stop the machine.
+                // Ctrl-C on this terminal is for gdb, which asks QEMU to stop the machine.
                 command.process_group(0);
             }
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
@@ -363,7 +363,7 @@ impl Guest {
         Ok(Guest { child, keys, events, log: file, monitor, kernel, log_path, complaints, record })
     }
 
-    /// The way to its serial input.
+    /// The connection to its serial input.
     #[must_use]
     pub fn keys(&self) -> Keys {
         self.keys.clone()
@@ -375,13 +375,13 @@ impl Guest {
         self.monitor.stub_socket()
     }
 
-    /// How long it has waited for a CPU of the host so far.
+    /// How long the machine has waited for a CPU of the host so far.
     #[must_use]
     pub fn starved(&self) -> Duration {
         patience::starved(self.child.id())
     }
 
-    /// What happens next, until `deadline`.
+    /// Waits for the next event, until `deadline`.
     pub fn next(&mut self, deadline: Option<Instant>) -> Event {
         loop {
             let message = match deadline {
@@ -399,7 +399,8 @@ impl Guest {
                 Ok(Message::Quit) => return Event::Quit,
                 Ok(Message::Signal(signal)) => return Event::Signal(signal),
                 Ok(Message::Stands(reason)) => {
-                    // QEMU has ended by itself for all who do not reset; from version 9 on the kernel's exit device waits here, too.
+                    // A machine that does not reset has ended QEMU by itself; from version 9 on the kernel's exit device pauses
+                    // here, too.
                     if reason == GUEST_RESET {
                         self.examine();
                     }
@@ -413,7 +414,7 @@ impl Guest {
         }
     }
 
-    /// Stops the machine, and keeps what its memory says about its last moments in `record` and in the log.
+    /// Stops the machine, and stores what its memory tells about its last moments in `record` and in the log.
     pub fn examine(&mut self) {
         let Some(kernel) = &self.kernel else { return };
         self.record = match record::take(&mut self.monitor, kernel) {
@@ -456,7 +457,7 @@ impl Drop for Guest {
     }
 }
 
-/// Whether there is such a program: at that path, or in `PATH`.
+/// Whether the program exists: at that path, or in `PATH`.
 fn is_program(program: &Path) -> bool {
     if program.components().count() > 1 {
         return program.is_file();

@@ -1,6 +1,7 @@
-//! The flight record of a machine that hangs or has reset itself (K-27): what its memory and its registers say about the last moments.
+//! The flight record of a machine that hangs or has reset itself (K-27): what its memory and its registers tell about its last
+//! moments.
 //!
-//! Where the record lies is said by the kernel's ELF file; what is in it, by `kcore::recorder`. QEMU reads memory and registers.
+//! The kernel's ELF file tells where the record is, `kcore::recorder` how to read it. QEMU reads memory and registers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,20 +20,20 @@ use crate::symbols;
 
 /// The image lies this much above where it is loaded: `kernel/kernel.ld`.
 const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
-/// Events of each CPU that are shown, while there are few CPUs and when there are many.
+/// How many events of each CPU are shown with few CPUs, and with many.
 const SHOWN: usize = 24;
 const SHOWN_OF_MANY: usize = 6;
 const MANY_CPUS: usize = 8;
-/// Lines of the log that are shown.
+/// How many lines of the log are shown.
 const LOG_LINES: usize = 20;
-/// Bytes of a stack that are looked at, at most.
+/// The most bytes of a stack that are read.
 const STACK_BYTES: u64 = 8192;
 /// Frames of a backtrace.
 const FRAMES: usize = 16;
 /// What every line begins with.
 pub const PREFIX: &str = "record: ";
 
-/// Stops the machine, and says what it did last. Nothing of a kernel that has no recorder.
+/// Stops the machine, and returns lines about what it did last; none if the kernel has no recorder.
 ///
 /// # Errors
 /// When QEMU does not answer, or there is no record in its memory.
@@ -80,7 +81,7 @@ fn physical(monitor: &mut Monitor, address: u64, bytes: u64) -> Result<Vec<u8>, 
     saved(monitor, "pmemsave", json!({"val": address, "size": bytes}))
 }
 
-/// What lies above the stack pointer, as far as it is mapped, as words from `rsp` on.
+/// The words above the stack pointer, as far as they are mapped.
 fn stack(monitor: &mut Monitor, cpu: u32, rsp: u64) -> Vec<u64> {
     let sizes = std::iter::successors(Some(STACK_BYTES), |size| (*size > 64).then_some(*size / 2));
     for size in sizes {
@@ -97,7 +98,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default())).collect()
 }
 
-/// What the registers of a CPU say.
+/// The registers of a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Registers {
     rip: u64,
@@ -110,7 +111,7 @@ struct Registers {
     is_halted: bool,
 }
 
-/// The registers of each CPU, in what QEMU says to `info registers -a`.
+/// The registers of each CPU, parsed from QEMU's output of `info registers -a`.
 fn registers(text: &str) -> BTreeMap<u32, Registers> {
     let mut found = BTreeMap::new();
     for section in text.split("CPU#").skip(1) {
@@ -137,7 +138,7 @@ fn registers(text: &str) -> BTreeMap<u32, Registers> {
     found
 }
 
-/// What the memory of a CPU says.
+/// What memory tells about a CPU.
 struct Cpu {
     apic_id: u32,
     ring: Ring,
@@ -189,7 +190,7 @@ impl Cpu {
         }
     }
 
-    /// Who called whom, by the frame pointers on its stack.
+    /// The call chain, by the frame pointers on the stack.
     fn calls(&self) -> Vec<u64> {
         let Some(Registers { rip, rsp, rbp, cpl: 0, .. }) = self.registers else { return Vec::new() };
         let mut calls = vec![rip];

@@ -1,8 +1,9 @@
-//! Checks a kernel's trace: it obeys the rules of the vocabulary, and the scheduling core, given the same input again, decides the same.
+//! Checks a kernel's trace: it must obey the rules of the vocabulary, and the scheduling core, given the same input again, must make the
+//! same decisions.
 //!
-//! The second half makes a fresh `sched::Cpu` for each CPU and walks through the events in the order of their tickets. Arrivals, timers,
-//! moves and looks are given to it at the recorded times. Where the trace says that a thread leaves and who runs next, the core is asked
-//! who should. The first difference ends the replay: after it, the two have different pasts.
+//! For the second check, a fresh `sched::Cpu` for each CPU is led through the events in the order of their tickets. Arrivals, timers,
+//! migrations and checks of the running thread are given to it at the recorded times. Where the trace says that a thread leaves and which
+//! one runs next, the core is asked to decide. The first difference ends the replay: after it, the two have different histories.
 
 mod contexts;
 
@@ -17,84 +18,84 @@ use sched::{
 use trace::dump::{Dump, Record};
 use trace::{Kind, RuleError};
 
-/// Up to so many threads in a queue all its invariants are checked after each event, and after every [`CHECK_EVERY`]th beyond.
+/// With up to this many threads in a queue, all its invariants are checked after each event; with more, after every [`CHECK_EVERY`]th.
 const CHECK_QUEUED_MAX: usize = 32;
 const CHECK_EVERY: usize = 256;
 
 /// What is wrong with a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It breaks a rule.
+    /// The trace breaks a rule.
     Rule(RuleError),
-    /// The core decides otherwise.
+    /// The core decides differently.
     Decision {
         /// What the core was asked.
         asked: &'static str,
-        /// Whom it chooses; `None` is idle.
+        /// The thread that the core chooses; `None` is idle.
         core: Option<u32>,
-        /// Whom the kernel ran.
+        /// The thread that the kernel ran.
         kernel: Option<u32>,
     },
     /// The core moves another thread, or none.
     Move {
-        /// Whom the core moves.
+        /// The thread that the core moves.
         core: Option<u32>,
-        /// Whom the kernel moved.
+        /// The thread that the kernel moved.
         kernel: u32,
     },
     /// The core refuses what the kernel did.
     Refused {
         /// Why.
         what: &'static str,
-        /// Who.
+        /// The thread.
         thread: u32,
     },
     /// The core refuses what the kernel did with a context.
     Context {
         /// Why.
         what: &'static str,
-        /// Which one.
+        /// The context.
         context: u32,
     },
-    /// The core and the kernel do not agree on what became of the thread that left.
+    /// The core and the kernel disagree on what became of the thread that left.
     Fate {
-        /// What became of it by the core.
+        /// What became of it according to the core.
         core: &'static str,
-        /// By the kernel.
+        /// What became of it according to the kernel.
         kernel: &'static str,
-        /// Who.
+        /// The thread.
         thread: u32,
     },
-    /// The events of one operation are not as the kernel writes them.
+    /// The events of one operation are not in the form in which the kernel writes them.
     Grammar {
         /// What is wrong.
         what: &'static str,
     },
-    /// The kernel does what this replay does not know yet.
+    /// The kernel did something that this replay does not support yet.
     Unsupported {
-        /// Which event.
+        /// The event.
         event: &'static str,
     },
-    /// The beginning is missing: later events were written over it.
+    /// The beginning is missing: later events have overwritten it.
     Overwritten {
         /// The first event after which none is missing.
         first: u64,
     },
     /// An invariant of the core is broken.
     Invariant(Violation),
-    /// The core's account of a CPU is not the kernel's (S-12).
+    /// The core's accounts of a CPU's time differ from the kernel's (S-12).
     Account {
-        /// Thread, idle and interrupt time by the core.
+        /// Thread, idle and interrupt time according to the core.
         core: [u64; 3],
-        /// The same by the kernel.
+        /// The same according to the kernel.
         kernel: [u64; 3],
     },
 }
 
-/// Where it is wrong.
+/// Where and how a trace is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The ticket of the event; none for what concerns the whole.
+    /// The ticket of the event; none if the fault concerns the whole trace.
     pub ticket: Option<u64>,
     /// When.
     pub time_ns: u64,
@@ -102,7 +103,7 @@ pub struct Difference {
     pub cpu: u16,
     /// What.
     pub fault: Fault,
-    /// The same in words, with names.
+    /// The fault in words, with names.
     pub text: String,
 }
 
@@ -124,9 +125,9 @@ impl std::error::Error for Difference {}
 pub struct Replayed {
     /// Events that were replayed.
     pub events: usize,
-    /// Decisions that were made again.
+    /// Decisions that were repeated.
     pub decisions: usize,
-    /// Threads that were moved by stealing and balancing, again.
+    /// Threads that were moved by stealing and balancing, repeated by the core.
     pub moves: usize,
     /// CPUs whose account of time was compared.
     pub accounts: usize,
@@ -153,7 +154,7 @@ impl fmt::Display for Replayed {
     }
 }
 
-/// What a thread that does not exist yet will be born with.
+/// The properties that a thread which does not exist yet will begin with.
 #[derive(Default)]
 struct Birth {
     weight: Option<u32>,
@@ -162,19 +163,19 @@ struct Birth {
     context_only: bool,
 }
 
-/// A thread leaves, and who runs next has not been said yet.
+/// A thread that leaves its CPU, while the trace has not yet said which one runs next.
 struct Leaving {
     kind: Kind,
     thread: u32,
     time_ns: u64,
-    /// It hands its slice to this one.
+    /// The thread that it hands its slice to.
     next: Option<Runnable<()>>,
     said: bool,
-    /// And its context.
+    /// Whether it lends its context, too.
     lends: bool,
-    /// It yields to this one.
+    /// The thread that it yields to.
     behind: Option<u32>,
-    /// It was evicted, because it lost its context or because its budget was spent.
+    /// Set if it was evicted: true because it lost its context, false because its budget was used up.
     evicted: Option<bool>,
 }
 
@@ -186,10 +187,10 @@ struct Core {
 struct Replayer {
     cores: Vec<Core>,
     blocked: BTreeMap<u32, Blocked<()>>,
-    /// What the contexts of those who wait pay when they are queued.
+    /// Deferred charges of waiting threads, which their contexts pay when the threads are queued.
     debts: BTreeMap<u32, u64>,
     births: BTreeMap<u32, Birth>,
-    /// Masks under construction, and those that the next enqueue brings into effect.
+    /// CPU masks under construction, and those that take effect with the next enqueue.
     masks: BTreeMap<u32, [u64; 4]>,
     contexts: Contexts,
     result: Replayed,
@@ -322,7 +323,7 @@ impl Replayer {
             Kind::Evict { thread, lost } => {
                 match self.cores[at].leaving.as_mut().filter(|it| it.thread == thread) {
                     Some(leaving) => leaving.evicted = Some(lost),
-                    // It was queued, and its context was taken.
+                    // The thread was queued, and its context was taken away.
                     None if lost && self.blocked.contains_key(&thread) => {}
                     None => self.dequeue(at, thread, now)?,
                 }
@@ -358,7 +359,7 @@ impl Replayer {
                 if queue.current() == Some(id(thread)) {
                     queue.pay(debt_ns, now);
                 } else if self.blocked.contains_key(&thread) {
-                    // When it is queued: its context may not be in its hands before.
+                    // Charged when it is queued: it may not have its context before that.
                     self.debts.insert(thread, debt_ns);
                 } else {
                     self.births.entry(thread).or_default().debt_ns = debt_ns;
@@ -378,7 +379,7 @@ impl Replayer {
     fn spawn(&mut self, at: usize, thread: u32, now: u64) -> Result<(), Fault> {
         let mut runnable = Runnable::new(id(thread), ());
         let birth = self.births.remove(&thread).unwrap_or_default();
-        // First, as the kernel does: the weight changes what a debt is in virtual time.
+        // The debt comes first, as in the kernel: the weight determines how much virtual time a debt is.
         if birth.debt_ns > 0 {
             runnable.owe(birth.debt_ns);
         }
@@ -422,7 +423,7 @@ impl Replayer {
     fn wake(&mut self, at: usize, thread: u32, now: u64) -> Result<(), Fault> {
         let blocked = self.blocked.remove(&thread);
         let blocked = blocked.ok_or(Fault::Refused { what: "woken, and did not wait", thread })?;
-        // A thread that runs on contexts only may be lent one, and is refused by the core otherwise.
+        // A thread that runs only on contexts may be lent one; otherwise the core refuses it.
         let mut runnable = blocked.wake_to_borrow();
         let Some(leaving) = &mut self.cores[at].leaving else {
             return self.enqueue(at, thread, runnable, now);
@@ -455,7 +456,7 @@ impl Replayer {
         Ok(())
     }
 
-    /// Asks the core who runs next.
+    /// Asks the core which thread runs next, and compares.
     fn decide(&mut self, at: usize, kernel: Option<u32>, now: u64) -> Result<(), Fault> {
         let core = &mut self.cores[at];
         if core.queue.is_in_interrupt() {
@@ -515,7 +516,7 @@ impl Replayer {
         self.compare_fate(leaving.kind, thread, leaving.evicted, decision)
     }
 
-    /// What became of the thread that left.
+    /// Compares what became of the thread that left.
     fn compare_fate(
         &mut self,
         kind: Kind,
@@ -530,7 +531,7 @@ impl Replayer {
             None => "gone on or queued",
         };
         let lost = decision.evicted.as_ref().map(|it| it.reason == EvictionReason::ContextLost);
-        // Only a look tells a thread that lost the CPU from one that waits for its refill.
+        // Only where the kernel checked the running thread does the trace tell a preempted thread from a throttled one.
         let looked = matches!(kind, Kind::Preempt { .. } | Kind::Throttle { .. } | Kind::Keep { .. });
         let core = named(lost, looked && decision.noted.has(sched::Noted::THROTTLED));
         let kernel = named(evicted, matches!(kind, Kind::Throttle { .. }));
@@ -590,7 +591,7 @@ impl Replayer {
         }
     }
 
-    /// The thread is taken out of its queue.
+    /// Removes the thread from its queue.
     fn dequeue(&mut self, at: usize, thread: u32, now: u64) -> Result<(), Fault> {
         let queue = &mut self.cores[at].queue;
         let dequeued = ticket_of(queue, thread).and_then(|ticket| queue.remove(&ticket, now));
@@ -613,7 +614,7 @@ impl Replayer {
         Ok(())
     }
 
-    /// The end of a trace: nobody is in the middle of something, and the accounts are the kernel's.
+    /// Checks at the end of a trace that no CPU is within an operation, and that the accounts equal the kernel's.
     fn finish(&mut self, dump: &Dump) -> Result<(), Difference> {
         self.result.unfinished = self.cores.iter().filter(|core| core.leaving.is_some()).count();
         if self.result.lost_from.is_some() {

@@ -1,10 +1,11 @@
-//! What gdb must say of the scene (`programs/src/bin/gdb-scene.rs`), by the numbers that the scene itself says (K-27).
+//! What gdb must report about the scene (`programs/src/bin/gdb-scene.rs`), judged by the numbers that the scene itself
+//! prints (K-27).
 
 use crate::Problem;
 
-/// What the scene says last.
+/// The scene's last line.
 pub(crate) const STANDS: &str = "scene: stands";
-/// What stands before each command in gdb's answer.
+/// What precedes each command in gdb's output.
 pub(crate) const MARK: &str = "== ";
 
 /// Commands at the kernel's first function.
@@ -13,7 +14,7 @@ pub(crate) const START: [&str; 4] = ["capos threads", "capos contexts", "capos c
 /// Commands on a machine that hangs.
 pub(crate) const HANG: [&str; 2] = ["capos cpus", "capos cpu 1"];
 
-/// Commands that damage the machine, and look.
+/// Commands that damage the machine's data, and then list it.
 pub(crate) const DAMAGE: [&str; 8] = [
     "set language rust",
     "set var kernel::dispatch::heads::COUNT.v.value = 200",
@@ -25,7 +26,7 @@ pub(crate) const DAMAGE: [&str; 8] = [
     "capos nonsense",
 ];
 
-/// What an answer must not have: gdb's words for a script that failed.
+/// What the output must not contain: gdb's messages for a failed script.
 const FAILURES: [&str; 3] = ["Traceback", "Python Exception", "Error occurred in Python"];
 
 /// The numbers of the scene.
@@ -77,7 +78,7 @@ impl Scene {
         })
     }
 
-    /// What gdb is asked.
+    /// The commands that gdb is given.
     pub(crate) fn commands(&self) -> Vec<String> {
         let plain = ["threads", "contexts", "cpus", "cpu 0", "cpu 1", "cpu 9", "log", "help"];
         let mut commands: Vec<String> = plain.iter().map(|name| format!("capos {name}")).collect();
@@ -85,7 +86,7 @@ impl Scene {
         commands
     }
 
-    /// Whether the answer is right.
+    /// Checks gdb's answer.
     pub(crate) fn judge(&self, answer: &str) -> Result<(), Problem> {
         no_failure(answer)?;
         self.judge_threads(answer)?;
@@ -142,7 +143,7 @@ impl Scene {
         if init != Some(["1", "init", "waiting", "exit"]) {
             return Err(wrong("init should wait for its child's end", answer));
         }
-        // Those that are named, init, and the one that says that the scene stands.
+        // The named threads, init, and the thread that prints that the scene stands.
         let all = 9 + self.pinned.len() + self.roaming.len();
         has(answer, "capos threads", &[&format!("{all} threads, 0 free records")])
     }
@@ -169,7 +170,7 @@ impl Scene {
         expect(self.small, ["1 ms in 60 s", "0 ns", "throttle", "1", &throttled, &throttled, "holder", "-"])
     }
 
-    /// CPU 1 runs one of those that want it, and the others wait, in ascending order of their tags.
+    /// CPU 1 runs one of the threads that want it, and the others wait, in ascending order of their tags.
     fn judge_cpus(&self, answer: &str) -> Result<(), Problem> {
         let cpu = part(answer, "capos cpu 1")?;
         let first = cpu.lines().find(|line| line.starts_with("CPU 1: runs #")).unwrap_or_default();
@@ -227,7 +228,7 @@ pub(crate) fn judge_hang(answer: &str) -> Result<(), Problem> {
     has(answer, "capos cpu 1", &[locked, "locks: Cpu\n"])
 }
 
-/// What cannot be read ends with a line that says so, and not with a traceback.
+/// Data that cannot be read must lead to a line that says so, and not to a traceback.
 pub(crate) fn judge_damage(answer: &str) -> Result<(), Problem> {
     no_failure(answer)?;
     has(answer, "capos threads", &["unreadable: Cannot access memory at address"])?;
@@ -244,7 +245,7 @@ fn no_failure(answer: &str) -> Result<(), Problem> {
     }
 }
 
-/// What was said to a command; to none, what came before all.
+/// The output of one command; for an empty command, the output before the first.
 fn part<'a>(answer: &'a str, command: &str) -> Result<&'a str, Problem> {
     let start = if command.is_empty() {
         Some(0)
@@ -265,7 +266,7 @@ fn has(answer: &str, command: &str, wanted: &[&str]) -> Result<(), Problem> {
     }
 }
 
-/// The rows of a table: cells stand two spaces apart or more. A row is as long as the longest.
+/// The rows of a table, whose cells are separated by two or more spaces. All rows are made as long as the longest.
 fn rows(text: &str) -> Vec<Vec<String>> {
     let cells = |line: &str| -> Vec<String> {
         line.split("  ").map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect()
@@ -309,7 +310,7 @@ mod tests {
         assert!(part(answer, "capos c").is_err() && no_failure(answer).is_err());
     }
 
-    /// The script of gdb has to write down bits that the debug information does not have; they are those of the kernel.
+    /// gdb's script has to define bits that are not in the debug information; they must equal the kernel's.
     #[test]
     fn k_27_gdb_knows_the_word_of_a_life() {
         let script = include_str!("../../gdb/capos.py");
@@ -338,7 +339,8 @@ mod tests {
         );
     }
 
-    /// So with how much of a thread's record may be unused, by which it tells another kernel's symbols.
+    /// The same for how much of a thread's record may be unused, by which the script recognises symbols of another
+    /// kernel.
     #[test]
     fn k_27_gdb_knows_the_gap_between_records_of_threads() {
         let (script, source) =
@@ -347,7 +349,7 @@ mod tests {
         assert!(script.contains("RECORD_GAP_MAX = 128\n"));
     }
 
-    /// So with the reasons of inter-processor interrupts.
+    /// The same for the reasons of inter-processor interrupts.
     #[test]
     fn k_27_gdb_knows_why_cpus_interrupt_each_other() {
         let (script, source) =

@@ -1,12 +1,12 @@
-//! What a terminal of 80 columns and 24 rows shows, as far as our programs use one.
+//! What a terminal of 80 columns and 24 rows shows, as far as this project's programs use one.
 
 const COLUMNS: usize = 80;
 const ROWS: usize = 24;
 
-/// The colour of a character: what it says is up to the programs.
+/// The colour of a character; its meaning is up to the programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Colour {
-    /// As most are.
+    /// The default colour.
     #[default]
     Plain,
     /// Sequence 31.
@@ -34,9 +34,9 @@ impl Colour {
 /// A place on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// What stands there.
+    /// The character there.
     pub character: char,
-    /// In this colour.
+    /// Its colour.
     pub colour: Colour,
 }
 
@@ -44,7 +44,7 @@ impl Cell {
     const BLANK: Cell = Cell { character: ' ', colour: Colour::Plain };
 }
 
-/// The terminal. It also keeps all text that ever came, without control sequences.
+/// The terminal. It also keeps all text that was ever received, without control sequences.
 #[derive(Default)]
 pub struct Screen {
     /// Every row since the start; the last 24 are shown.
@@ -53,7 +53,7 @@ pub struct Screen {
     row: usize,
     column: usize,
     state: State,
-    /// Bytes of a character that is not whole yet.
+    /// Bytes of an incomplete character.
     partial: Vec<u8>,
     text: String,
 }
@@ -63,12 +63,12 @@ enum State {
     #[default]
     Plain,
     Escape,
-    /// A control sequence: what came after `ESC [`.
+    /// A control sequence: what was received after `ESC [`.
     Sequence(String),
 }
 
 impl Screen {
-    /// Shows what came.
+    /// Shows the bytes that were received.
     pub fn take(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.partial.push(byte);
@@ -84,7 +84,7 @@ impl Screen {
         }
     }
 
-    /// All text so far; lines end with `\n`, and what a cursor moved over stays.
+    /// All text so far; lines end with `\n`, and text that was later overwritten stays.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -96,8 +96,8 @@ impl Screen {
         self.rows.get(self.row).map(|row| text_of(row)).unwrap_or_default()
     }
 
-    /// The last row that begins with `first`, blanks aside, and those after it, until one begins with `below` or the cursor's row is over; none if no row
-    /// begins so.
+    /// The last row that begins with `first`, leading blanks aside, and those after it, until one begins with `below` or the cursor's row was
+    /// reached; empty if no row begins with `first`.
     #[must_use]
     pub fn rows_between(&self, first: &str, below: &str) -> &[Vec<Cell>] {
         let begins = |row: &Vec<Cell>, text: &str| text_of(row).trim_start().starts_with(text);
@@ -208,7 +208,7 @@ impl Screen {
                     };
                 }
             }
-            // What we do not use.
+            // Sequences that the programs do not use.
             _ => {}
         }
     }
@@ -226,7 +226,7 @@ mod tests {
 
     fn screen(text: &str) -> Screen {
         let mut screen = Screen::default();
-        // In pieces, as they may come.
+        // In pieces, as they may arrive.
         text.as_bytes().chunks(3).for_each(|piece| screen.take(piece));
         screen
     }

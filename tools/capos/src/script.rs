@@ -69,7 +69,7 @@ pub struct Script {
     /// Count instructions instead of time, 2 to this power ns each.
     pub icount: Option<u8>,
     name: String,
-    /// Each with its line, from 1.
+    /// Each step with its line, counted from 1.
     steps: Vec<(usize, Step)>,
 }
 
@@ -135,7 +135,7 @@ impl Script {
     /// Plays it.
     ///
     /// # Errors
-    /// At the first step that does not come true: which it is, and what the machine said instead.
+    /// At the first step that fails: which one, and what the machine printed instead.
     pub fn play(&self, guest: &mut Guest) -> Result<Played, Problem> {
         let mut talk = Talk::new(guest);
         for (line, step) in &self.steps {
@@ -149,12 +149,12 @@ impl Script {
     }
 }
 
-/// What came of a script.
+/// The result of a script.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// Names of pictures, and the pictures as SVG.
     pub pictures: Vec<(String, String)>,
-    /// All that the machine said.
+    /// All output of the machine.
     pub text: String,
 }
 
@@ -224,12 +224,12 @@ fn keys(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// A conversation.
+/// A conversation with a machine.
 struct Talk<'a> {
     guest: &'a mut Guest,
     keys: Keys,
     screen: Screen,
-    /// What of the text has been dealt with.
+    /// How much of the text has been dealt with.
     at: usize,
     never: Vec<String>,
     /// The most columns of a line; 0 is no limit.
@@ -337,7 +337,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Whether every whole line of the last answer has room.
+    /// Whether no complete line of the last answer is too long.
     fn check_columns(&mut self) -> Result<(), String> {
         let answer = &self.screen.text()[self.answer..self.at];
         let whole = answer.rfind('\n').map_or("", |end| &answer[..end]);
@@ -356,7 +356,7 @@ impl Talk<'_> {
         }
     }
 
-    /// The last lines that the machine said, indented.
+    /// The last lines of the machine's output, indented.
     fn recent(&self) -> String {
         let lines: Vec<&str> = self.screen.text().lines().collect();
         let first = lines.len().saturating_sub(SHOWN_LINES);

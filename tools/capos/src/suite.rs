@@ -1,4 +1,4 @@
-//! The kernel's test suite: proofs, boot options and planted bugs on several machines, as the table `tools/capos/suite.txt` says.
+//! The kernel's test suite: proofs, boot options and planted bugs on several machines, as listed in the table `tools/capos/suite.txt`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,20 +18,20 @@ use crate::twin;
 
 /// Where the table is, from the project's root.
 pub const TABLE: &str = "tools/capos/suite.txt";
-/// Machines with up to this many CPUs run beside each other.
+/// Machines with at most this many CPUs run in parallel.
 const SMALL_CPUS_MAX: u32 = 2;
 const COLUMNS: usize = 6;
 
-/// What must come of a run.
+/// The required result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The proof holds, and this text is said, if there is one.
+    /// The proof holds, and this text is printed, if there is one.
     Holds(Option<String>),
-    /// It is no proof: the machine ends well, and this text is said.
+    /// It is no proof: the machine ends well, and prints this text.
     Says(String),
-    /// The proof does not hold, and this text is said.
+    /// The proof does not hold, and this text is printed.
     Fails(String),
-    /// The machine does not end in its time, and this text is said, by it or by the record that is taken of it.
+    /// The machine does not end in its time, and this text is printed, by the machine or in its record.
     Hangs(String),
 }
 
@@ -50,18 +50,18 @@ pub struct Row {
     pub seconds: u64,
     /// Boot options.
     pub options: String,
-    /// Sockets, cores of each, threads of each core, if the machine is not flat.
+    /// Sockets, cores of each, threads of each core, if the topology is not flat.
     pub shape: Option<[u32; 3]>,
     /// The version of QEMU, if it is not the system's.
     pub qemu: Option<u32>,
     /// Which kernel: without assertions, with a planted bug, or one that measures itself.
     pub variant: Variant,
-    /// What must come of it.
+    /// The required result.
     pub verdict: Verdict,
 }
 
 impl Row {
-    /// Whether this is the proof as it is: no bug, no boot options.
+    /// Whether this row is the unmodified proof: no bug, no boot options.
     fn is_plain(&self) -> bool {
         let is_usual = self.shape.is_none() && self.qemu.is_none();
         self.options.is_empty() && self.variant.feature.is_none() && is_usual
@@ -117,9 +117,9 @@ fn parse_row(line: &str) -> Result<Row, String> {
     })
 }
 
-/// A word among the boot options that is the machine's: `smp:2x4x2` has two sockets of four cores of two threads.
+/// A word among the boot options that describes the machine: `smp:2x4x2` has two sockets of four cores of two threads.
 const SHAPE_PREFIX: &str = "smp:";
-/// Another: `qemu:10` is a machine in the QEMU 10 that `tools/setup.sh` has unpacked. Where it could not, the run is skipped.
+/// Another such word: `qemu:10` is a machine in the QEMU 10 that `tools/setup.sh` has unpacked. If it is missing, the run is skipped.
 const QEMU_PREFIX: &str = "qemu:";
 
 fn parse_shape(word: &str, cpus: &[u32]) -> Result<[u32; 3], String> {
@@ -134,7 +134,7 @@ fn parse_shape(word: &str, cpus: &[u32]) -> Result<[u32; 3], String> {
     }
 }
 
-/// QEMU's words for a shape; they add to the number of CPUs that it has been told.
+/// QEMU's arguments for a topology; they add to the number of CPUs.
 fn smp([sockets, cores, threads]: [u32; 3]) -> Vec<String> {
     vec!["-smp".to_owned(), format!("sockets={sockets},cores={cores},threads={threads}")]
 }
@@ -156,7 +156,7 @@ impl InRange for Result<u32, String> {
     }
 }
 
-/// The word of a kernel without assertions.
+/// The word for a kernel without assertions.
 const RELEASE: &str = "release";
 
 fn parse_verdict(text: &str) -> Result<(Variant, Verdict), String> {
@@ -199,14 +199,14 @@ pub fn read(project: &Project) -> Result<Vec<Row>, Problem> {
     parse(&std::fs::read_to_string(&path).map_err(|error| cannot("read", &path, &error))?)
 }
 
-/// The memory and the time limit that the table gives the proof `name`, where it knows it.
+/// The memory and the time limit that the table gives the proof `name`, if it lists the proof.
 #[must_use]
 pub fn size_of(rows: &[Row], name: &str) -> Option<(u32, u64)> {
     let rows = rows.iter().filter(|row| row.name == name && row.is_plain());
     rows.map(|row| (row.mem_mib, row.seconds)).reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)))
 }
 
-/// The machines of the proof `name`, if it is one of counted instructions: the table has it in no other way. Its CPUs, and the shift.
+/// The CPUs and the shift of the proof `name`, if the table lists it only with counted instructions.
 #[must_use]
 pub fn counted(rows: &[Row], name: &str) -> Option<(Vec<u32>, u8)> {
     let mut rows = rows.iter().filter(|row| row.name == name && row.is_plain()).peekable();
@@ -219,8 +219,8 @@ pub fn counted(rows: &[Row], name: &str) -> Option<(Vec<u32>, u8)> {
     Some((cpus, shift))
 }
 
-/// Refuses machines on which the proof `name` means nothing. Shares and bounds are of one number of CPUs, as in the simulator's scenario; such a proof
-/// counts an instruction as several ns, so that seconds of guest time take few of ours.
+/// Refuses machines on which the proof `name` is meaningless. Shares and bounds apply to one number of CPUs, that of the simulator's scenario. Such a
+/// proof is known by its shift: it counts an instruction as several ns, so that seconds of guest time take few seconds of real time.
 ///
 /// # Errors
 /// With the machines that it is for.
@@ -239,12 +239,12 @@ pub fn refuse_other_machines(rows: &[Row], name: &str, cpus: &[u32]) -> Result<(
 struct Case {
     row: Row,
     cpus: u32,
-    /// What it boots, or why there is no such thing.
+    /// What it boots, or why that could not be made.
     medium: Result<Medium, Problem>,
 }
 
 impl Case {
-    /// For people: `smoke on 2 CPUs, icount, pit`.
+    /// A title for people: `smoke on 2 CPUs, icount, pit`.
     fn title(&self) -> String {
         let Case { row, cpus, .. } = self;
         let mut title = format!("{} on {cpus} CPU{}", row.name, if *cpus == 1 { "" } else { "s" });
@@ -271,12 +271,12 @@ impl Case {
         title
     }
 
-    /// For a file.
+    /// The title as a file name.
     fn file(&self) -> String {
         self.title().replace(", ", "-").replace([' ', '='], "-")
     }
 
-    /// The command that makes this run again.
+    /// The command that repeats this run.
     fn command(&self) -> String {
         let Case { row, cpus, .. } = self;
         let kind = if matches!(row.verdict, Verdict::Says(_)) { "run --manifest" } else { "proof" };
@@ -342,13 +342,13 @@ impl Case {
     /// Where the machine writes its trace, if the row asks for one.
     fn dump(&self, project: &Project) -> Result<Option<PathBuf>, Problem> {
         let is_traced = self.row.options.split(' ').any(|word| {
-            // One that is refused leaves no trace.
+            // A refused trace option produces no trace.
             word.strip_prefix("trace=").and_then(options::events).is_some()
         });
         is_traced.then(|| project.output("traces/suite", &format!("{}.dump", self.file()))).transpose()
     }
 
-    /// Why a run is not as it must be; `None` when it is.
+    /// Why a run does not have the required result; `None` if it does.
     fn judge(&self, project: &Project, report: &Report) -> Option<String> {
         let limit = Some(Duration::from_secs(self.row.seconds));
         let failure = report.proof_failure(&self.row.name, limit);
@@ -360,7 +360,7 @@ impl Case {
             Verdict::Fails(text) => match failure {
                 None => Some("the proof holds, and must not".to_owned()),
                 Some(why) if report.missing.is_empty() => {
-                    // A machine that hangs has not noticed anything.
+                    // A machine that hangs has not detected the bug.
                     report.outcome.is_none().then_some(why)
                 }
                 Some(why) => Some(format!("failed, but never said `{text}`: {why}")),
@@ -374,16 +374,16 @@ impl Case {
     }
 }
 
-/// How many runs there were.
+/// The number of runs by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// As they must be.
+    /// Runs with the required result.
     pub passed: usize,
-    /// Not so.
+    /// Runs without it.
     pub failed: usize,
 }
 
-/// Makes the runs of the table, or of the proofs `names` alone, and says how each went.
+/// Makes the runs of the table, or only those of the proofs `names`, and prints the result of each.
 ///
 /// # Errors
 /// When the table is wrong, or knows none of the names.

@@ -26,7 +26,7 @@ pub fn table(elf: &[u8]) -> Result<Vec<u8>, Problem> {
         if !in_code || name.is_empty() || name.starts_with(".L") {
             continue;
         }
-        // Of two names for one place, the one that knows its size.
+        // Of two names for one address, the one with the larger size is kept.
         let size = symbol.size();
         if found.get(&address).is_none_or(|(known, _)| *known < size) {
             found.insert(address, (size, format!("{:#}", rustc_demangle::demangle(name))));
@@ -41,7 +41,7 @@ pub fn table(elf: &[u8]) -> Result<Vec<u8>, Problem> {
         let section_end =
             code.iter().find(|(start, end)| (*start..*end).contains(address)).map_or(0, |(_, end)| *end);
         let next = addresses.get(index + 1).copied().unwrap_or(u64::MAX).min(section_end);
-        // Assembly does not say how long it is: up to the next.
+        // Symbols from assembly have no size: they extend to the next symbol.
         let size = if *size == 0 { next - address } else { *size };
         symbols.push((*address, u32::try_from(size).unwrap_or(u32::MAX), name.as_str()));
     }

@@ -1,5 +1,5 @@
-//! The person's terminal as the machine's serial line. Ctrl-A x leaves; Ctrl-A Ctrl-A types one. A signal that can be caught leaves too: the
-//! terminal is as it was, and the machine is off.
+//! Connects this terminal with the machine's serial line. Ctrl-A x leaves; Ctrl-A Ctrl-A types Ctrl-A. A signal that can be caught also
+//! leaves: the terminal is restored, and the machine is stopped.
 
 use std::io::{IsTerminal, Read, Write};
 use std::thread;
@@ -14,7 +14,7 @@ use crate::qemu::{Event, Guest, Keys, Outcome};
 
 const ESCAPE: u8 = 1;
 
-/// A terminal that hands every key on as it is pressed; as it was before when this is dropped.
+/// A terminal in raw mode, which passes every key on as it is pressed; restored when this value is dropped.
 pub struct Raw {
     before: Termios,
 }
@@ -42,14 +42,14 @@ impl Drop for Raw {
     }
 }
 
-/// Finds the escape among the keys.
+/// Finds the escape sequence among the keys.
 #[derive(Default)]
 struct Escapes {
     pending: bool,
 }
 
 impl Escapes {
-    /// What goes to the machine; `None` when the person wants to leave.
+    /// The keys for the machine; `None` if the person wants to leave.
     fn take(&mut self, keys: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         for &key in keys {
@@ -81,10 +81,10 @@ fn type_on(keys: Keys) {
     });
 }
 
-/// Leaves when one of the signals comes that end a program.
+/// Leaves on any of the signals that end a program.
 fn listen_on(keys: Keys) {
     let Ok(mut signals) = Signals::new([SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]) else {
-        return; // as it was before: the signal ends us, and the machine with us
+        return; // The default applies: the signal ends this process, and the machine with it
     };
     thread::spawn(move || {
         for signal in signals.forever() {
@@ -106,7 +106,7 @@ pub enum Farewell {
     TimeUp,
 }
 
-/// Connects the terminal with the machine until one of them goes.
+/// Connects the terminal with the machine until one of them ends.
 #[must_use]
 pub fn converse(guest: &mut Guest, limit: Option<Duration>) -> Farewell {
     let deadline = limit.map(|limit| Instant::now() + limit);

@@ -1,8 +1,8 @@
-//! A proof of scheduling and its twin in the simulator: what the kernel prints beside what the same scenario gives.
+//! Compares what the kernel prints in a proof of scheduling with the result of the same scenario in the simulator, its twin.
 //!
-//! A line of the guest is `share <scenario> <thread> <ppm>`: CPU time of all instances of a thread (or of one, `hog#1`) as a part of one CPU's,
-//! in millionths. Or it is `order <scenario> <cpu> <thread>...`: who ran on a CPU, one after the other, without idle time; a thread that goes on, or
-//! comes back after idle time, is named once. The scenario is `sim/scenarios/<scenario>.scn`, played with the policy that the kernel was booted with.
+//! A line of the guest is `share <scenario> <thread> <ppm>`: CPU time of all instances of a thread (or of one, `hog#1`) as a part of one CPU's, in
+//! millionths. Or it is `order <scenario> <cpu> <thread>...`: the threads that ran on a CPU, in order, without idle time; a thread that continues, or
+//! returns after idle time, is named once. The scenario is `sim/scenarios/<scenario>.scn`, played with the policy that the kernel was booted with.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use sim::scenario::{PolicyName, Scenario};
 use crate::Problem;
 use crate::place::{Project, cannot};
 
-/// How far the two may be apart, in millionths of a CPU for each CPU's worth of share: 3 points. The simulator's costs are estimates, a guest's
-/// programs take time of their own, and windows begin and end in the middle of somebody's slice.
+/// How much the two may differ, in millionths of a CPU for each CPU's worth of share: 3 points. The simulator's costs are estimates, a guest's
+/// programs take time of their own, and windows begin and end in the middle of slices.
 pub const TOLERANCE_PPM: u64 = 30_000;
 
 /// One line of the guest.
@@ -30,7 +30,7 @@ fn parse(line: &str) -> Option<Share> {
     Some(Share { scenario: scenario.to_owned(), thread: thread.to_owned(), ppm })
 }
 
-/// Why shares that the kernel printed are not those of the simulator; `None` when they are, or when there are none.
+/// How the shares that the kernel printed differ from the simulator's; `None` if they agree, or if there are none.
 #[must_use]
 pub fn differs(project: &Project, options: &str, lines: &[String]) -> Option<String> {
     match compare(project, options, lines) {
@@ -51,7 +51,7 @@ pub struct Row {
 /// Plays the scenarios that the lines name, and puts each share beside its twin.
 ///
 /// # Errors
-/// When a line is none, or names a scenario or thread that does not exist.
+/// When a line is malformed, or names a scenario or thread that does not exist.
 pub fn compare(project: &Project, options: &str, lines: &[String]) -> Result<Vec<Row>, Problem> {
     let policy = options.split([' ', ',']).find_map(|word| word.strip_prefix("policy="));
     let mut played: BTreeMap<String, (Scenario, Outcome)> = BTreeMap::new();
@@ -89,7 +89,7 @@ pub fn compare(project: &Project, options: &str, lines: &[String]) -> Result<Vec
     Ok(rows)
 }
 
-/// One line of the guest: who ran on a CPU.
+/// One line of the guest: the threads that ran on a CPU.
 struct Order<'a> {
     scenario: &'a str,
     cpu: u16,
@@ -102,7 +102,7 @@ fn parse_order(line: &str) -> Option<Order<'_>> {
     (kind == "order").then(|| Order { scenario, cpu, names: words.collect() })
 }
 
-/// The two agree if one is the beginning of the other, but for the last run: a window may end just before or just after it.
+/// The two agree if one is the beginning of the other, apart from the last run: a window may end just before or just after it.
 fn compare_order(order: &Order<'_>, outcome: &Outcome) -> Result<Row, Problem> {
     let Order { scenario, cpu, names } = order;
     let trace = outcome.trace.as_ref().ok_or_else(|| Problem::new("the simulator kept no trace"))?;
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// S-06: the order of runs is compared, CPU by CPU; one run more or less at the end is nobody's fault.
+    /// S-06: the order of runs is compared, CPU by CPU; one run more or less at the end is allowed.
     #[test]
     fn s_06_orders_are_compared_with_the_simulator() {
         let judged = |line: &str| rows("", &[line]).unwrap().remove(0);

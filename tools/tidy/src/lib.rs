@@ -1,4 +1,5 @@
-//! Tidy keeps the house clean: docs name only things that exist, no file is dead, no function is over-long.
+//! Tidy checks the state of the project: docs name only things that exist, no file is dead, no function is
+//! over-long.
 //!
 //! A check is a function from a [`Tree`] (every file of the project, in memory) to a list of [`Problem`]s.
 //! Checks read; they never write, never run a command and know no path outside the tree, so that each is
@@ -39,7 +40,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A check: reads the tree and says everything that is wrong with it.
+/// A check: reads the tree and returns everything that is wrong with it.
 pub type Check = fn(&Tree) -> Vec<Problem>;
 
 /// Every check, by name.

@@ -20,7 +20,8 @@ impl Tree {
         Self { files: files.iter().map(entry).collect() }
     }
 
-    /// Reads the project at `root`: what git lists, or every file outside build output where git has no say.
+    /// Reads the project at `root`: the files that git lists, or every file outside build output where there
+    /// is no git.
     ///
     /// # Errors
     /// When a folder or a file cannot be read.

@@ -1,6 +1,6 @@
-//! wasmtime. A call runs on a stack of its own, as a future that is polled by nobody but us: an import puts down what it
-//! asks for and waits; every poll gives it one thing to do, until it has its answer. The calling module's memory can be
-//! reached only from inside that call, so reads and writes are such things too.
+//! wasmtime. A call runs on a stack of its own, as a future that only this module polls: an import deposits its request
+//! and waits; each poll gives it one order, until it has its answer. The calling module's memory can be reached only
+//! from inside that call, so reads and writes are orders, too.
 
 use super::{ARGS_MAX, Pause, Target, Value};
 use crate::error::GuestError;
@@ -16,14 +16,15 @@ use wasmtime::{
     Mutability, Ref, Store, Trap, Val, ValType,
 };
 
-/// Beside the guest's own calls, what the engine needs on that stack.
+/// How much of that stack the engine needs beside the guest's own calls.
 const HOST_STACK_BYTES: usize = 256 << 10;
 
 pub(super) fn engine() -> Result<Engine, GuestError> {
     let mut config = Config::new();
     config.wasm_tail_call(true).wasm_reference_types(true).wasm_simd(false).wasm_relaxed_simd(false);
     config.max_wasm_stack(STACK_BYTES_MAX).async_stack_size(STACK_BYTES_MAX + HOST_STACK_BYTES);
-    // The runtime has a handler for bad accesses of its own; and memory is as large as it was charged for.
+    // Not by signals, because the runtime has its own handler for bad accesses; and memory is exactly as large as it was
+    // charged for.
     config.signals_based_traps(false).memory_init_cow(false);
     config.memory_reservation(0).memory_guard_size(0).memory_reservation_for_growth(0);
     Engine::new(&config).map_err(|error| GuestError::Malformed {
@@ -49,7 +50,7 @@ pub(super) fn matches(module: &Module, offer: &Offer) -> bool {
     )
 }
 
-/// What the call is told to do.
+/// An order to the waiting call.
 enum Order {
     Read(Range<usize>),
     Write(usize, Vec<u8>),
@@ -57,7 +58,7 @@ enum Order {
     Answer(Option<Value>, i64),
 }
 
-/// What the call says.
+/// A message of the call.
 enum Word {
     Asks(Call, [u64; ARGS_MAX], i64),
     Refuel(i64),
@@ -65,7 +66,7 @@ enum Word {
     Yes(bool),
 }
 
-/// Between the call and its host: one of them speaks at a time.
+/// The exchange between the call and its host; only one of them acts at a time.
 #[derive(Default)]
 struct Desk {
     order: Option<Order>,
@@ -78,7 +79,7 @@ fn at(desk: &Shared) -> MutexGuard<'_, Desk> {
     desk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a store knows.
+/// The state in a store.
 struct State {
     desk: Shared,
     fuel: Option<Global>,
@@ -90,7 +91,7 @@ type Ended = (Store<State>, Result<Vec<Val>, Error>);
 enum Phase {
     Idle(Store<State>),
     Running(Pin<Box<dyn Future<Output = Ended> + Send>>),
-    /// Only while it changes, and after a trap.
+    /// Only during a change of phase, and after a trap.
     Gone,
 }
 
@@ -106,7 +107,7 @@ fn reason(error: &Error) -> String {
     error.downcast_ref::<Trap>().map_or_else(|| format!("{error:#}"), ToString::to_string)
 }
 
-/// Runs a future that never waits for anybody but us.
+/// Completes a future that waits for nothing but this module.
 fn finish<T>(future: impl Future<Output = T>) -> Option<T> {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
@@ -163,7 +164,7 @@ impl Vm {
             self.phase = Phase::Idle(store);
             return None;
         };
-        // It is a mutable global of this type.
+        // Cannot fail: the fuel is a mutable global of this type.
         let _ = self.fuel.set(&mut store, Val::I64(fuel));
         let mut results = vec![Val::I32(0); func.ty(&store).results().len()];
         self.phase = Phase::Running(Box::pin(async move {
@@ -178,7 +179,7 @@ impl Vm {
         self.pause()
     }
 
-    /// Lets the call go on until it says something, or is over.
+    /// Lets the call continue until it sends a message, or is over.
     fn poll(&mut self) -> Option<Result<Word, Pause>> {
         let Phase::Running(call) = &mut self.phase else { return None };
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -212,7 +213,7 @@ impl Vm {
         }
     }
 
-    /// Has the waiting call do something.
+    /// Gives the waiting call an order.
     fn order(&mut self, order: Order) -> Option<Word> {
         at(&self.desk).order = Some(order);
         self.poll()?.ok()
@@ -273,7 +274,7 @@ fn imports(
     Ok(found)
 }
 
-/// An import that waits for its answer; without a call it is the one for fuel.
+/// An import that waits for its answer; without a `call` it is the import for fuel.
 fn host(store: &mut Store<State>, ty: FuncType, call: Option<Call>) -> Extern {
     Extern::Func(Func::new_async(store, ty, move |mut caller, params, results| {
         let mut args = [0; ARGS_MAX];
@@ -332,7 +333,7 @@ fn host(store: &mut Store<State>, ty: FuncType, call: Option<Call>) -> Extern {
     }))
 }
 
-/// Looks at the memory of the module that calls.
+/// Accesses the memory of the module that calls.
 fn memory<T>(caller: &mut Caller<'_, State>, look: impl FnOnce(&mut [u8]) -> Option<T>) -> Option<T> {
     let memory = caller.get_export(MEMORY)?.into_memory()?;
     look(memory.data_mut(caller))

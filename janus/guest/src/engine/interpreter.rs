@@ -1,4 +1,5 @@
-//! wasmi. A call that needs its host is suspended by an error of ours, and resumed with the answer.
+//! wasmi. A call that needs its host is suspended by an error that the import returns, and resumed with the
+//! answer.
 
 use super::{ARGS_MAX, Pause, Target, Value};
 use crate::error::GuestError;
@@ -136,7 +137,7 @@ impl Vm {
         Ok(found)
     }
 
-    /// An import that suspends the call with what it asks for. Its type was compared when the program was made.
+    /// An import that suspends the call with its request. Its type was compared when the program was made.
     fn host(&mut self, ty: &ExternType, call: Call) -> Extern {
         let Some(ty) = ty.func() else { return Extern::Global(self.fuel) };
         Extern::Func(Func::new(
@@ -173,11 +174,11 @@ impl Vm {
     }
 
     fn set_fuel(&mut self, fuel: i64) {
-        // It is a mutable global of this type.
+        // Cannot fail: the fuel is a mutable global of this type.
         let _ = self.fuel.set(&mut self.store, Val::I64(fuel));
     }
 
-    /// `None`: there is no such function.
+    /// Begins a call; `None` if there is no such function.
     pub(super) fn call(&mut self, target: Target<'_>, fuel: i64) -> Option<Pause> {
         let (func, args) = match target {
             Target::Start(index) => (*self.starts.get(index)?, Vec::new()),

@@ -1,7 +1,8 @@
-//! Writes a function body out again, with what its plan inserts.
+//! Writes a function body again, with the instructions that its plan inserts.
 //!
-//! What is left to run is one number, the *fuel*. It lives in a global that no guest can name. A function that loops
-//! keeps it in a local while it runs, and puts it back before everything that might look at it: calls and returns.
+//! The number of operations that may still run is the *fuel*. It lives in a global that no guest can name. A
+//! function that loops keeps it in a local while it runs, and stores it back before anything that might read it:
+//! calls and returns.
 
 use super::cost::{bulk_shift, called, is_call};
 use super::plan::{Plan, entry_cost, plain, plan};
@@ -23,7 +24,7 @@ struct Body<'a> {
     size: u32,
 }
 
-/// A body as it came: its locals, how many these are, and its instructions.
+/// A body as it was read: its locals, how many there are, and its instructions.
 struct Read<'a> {
     locals: Vec<(u32, ValType)>,
     declared: u32,
@@ -56,14 +57,14 @@ fn steps_of<'a>(rewriter: &Rewriter<'_>, ops: &[Operator<'a>]) -> Vec<Step<'a>> 
     }
 }
 
-/// What a caller may charge for this body.
+/// What callers may charge on behalf of this body.
 pub(super) fn prepaid(rewriter: &mut Rewriter<'_>, body: &FunctionBody<'_>) -> Result<Prepaid, GuestError> {
     let Read { declared, ops, .. } = read(rewriter, body)?;
     let (cost, whole) = entry_cost(&steps_of(rewriter, &ops), u64::from(declared));
     Ok(Prepaid { cost, whole: whole && !ops.iter().any(is_call) })
 }
 
-/// Instruments one body of a function with so many parameters, of which callers have paid this.
+/// Instruments the body of a function with `params` parameters, of which callers have already charged `paid`.
 pub(super) fn rewrite(
     rewriter: &mut Rewriter<'_>,
     params: u32,
@@ -126,7 +127,7 @@ impl Body<'_> {
         Ok(())
     }
 
-    /// `Budget_Decrement` and `Budget_Check`.
+    /// Inserts `Budget_Decrement` and, if `checked`, `Budget_Check`.
     fn charge(&mut self, cost: u64, checked: bool) {
         let fuel = self.added.fuel;
         let refuel = self.added.refuel;
@@ -153,7 +154,7 @@ impl Body<'_> {
                 if cost > 0 {
                     out.global_get(fuel).i64_const(cost as i64).i64_sub().global_set(fuel);
                 }
-                // Read again: to keep it in a local meanwhile takes the engine longer.
+                // Reads the global again: to keep the value in a local meanwhile takes the engine longer.
                 if checked {
                     out.global_get(fuel).i64_const(0).i64_lt_s().if_(BlockType::Empty).call(settle).end();
                 }
@@ -161,7 +162,7 @@ impl Body<'_> {
         }
     }
 
-    /// Puts the fuel where others see it.
+    /// Stores the fuel in the global, where other functions see it.
     fn store(&mut self) {
         if let Some(kept) = self.kept {
             self.out.instructions().local_get(kept).global_set(self.added.fuel);
@@ -182,7 +183,7 @@ impl Body<'_> {
             self.reload();
         }
         match op {
-            // It neither charges nor checks, so it need not see the fuel.
+            // The callee neither charges nor checks, so it need not see the fuel.
             Operator::Call { function_index } if rewriter.prepaid(*function_index).whole => {
                 self.copy(rewriter, op)?;
             }

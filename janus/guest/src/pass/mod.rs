@@ -1,12 +1,10 @@
-//! The pass: a module in, the same module with its charges out.
+//! The pass: takes a module and returns the same module with its charges.
 //!
-//! It maps the opcodes of SPEC-021 [SCHED:11.1.1] onto WebAssembly. `Budget_Decrement` is a subtraction from the fuel,
-//! `Budget_Check` a look at it and, when it is below zero, a call of the host, which charges the task, lets others run
-//! and answers with the next quantum. `Yield`, `Task_Create` and `Task_Join` are imports of the guest's own
-//! ([`crate::Grant`]).
+//! It maps the opcodes of SPEC-021 [SCHED:11.1.1] onto WebAssembly. `Budget_Decrement` is a subtraction from the fuel.
+//! `Budget_Check` compares the fuel with zero and, if it is below, calls the host, which charges the task, lets others run and
+//! returns the next quantum. `Yield`, `Task_Create` and `Task_Join` are imports of the guest's own ([`crate::Grant`]).
 //!
-//! Whatever comes in is validated first; what goes out is validated too, as not every loop can be written out several times, and
-//! again by the engine.
+//! The input is validated first. The output is validated, too, because not every loop can be unrolled, and again by the engine.
 
 mod body;
 mod cost;
@@ -25,39 +23,40 @@ use wasmparser::{
     ElementItems, FunctionBody, Parser, Payload, TypeRef, ValidPayload, Validator, WasmFeatures,
 };
 
-/// The module of imports that only the pass makes.
+/// The module name of imports that only the pass makes.
 pub const INTERNAL: &str = "janus:pass";
-/// What exports of the pass begin with; no guest has such an export.
+/// The prefix of exports that the pass adds; no guest may have such an export.
 pub const RESERVED: &str = "janus:";
 /// Where the pass exports the first memory, so that the host finds it.
 pub const MEMORY: &str = "janus:memory";
 /// The same for the first table.
 pub const TABLE: &str = "janus:table";
-/// Where it exports what was the start function: it is called like any other, so that it is charged and can be stopped.
+/// Under which name it exports the former start function, which is called like any other, so that it is charged and can be
+/// stopped.
 pub const START: &str = "janus:start";
 
-/// Bytes that a module may have.
+/// The most bytes of a module.
 pub const MODULE_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a page of memory.
 pub const PAGE: u64 = 64 << 10;
-/// Bytes that an element of a table is charged with.
+/// Bytes that an element of a table is charged.
 pub const ELEMENT: u64 = 16;
 
-/// Bytes that each function, global, segment or the like is counted with, and what has a name.
+/// Bytes that are counted for each function, global, segment or the like, and for each item with a name.
 const RECORD: u64 = 64;
 const NAMED: u64 = 128;
-/// Values that a function may return, and a block take or give: they are moved where it is entered and left, and to move
-/// many costs more than the one operation that a branch is charged with.
+/// The most values that a function may return, and a block take or give: they are moved where it is entered and left, and moving
+/// many costs more than the one operation that a branch is charged.
 pub const VALUES_MAX: usize = 16;
 
 /// An import of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import {
-    /// Of which module.
+    /// The module that it is imported from.
     pub module: String,
     /// Its name there.
     pub name: String,
-    /// Is it a function?
+    /// Whether it is a function.
     pub function: bool,
 }
 
@@ -68,17 +67,17 @@ pub struct Instrumented {
     pub wasm: Vec<u8>,
     /// What the guest itself imports.
     pub imports: Vec<Import>,
-    /// Bytes of the memories and tables that it defines, as they are at first.
+    /// Bytes of the memories and tables that it defines, at their initial size.
     pub bytes: u64,
-    /// About how many bytes an engine writes down for an instance beside those: for functions, globals, exports, elements.
+    /// About how many further bytes an engine records for an instance: for functions, globals, exports, elements.
     pub records: u64,
-    /// It has a start function, exported as [`START`].
+    /// Whether it has a start function, exported as [`START`].
     pub starts: bool,
-    /// It may ask for more memory or larger tables.
+    /// Whether it may ask for more memory or larger tables.
     pub grows: bool,
 }
 
-/// The WebAssembly that guests may use: what the engine knows, without threads, vectors and 64-bit memories.
+/// The WebAssembly features that guests may use: what the engine supports, without threads, vectors and 64-bit memories.
 #[must_use]
 pub fn features() -> WasmFeatures {
     WasmFeatures::MUTABLE_GLOBAL
@@ -95,20 +94,20 @@ pub fn features() -> WasmFeatures {
         | WasmFeatures::GC_TYPES
 }
 
-/// Indices of what the pass adds.
+/// Indices of the items that the pass adds.
 #[derive(Clone, Debug, Default)]
 struct Added {
     /// The global with the fuel.
     fuel: u32,
-    /// Imported: fuel that is below zero in, fresh fuel out.
+    /// Imported function: takes fuel that is below zero, returns fresh fuel.
     refuel: u32,
     /// The same for the global.
     settle: u32,
-    /// Charges as much as its argument says.
+    /// A function that charges its argument.
     charge: u32,
-    /// Instead of `memory.grow`, if growth was granted.
+    /// The replacement for `memory.grow`, if growth was granted.
     grow_memory: Option<u32>,
-    /// The first of those instead of `table.grow`.
+    /// The first of the replacements for `table.grow`.
     grow_tables: Option<u32>,
 }
 
@@ -116,21 +115,22 @@ struct Added {
 #[derive(Clone, Copy, Debug, Default)]
 struct Prepaid {
     cost: u64,
-    /// That is all of it: it touches no fuel.
+    /// Whether that is its whole cost, so that it touches no fuel.
     whole: bool,
 }
 
-/// Bytes of a function that callers pay for. A larger one pays little for its own entry, and planning it twice takes time.
+/// The largest function, in bytes, for which callers pay. For a larger one its entry is a small part of its cost, and planning
+/// it twice takes time.
 const PREPAID_BYTES: u64 = 512;
 
-/// How much thought charging gets.
+/// How charges are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum How {
     #[default]
     Unrolled,
-    /// Loops stay as they are: what is left on the stack where a loop turns or is left does not fit every copy of it.
+    /// Loops are not unrolled: the values on the stack where a loop repeats or is left do not fit every copy of it.
     Straight,
-    /// Every instruction is charged by itself.
+    /// Every instruction is charged separately.
     Plain,
 }
 
@@ -147,8 +147,8 @@ struct Rewriter<'a> {
     tables: Vec<RefType>,
     memories: u32,
     bodies: Vec<FunctionBody<'a>>,
-    /// Of each function of the guest's own: does anything but a call name it? Then it may be called by who does not know
-    /// what it costs.
+    /// For each of the guest's own functions, whether anything but a call names it. Then a caller that does not know its cost
+    /// may call it.
     named: Vec<bool>,
     prepaid: Vec<Prepaid>,
     start: Option<u32>,
@@ -189,7 +189,7 @@ impl Reencode for Rewriter<'_> {
     }
 }
 
-/// May a function or a block have so many?
+/// Fails if a function or a block has too many values.
 fn few(values: usize) -> Result<(), GuestError> {
     if values <= VALUES_MAX {
         return Ok(());
@@ -198,26 +198,26 @@ fn few(values: usize) -> Result<(), GuestError> {
     Err(GuestError::TooLarge { what, has: values as u64, limit: VALUES_MAX as u64 })
 }
 
-/// What was validated is not refused by the encoder; if it is, that is said and nothing runs.
+/// The encoder does not refuse what was validated; should it do so, that is reported and nothing runs.
 fn refused(error: reencode::Error) -> GuestError {
     GuestError::Malformed { reason: error.to_string(), offset: 0 }
 }
 
-/// Runs the pass. Without `growth`, memories and tables stay as large as they begin.
+/// Runs the pass. Without `growth`, memories and tables keep their initial size.
 pub fn instrument(wasm: &[u8], growth: bool) -> Result<Instrumented, GuestError> {
     check(wasm)?;
     let done = run(wasm, growth, How::Unrolled)?;
     if validate(&done.wasm).is_ok() { Ok(done) } else { run(wasm, growth, How::Straight) }
 }
 
-/// For tests: the same with every instruction charged by itself, right before it runs. Slow, and plain enough to trust.
+/// For tests: the same with every instruction charged separately, right before it runs. Slow, and simple enough to trust.
 #[doc(hidden)]
 pub fn instrument_plainly(wasm: &[u8], growth: bool) -> Result<Instrumented, GuestError> {
     check(wasm)?;
     run(wasm, growth, How::Plain)
 }
 
-/// Is it a module that the pass takes?
+/// Fails unless it is a module that the pass accepts.
 fn check(wasm: &[u8]) -> Result<(), GuestError> {
     if wasm.len() as u64 > MODULE_BYTES_MAX {
         let has = wasm.len() as u64;
@@ -248,7 +248,7 @@ fn run(wasm: &[u8], growth: bool, how: How) -> Result<Instrumented, GuestError> 
     Ok(result)
 }
 
-/// Is it a module that guests may be? Bodies are validated one at a time, which bounds what that needs.
+/// Fails unless it is a module that guests may be. Bodies are validated one at a time, which bounds the memory for that.
 fn validate(wasm: &[u8]) -> Result<(), GuestError> {
     let mut validator = Validator::new_with_features(features());
     let mut buffers = wasmparser::FuncValidatorAllocations::default();
@@ -263,7 +263,7 @@ fn validate(wasm: &[u8]) -> Result<(), GuestError> {
 }
 
 impl<'a> Rewriter<'a> {
-    /// Counts what comes before the code: indices depend on it.
+    /// Counts what comes before the code, because indices depend on it.
     fn survey(&mut self, wasm: &'a [u8], result: &mut Instrumented) -> Result<(), GuestError> {
         for payload in Parser::new(0).parse_all(wasm) {
             match payload? {
@@ -347,7 +347,7 @@ impl<'a> Rewriter<'a> {
         Ok(())
     }
 
-    /// Which indices what is added will have.
+    /// Determines the indices of the added items.
     fn plan_additions(&mut self, growth: bool) {
         self.added_imports = if growth { 3 } else { 1 };
         let own = self.imported_functions + self.added_imports + self.function_types.len() as u32;
@@ -362,7 +362,7 @@ impl<'a> Rewriter<'a> {
         };
     }
 
-    /// Copies every section but the code, with indices moved.
+    /// Copies every section but the code, with shifted indices.
     fn copy(&mut self, wasm: &'a [u8]) -> Result<(), GuestError> {
         let mut out = std::mem::take(&mut self.out);
         for payload in Parser::new(0).parse_all(wasm) {
@@ -402,7 +402,7 @@ impl<'a> Rewriter<'a> {
         index
     }
 
-    /// Imports, exports and types of what is added.
+    /// Adds the imports, exports and types of the added items.
     fn add(&mut self, growth: bool) -> Result<(), GuestError> {
         use ValType::{I32, I64};
         let refuel = self.ty(&[I64], &[I64]);
@@ -441,8 +441,8 @@ impl<'a> Rewriter<'a> {
         Ok(())
     }
 
-    /// Which functions their callers pay for. Every section but the code was copied: what is not named by now, only calls
-    /// name, as `ref.func` takes none but those.
+    /// Determines for which functions callers pay. Every section but the code was copied: a function that is not named by now is
+    /// named only by calls, because `ref.func` accepts no others.
     fn prepay(&mut self) -> Result<(), GuestError> {
         self.prepaid = vec![Prepaid::default(); self.bodies.len()];
         if self.how == How::Plain {
@@ -457,7 +457,7 @@ impl<'a> Rewriter<'a> {
         Ok(())
     }
 
-    /// What is paid for a call of this function; nothing for one that is imported.
+    /// What callers have paid for a call of this function; nothing for an imported one.
     fn prepaid(&self, function: u32) -> Prepaid {
         let own = function.checked_sub(self.imported_functions);
         own.and_then(|own| self.prepaid.get(own as usize)).copied().unwrap_or_default()
@@ -500,12 +500,12 @@ fn charge(added: &Added) -> Function {
     f
 }
 
-/// Grows if the host allows it; if it then does not work, the host takes its permission back.
+/// Grows if the host allows it; if growing then fails, the host's permission is given back.
 fn grow(added: &Added, table: Option<u32>) -> Function {
     // The parameters are (count), or (element, count).
     let (count, result) = if table.is_some() { (1, 2) } else { (0, 1) };
     let (allocate, release) = (added.refuel + 1, added.refuel + 2);
-    // What grows, for the host: 0 is the memory, else a table.
+    // What grows, as a number for the host: 0 is the memory, any other a table.
     let what = table.map_or(0, |table| table as i32 + 1);
     let mut f = Function::new([(1, ValType::I32)]);
     let mut out = f.instructions();

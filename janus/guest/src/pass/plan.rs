@@ -1,10 +1,10 @@
-//! Where a function body is charged, and where it is checked.
+//! Decides where a function body is charged, and where it is checked.
 //!
-//! A *segment* is a set of instructions that run together or not at all: who enters it runs all of it, unless it traps. A
-//! body is cut into segments by its branches; what follows a construct that nothing leaves early belongs to the segment
+//! A *segment* is a set of instructions that run together or not at all: if its first one runs, all of them do, unless one
+//! traps. Branches divide a body into segments; what follows a construct that nothing leaves early belongs to the segment
 //! before it. Each segment is charged once, where it begins (`Budget_Decrement`), so the count is exact.
 //!
-//! Four moves make it cheap and leave the sums of all paths as they are:
+//! Four transformations reduce the charges and leave the sums of all paths as they are:
 //! 1. What both arms of an `if` cost is charged before it.
 //! 2. What a segment costs that no check stands with, and that ends in an `if` with two arms of which one is charged anyway, is
 //!    charged in both arms.
@@ -12,27 +12,27 @@
 //! 4. The first segment of a small function that nobody but its callers can name is charged by them, where they are charged
 //!    themselves ([`Prepaid`](super::Prepaid)).
 //!
-//! `Budget_Check` stands at the head of every loop, with the charge of every segment that calls, at the entry of every function
-//! that is not small, and wherever a path could otherwise run more than [`LAG_MAX`] operations, or [`AFTER_CALL`] after a call,
-//! without one.
+//! `Budget_Check` is placed at the head of every loop, with the charge of every segment that calls, at the entry of every
+//! function that is not small, and wherever a path could otherwise run more than [`LAG_MAX`] operations, or [`AFTER_CALL`]
+//! after a call, without one.
 
 use super::cost::is_call;
 use super::unroll::Step;
 use wasmparser::Operator;
 
-/// Operations that a path inside a function may run between two checks.
+/// The most operations that a path inside a function may run between two checks.
 const LAG_MAX: u64 = 1024;
-/// Operations that it may run after a call came back. Less would put a check behind every second call.
+/// The most operations that it may run after a call returned. A smaller limit would put a check behind every second call.
 const AFTER_CALL: u64 = 192;
-/// A function that costs at most so much and neither loops nor calls is charged and not checked.
+/// A function that costs at most this much and neither loops nor calls is charged, but not checked.
 const SMALL: u64 = 64;
-/// Declared locals that one operation pays for: they are set to zero on entry.
+/// How many declared locals cost one operation, because they are set to zero on entry.
 const LOCALS_AN_OP: u64 = 16;
 
 /// One charge.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
-    /// Before this instruction.
+    /// The instruction before which it is charged.
     pub(super) at: usize,
     pub(super) cost: u64,
 }
@@ -40,13 +40,14 @@ pub(super) struct Segment {
 /// What to insert into a body, and what to leave out of it.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// In the order of their places.
+    /// The charges, in the order of their places.
     pub(super) segments: Vec<Segment>,
-    /// Checks, before these instructions, in order.
+    /// The instructions before which there is a check, in order.
     pub(super) checks: Vec<usize>,
-    /// Instructions that no path reaches: left out.
+    /// Instructions that no path reaches, which are left out.
     pub(super) dead: Vec<bool>,
-    /// `end`s behind which nothing is reachable: an `unreachable` follows, so that what is left out is not missed.
+    /// `end`s after which nothing is reachable: an `unreachable` is added, so that the module stays valid without what is left
+    /// out.
     pub(super) closed: Vec<usize>,
     /// `br`, `br_if` and `br_table` that may leave the function.
     pub(super) leaving: Vec<usize>,
@@ -70,13 +71,13 @@ struct Frame {
     first: usize,
     /// The first arm, once there is a second.
     then: usize,
-    /// The outermost construct that something inside branches to: if that is further out, it is left early.
+    /// The outermost construct that something inside branches to: if that is further out, this construct is left early.
     furthest: usize,
-    /// Something branches to its end, or an arm fell through to it.
+    /// Whether something branches to its end, or an arm fell through to it.
     reached: bool,
     /// The longest unchecked path that branches to its end.
     lag: u64,
-    /// That at the `if`.
+    /// The longest unchecked path up to the `if`.
     lag_before: u64,
     /// Segments that go back to a loop by `br`; `None` once another branch does.
     back: Option<Vec<usize>>,
@@ -87,17 +88,17 @@ struct Planner {
     frames: Vec<Frame>,
     current: usize,
     live: bool,
-    /// Constructs inside dead code.
+    /// Depth of constructs inside dead code.
     skipped: usize,
     lag: u64,
-    /// Every `if` with two arms: the segment that it stands in, and the first ones of its arms. Inner ones come first.
+    /// Every `if` with two arms: the segment that contains it, and the first segments of its arms. Inner ones come first.
     forks: Vec<[usize; 3]>,
 }
 
-/// Plans a body. `locals` are those that it declares; `paid` is what its callers have charged for it, its [`entry_cost`].
+/// Plans a body with so many declared `locals`; `paid` is what its callers have charged for it, its [`entry_cost`].
 pub(super) fn plan(steps: &[Step<'_>], locals: u64, paid: u64) -> Plan {
     let mut planner = Planner::walk(steps, locals);
-    // What it calls costs something too, so its first segment is no less than its callers have seen.
+    // The cost of the functions that it calls is included, so its first segment is no less than what its callers have seen.
     let first = &mut planner.plan.segments[0];
     debug_assert!(first.cost >= paid, "callers charge {paid}, it costs {}", first.cost);
     first.cost = first.cost.saturating_sub(paid);
@@ -106,14 +107,14 @@ pub(super) fn plan(steps: &[Step<'_>], locals: u64, paid: u64) -> Plan {
     planner.plan
 }
 
-/// What every path through a body costs at least, and whether that is all: then it needs neither charge nor check.
+/// What every path through a body costs at least, and whether that is its whole cost: then it needs neither charge nor check.
 pub(super) fn entry_cost(steps: &[Step<'_>], locals: u64) -> (u64, bool) {
     let plan = Planner::walk(steps, locals).plan;
     let whole = plan.checks.is_empty() && plan.segments[1..].iter().all(|segment| segment.cost == 0);
     (plan.segments[0].cost, whole)
 }
 
-/// The plan that needs no thought: every instruction is a segment. What the other one counts is held against it.
+/// The trivial plan, in which every instruction is a segment. It is the reference for what the other plan counts.
 pub(super) fn plain(steps: &[Step<'_>], locals: u64) -> Plan {
     let mut segments = vec![Segment { at: 0, cost: locals / LOCALS_AN_OP }];
     segments.extend(steps.iter().enumerate().map(|(at, step)| Segment { at, cost: step.cost }));
@@ -121,7 +122,7 @@ pub(super) fn plain(steps: &[Step<'_>], locals: u64) -> Plan {
 }
 
 impl Planner {
-    /// Cuts a body into segments.
+    /// Divides a body into segments.
     fn walk(steps: &[Step<'_>], locals: u64) -> Planner {
         let mut planner = Planner {
             plan: Plan { dead: vec![false; steps.len()], ..Plan::default() },
@@ -190,14 +191,14 @@ impl Planner {
             self.check(at);
         }
         if is_call(op) {
-            // Before each call [SCHED:4.1.1], where its segment is charged.
+            // A check before each call [SCHED:4.1.1], where the call's segment is charged.
             let charged = self.plan.segments[self.current].at;
             self.plan.checks.push(charged);
         }
         self.lag += cost + ahead;
         if is_call(op) {
-            // Who is called may come back without a check at its end: soon after a call there is one here. So a chain of
-            // returns is not a thousand times the lag.
+            // A callee may return without a check at its end, so there is a check here soon after a call. Without it, a chain
+            // of returns could run the lag a thousand times.
             self.lag = (self.lag + SMALL).max(LAG_MAX - AFTER_CALL);
         }
         self.plan.segments[self.current].cost += cost + ahead;
@@ -241,7 +242,7 @@ impl Planner {
         }
     }
 
-    /// Told to the innermost construct, which tells the next one when it ends: a deep nest is not walked for each branch.
+    /// Recorded in the innermost construct, which passes it on when it ends, so that a deep nest is not walked for each branch.
     fn leaves_for(&mut self, target: usize) {
         if let Some(frame) = self.frames.last_mut() {
             frame.furthest = frame.furthest.min(target);
@@ -308,7 +309,7 @@ impl Planner {
         }
     }
 
-    /// What both arms cost is charged before them.
+    /// Moves the part that both arms cost before them.
     fn balance(&mut self, frame: &Frame) {
         let segments = &mut self.plan.segments;
         let both = segments[frame.then].cost.min(segments[frame.first].cost);
@@ -318,8 +319,8 @@ impl Planner {
         self.forks.push([frame.outer, frame.then, frame.first]);
     }
 
-    /// Who enters a segment with an `if` runs one of its arms: there it is charged once, and not before them and in one of
-    /// them. A charge that stands with a check stays: together they cost less than apart.
+    /// Moves a segment's charge into the arms of its `if`: one of the arms always runs, so there is one charge, and not one
+    /// before the arms and one in an arm. A charge that stands with a check stays, because together they cost less than apart.
     fn push_down(&mut self) {
         let segments = &mut self.plan.segments;
         for &[outer, then, other] in self.forks.iter().rev() {
@@ -332,7 +333,7 @@ impl Planner {
         }
     }
 
-    /// A loop's head is charged before the loop and on each way back, where every way back is a charge of its own.
+    /// Charges a loop's head before the loop and on each way back, if every way back has a charge of its own.
     fn turn(&mut self, frame: &Frame) {
         let Some(from) = &frame.back else { return };
         if from.is_empty() || from.contains(&frame.first) {

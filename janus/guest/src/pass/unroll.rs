@@ -1,5 +1,5 @@
-//! Small inner loops are written out several times, so that they are checked once in so many turns. What they cost does not
-//! change: every copy of an instruction costs what the instruction costs, and what is added costs nothing.
+//! Unrolls small inner loops, so that they are checked only once in several iterations. The cost does not change: every copy
+//! of an instruction costs what the instruction costs, and what is added costs nothing.
 //!
 //! ```text
 //!   loop L            block exit
@@ -10,23 +10,23 @@
 //!                     end
 //! ```
 
-//! A body without constructs of its own is charged when it is left, and where the loop turns: one charge for all copies that
-//! were run, and none in between. So what such a loop runs before it is charged is at most [`COPIES`] bodies.
+//! A body without nested constructs is charged when it is left, and where the loop repeats: one charge for all copies that
+//! were run, and none in between. So such a loop runs at most [`COPIES`] bodies before it is charged.
 
 use super::cost::{cost, is_call};
 use wasmparser::{BlockType, Operator};
 
-/// How often a loop's body is written.
+/// How many copies of a loop's body there are.
 const COPIES: usize = 4;
-/// Instructions of a body that is.
+/// The most instructions of a body that is unrolled.
 const BODY_MAX: usize = 48;
 
-/// An instruction, and what it is charged with.
+/// An instruction, and its charge.
 #[derive(Clone, Debug)]
 pub(super) struct Step<'a> {
     pub(super) op: Operator<'a>,
     pub(super) cost: u64,
-    /// What the function that it calls does not charge itself.
+    /// The part of the callee's cost that the callee does not charge itself.
     pub(super) ahead: u64,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn unroll<'a>(ops: &[Operator<'a>]) -> Vec<Step<'a>> {
     steps
 }
 
-/// The body of the loop that begins here, if it is to be unrolled.
+/// The body of the loop that begins here, if it shall be unrolled.
 fn body_of<'o, 'a>(ops: &'o [Operator<'a>], at: usize) -> Option<&'o [Operator<'a>]> {
     let Operator::Loop { blockty: BlockType::Empty } = ops[at] else { return None };
     let mut depth = 0;
@@ -86,7 +86,7 @@ fn body_of<'o, 'a>(ops: &'o [Operator<'a>], at: usize) -> Option<&'o [Operator<'
     None
 }
 
-/// The copies of a body that nothing but `br_if` leaves before its last instruction, and in which nothing is nested.
+/// Writes the copies of a body that only `br_if` leaves before its last instruction, and in which nothing is nested.
 fn write_charged_late<'a>(body: &[Operator<'a>], steps: &mut Vec<Step<'a>>) -> bool {
     let Some((last, before)) = body.split_last() else { return false };
     let nested = |op: &Operator<'_>| {
@@ -107,7 +107,8 @@ fn write_charged_late<'a>(body: &[Operator<'a>], steps: &mut Vec<Step<'a>>) -> b
         for op in before {
             run += cost(op);
             match op {
-                // From inside the arm: the arm, the loop, the way out, and then what was outside before.
+                // Depths from inside the arm: the arm, the loop, the exit block, and then the constructs outside of the
+                // loop.
                 Operator::BrIf { relative_depth } => {
                     steps.push(Step::free(Operator::If { blockty: empty }));
                     steps.push(charge(run));
@@ -147,10 +148,10 @@ fn write<'a>(body: &[Operator<'a>], steps: &mut Vec<Step<'a>>) {
     steps.push(Step::free(Operator::Loop { blockty: empty }));
     for _ in 1..COPIES {
         steps.push(Step::free(Operator::Block { blockty: empty }));
-        // From inside: the copy's own block, the loop, the way out, and then what was outside before.
+        // Depths from inside: the copy's own block, the loop, the exit block, and then the constructs outside of the loop.
         copy(body, 2, steps);
         match steps.last_mut() {
-            // To the next copy, which follows.
+            // A branch to the next copy, which follows anyway.
             Some(last) if matches!(last.op, Operator::Br { relative_depth: 0 }) => last.op = Operator::Nop,
             _ => steps.push(Step::free(Operator::Br { relative_depth: 2 })),
         }
@@ -161,7 +162,7 @@ fn write<'a>(body: &[Operator<'a>], steps: &mut Vec<Step<'a>>) {
     steps.push(Step::free(Operator::End));
 }
 
-/// One copy; branches that leave the loop pass `further` more constructs than before.
+/// Writes one copy; branches that leave the loop pass `further` more constructs than before.
 fn copy<'a>(body: &[Operator<'a>], further: u32, steps: &mut Vec<Step<'a>>) {
     let mut depth = 0;
     for op in body {

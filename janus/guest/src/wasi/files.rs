@@ -1,5 +1,5 @@
-//! Descriptors, and the one directory. A guest names a file by the name that it was given under; there are no directories to
-//! walk out of.
+//! Descriptors, and the only directory. A guest names a file by the name under which it was given; there are no directories
+//! to escape from.
 
 use super::{errno, transfer};
 use crate::imports::Call;
@@ -7,11 +7,11 @@ use crate::machine::{Machine, Stop};
 use crate::world::World;
 use std::time::UNIX_EPOCH;
 
-/// Descriptors that a guest may have open.
+/// The most open descriptors of a guest.
 const DESCRIPTORS_MAX: usize = 64;
-/// Bytes of a path.
+/// The most bytes of a path.
 const PATH_MAX: u64 = 4 << 10;
-/// The descriptor that a guest finds its directory by. It stays what it is.
+/// The descriptor of a guest's directory, which cannot be closed or replaced.
 const ROOT: u64 = 3;
 
 const RIGHT_WRITE: u64 = 1 << 6;
@@ -24,7 +24,7 @@ const KIND_UNKNOWN: u8 = 0;
 const KIND_DIRECTORY: u8 = 3;
 const KIND_FILE: u8 = 4;
 
-/// An open file: which of the given ones, and where in it.
+/// An open file: its index among the given ones, and the position in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub(super) index: usize,
@@ -38,7 +38,7 @@ pub(super) enum Descriptor {
     Input,
     Output,
     Errors,
-    /// The one directory, with every file that was given.
+    /// The only directory, with every file that was given.
     Root,
     File(Open),
 }
@@ -60,7 +60,7 @@ impl Files {
         self.open.get(usize::try_from(fd).ok()?).copied().flatten()
     }
 
-    /// Changes one that is open.
+    /// Changes an open descriptor.
     pub(super) fn set(&mut self, fd: u64, descriptor: Option<Descriptor>) {
         if let Some(place) = usize::try_from(fd).ok().and_then(|fd| self.open.get_mut(fd)) {
             *place = descriptor;
@@ -116,7 +116,7 @@ impl Machine<'_, '_, '_> {
             }
             (Call::FdSeek, Descriptor::File(file)) => self.seek(args, file),
             (Call::FdTell, Descriptor::File(file)) => self.put(args[1], &file.offset.to_le_bytes()),
-            // Advice that nobody takes is no error.
+            // Ignored advice is no error.
             (Call::FdAdvise, Descriptor::File(_)) => errno::SUCCESS,
             (Call::FdSetSize, Descriptor::File(file)) => self.set_size(file, args[1]),
             (Call::FdFileStat, descriptor) => self.file_stat(descriptor, args[1]),
@@ -124,7 +124,7 @@ impl Machine<'_, '_, '_> {
                 Ok(found) => self.file_stat(found, args[4]),
                 Err(error) => error,
             },
-            // What is there is no link.
+            // Existing files are no links.
             (Call::PathReadLink, Descriptor::Root) => match self.named(args[1], args[2]) {
                 Ok(_) => errno::INVAL,
                 Err(error) => error,
@@ -138,7 +138,7 @@ impl Machine<'_, '_, '_> {
         }
     }
 
-    /// What a path names, as if it was opened for reading.
+    /// What a path names, as if it were opened for reading.
     fn named(&mut self, at: u64, len: u64) -> Result<Descriptor, i32> {
         if len > PATH_MAX {
             return Err(errno::INVAL);
@@ -161,14 +161,14 @@ impl Machine<'_, '_, '_> {
         }
         let (flags, rights) = (args[4], args[5]);
         let descriptor = match self.named(args[2], args[3]) {
-            // It may not make one.
+            // The guest may not create a file.
             Err(errno::NOENT) if flags & OPEN_CREATE != 0 => return Ok(errno::NOTCAPABLE),
             Err(error) => return Ok(error),
             Ok(Descriptor::File(_)) if flags & OPEN_EXCLUSIVE != 0 => return Ok(errno::EXIST),
             Ok(Descriptor::File(_)) if flags & OPEN_DIRECTORY != 0 => return Ok(errno::NOTDIR),
             Ok(Descriptor::File(file)) => {
                 let given = &self.family.world.files[file.index];
-                // A library asks for every right that it might use; a plain read must not fail for that.
+                // A library asks for every right that it might use; a plain read must not fail because of that.
                 let writes = rights & RIGHT_WRITE != 0;
                 if (writes || flags & OPEN_TRUNCATE != 0) && !given.writable {
                     return Ok(errno::NOTCAPABLE);
@@ -184,7 +184,7 @@ impl Machine<'_, '_, '_> {
         Ok(self.put(args[8], &fd.to_le_bytes()))
     }
 
-    /// The given files, from a place in their list; the last entry is cut where the buffer ends, as the interface has it.
+    /// Lists the given files from a position on; the last entry is cut where the buffer ends, as the interface demands.
     pub(super) fn list(&mut self, args: &[u64]) -> Result<i32, Stop> {
         self.io()?;
         if !matches!(self.files.get(args[0]), Some(Descriptor::Root)) {
@@ -197,7 +197,7 @@ impl Machine<'_, '_, '_> {
                 continue;
             }
             let next = index as u64 + 1;
-            // Where the next one is, a number of its own, the length of its name, what it is.
+            // The position of the next entry, an inode number, the length of the name, the kind.
             bytes.extend(next.to_le_bytes());
             bytes.extend(next.to_le_bytes());
             bytes.extend((given.name.len() as u32).to_le_bytes());
@@ -247,7 +247,7 @@ impl Machine<'_, '_, '_> {
             Descriptor::Root => (KIND_DIRECTORY, u64::MAX),
             Descriptor::File(Open { writes: false, .. }) => (KIND_FILE, !RIGHT_WRITE),
             Descriptor::File(_) => (KIND_FILE, u64::MAX),
-            // Not a terminal: a library then writes whole buffers, and not line by line.
+            // Not reported as a terminal: a library then writes whole buffers, and not line by line.
             _ => (KIND_UNKNOWN, u64::MAX),
         };
         let mut stat = [0; 24];

@@ -1,4 +1,4 @@
-//! `poll_oneoff`: what `sleep`, `poll` and `select` of a library become. Clocks are waited for; so is input. Output and files
+//! `poll_oneoff`, which `sleep`, `poll` and `select` of a library use. It waits for clocks and for input. Output and files
 //! are ready at once: a write that has to wait does so itself.
 
 use super::files::Descriptor;
@@ -7,9 +7,9 @@ use crate::grant::Grant;
 use crate::machine::{Machine, Stop};
 use std::time::Duration;
 
-/// Events that a guest may wait for at a time.
+/// The most events that a guest may wait for at a time.
 const SUBSCRIPTIONS_MAX: u64 = 256;
-/// Bytes of what is asked for, and of what is answered.
+/// Bytes of a subscription, and of an event.
 const SUBSCRIPTION: u64 = 48;
 const EVENT: u64 = 32;
 
@@ -19,18 +19,18 @@ const WRITE: u8 = 2;
 const ABSOLUTE: u8 = 1;
 const HANGUP: u8 = 1;
 
-/// When an event is there.
+/// When an event occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Now,
-    /// At this time of the runtime.
+    /// At this time of the runtime's clock.
     At(Duration),
     Input,
     Failed(i32),
 }
 
 struct Subscription {
-    /// The guest's own name for it, as it is.
+    /// The guest's own tag, unchanged.
     user: [u8; 8],
     kind: u8,
     when: When,
@@ -41,7 +41,7 @@ fn long(bytes: &[u8]) -> u64 {
 }
 
 impl Machine<'_, '_, '_> {
-    /// Waits for the first of them, and tells of all that are there.
+    /// Waits for the first event, and reports all that have occurred.
     pub(super) fn poll(&mut self, args: &[u64]) -> Result<i32, Stop> {
         let count = args[2];
         if count == 0 || count > SUBSCRIPTIONS_MAX {
@@ -93,7 +93,8 @@ impl Machine<'_, '_, '_> {
         Subscription { user, kind, when }
     }
 
-    /// Until one is there. The answer is how much input there is, if that was asked for and there is any, or its end.
+    /// Waits until an event has occurred. Returns how much input there is (0 at its end), if that was asked for and has
+    /// occurred.
     fn wait_for(&mut self, wanted: &[Subscription]) -> Result<Option<usize>, Stop> {
         let ready = wanted.iter().any(|one| matches!(one.when, When::Now | When::Failed(_)));
         let first = wanted.iter().filter_map(|one| if let When::At(at) = one.when { Some(at) } else { None });

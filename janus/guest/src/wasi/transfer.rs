@@ -1,5 +1,5 @@
-//! Reading and writing. What may wait for somebody outside lets the task wait, and not its worker: input comes by a channel,
-//! output that may block goes by the runtime's I/O. Regular files are read and written at once.
+//! Reading and writing. An operation that may wait for something outside makes the task wait, and not its worker: input comes
+//! from a channel, and output that may block goes through the runtime's I/O. Regular files are read and written at once.
 
 use super::files::{Descriptor, Open};
 use super::{errno, locked, word};
@@ -13,18 +13,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Buffers of one read or write.
+/// The most buffers of one read or write.
 const BUFFERS_MAX: u64 = 1_024;
-/// Bytes of one read or write: what is beyond is left for the next, as on any system.
+/// The most bytes of one read or write: the rest is left for the next one, as on any system.
 pub(super) const TRANSFER_MAX: u64 = 64 << 10;
 
 impl Machine<'_, '_, '_> {
-    /// Each of the buffers costs an operation, whatever is in them.
+    /// Charges one operation for each of the buffers, whatever is in them.
     fn look_at_buffers(&mut self, args: &[u64]) -> Result<(), Stop> {
         self.work(args[2].min(BUFFERS_MAX) << 6)
     }
 
-    /// The buffers of a read or a write, cut to what is moved at a time.
+    /// The buffers of a read or a write, cut to the most that is moved at a time.
     fn buffers(&mut self, args: &[u64]) -> Result<Vec<(u64, u64)>, i32> {
         if args[2] > BUFFERS_MAX {
             return Err(errno::INVAL);
@@ -43,7 +43,7 @@ impl Machine<'_, '_, '_> {
         Ok(buffers)
     }
 
-    /// Reads, of a file also at a place that is named. Where the count goes is the last argument.
+    /// Reads; from a file also at a given position. The last argument says where the count goes.
     pub(super) fn read(&mut self, args: &[u64], place: Option<u64>) -> Result<i32, Stop> {
         self.io()?;
         self.look_at_buffers(args)?;
@@ -91,14 +91,14 @@ impl Machine<'_, '_, '_> {
                 Input::Bytes(bytes) => take(bytes),
                 Input::Empty | Input::Pieces(_) => locked(&self.family.rest, take),
             });
-            // Another of the family may have been quicker.
+            // Another instance of the family may have been faster.
             if !taken.is_empty() || there == Some(0) {
                 return Ok(taken);
             }
         }
     }
 
-    /// Waits for input, without a lock: how many bytes there are, 0 at its end. `None`: none in this time.
+    /// Waits for input, without a lock; returns how many bytes there are, 0 at its end, `None` if none came in time.
     pub(super) fn await_input(&mut self, timeout: Option<Duration>) -> Result<Option<usize>, Stop> {
         let rest = locked(&self.family.rest, |rest| rest.len());
         if rest > 0 {
@@ -111,7 +111,7 @@ impl Machine<'_, '_, '_> {
         });
         match pieces {
             Err(count) => Ok(Some(count)),
-            // The read was charged: a piece of input is no message.
+            // The read was charged already: a piece of input is not a message.
             Ok(pieces) => match pieces.recv_paid(self.cx, timeout) {
                 Ok(piece) => Ok(Some(locked(&self.family.rest, |rest| {
                     rest.extend(piece);
@@ -124,7 +124,7 @@ impl Machine<'_, '_, '_> {
         }
     }
 
-    /// Writes, to a file also at a place that is named.
+    /// Writes; to a file also at a given position.
     pub(super) fn write_out(&mut self, args: &[u64], place: Option<u64>) -> Result<i32, Stop> {
         let world = self.family.world.clone();
         let done = match self.files.get(args[0]) {
@@ -168,7 +168,7 @@ impl Machine<'_, '_, '_> {
         Ok(done.map(|()| bytes.len()).map_err(|error| number(&error)))
     }
 
-    /// The runtime's own calls charge themselves.
+    /// Writes to a stream; the runtime's own calls charge themselves.
     fn stream(&mut self, args: &[u64], place: Option<u64>, to: &Output) -> Result<Result<usize, i32>, Stop> {
         if place.is_some() {
             self.io()?;
@@ -181,7 +181,7 @@ impl Machine<'_, '_, '_> {
         let bytes = match self.gather(args)? {
             Ok(bytes) => bytes,
             Err(error) => {
-                // The runtime's own I/O charges itself; here there was none.
+                // The runtime's own I/O charges itself; here it was not used.
                 if !direct {
                     self.io()?;
                 }
@@ -199,7 +199,7 @@ impl Machine<'_, '_, '_> {
         Ok(done.map_err(|error| number(&error)))
     }
 
-    /// All of it, as programs expect of an output that blocks; each time that the reader made room is an operation.
+    /// Writes all, as programs expect of an output that blocks; each time that the reader made room costs an operation.
     fn write_pipe(
         &mut self,
         pipe: &PipeWriter,
@@ -211,7 +211,7 @@ impl Machine<'_, '_, '_> {
             let rest = &bytes[written..];
             let done = pipe.write(self.cx, rest);
             match self.settled(done, || to.write(rest))? {
-                // Nothing, of nothing.
+                // Nothing was left to write.
                 Ok(0) => return Ok(Ok(written)),
                 Ok(count) => written += count,
                 Err(_) if written > 0 => return Ok(Ok(written)),
@@ -223,7 +223,7 @@ impl Machine<'_, '_, '_> {
         }
     }
 
-    /// What is to be written, charged; the inner error is the guest's.
+    /// Collects and charges the bytes to be written; the inner error is for the guest.
     fn gather(&mut self, args: &[u64]) -> Result<Result<Vec<u8>, i32>, Stop> {
         self.look_at_buffers(args)?;
         let buffers = match self.buffers(args) {
@@ -248,7 +248,8 @@ impl Machine<'_, '_, '_> {
         Ok(done.map_or_else(|error| number(&error), |()| errno::SUCCESS))
     }
 
-    /// Does what may block on a thread of the runtime's; only this task waits. When it is cancelled, the call goes on without it.
+    /// Performs a call that may block on a thread of the runtime; only this task waits. If the task is cancelled, the call goes
+    /// on without it.
     fn blocking<T: Send + 'static>(
         &mut self,
         call: impl Fn() -> io::Result<T> + Clone + Send + 'static,
@@ -257,8 +258,8 @@ impl Machine<'_, '_, '_> {
         self.settled(done.and_then(|done| done), call)
     }
 
-    /// Counts a call of the runtime's I/O, which has charged itself as an operation on a file. A deterministic runtime has
-    /// none: there the task does it by itself.
+    /// Counts a call of the runtime's I/O, which has charged itself as an operation on a file. A deterministic runtime has no
+    /// such I/O: there the task performs the operation itself.
     fn settled<T>(
         &mut self,
         done: io::Result<T>,

@@ -1,4 +1,5 @@
-//! Chains of calls: A calls B calls C on A's context, and links of the chain go away, in order and out of order.
+//! Chains of calls: A calls B, which calls C, on A's context; and links of the chain end, in order and out of
+//! order.
 
 use alloc::format;
 use alloc::string::String;
@@ -19,14 +20,14 @@ use crate::kit::{self, MS};
 use crate::proof::{Doing, Outcome};
 use crate::ticks::Scale;
 
-/// Of this part.
+/// The tests of this module.
 pub const TESTS: [Test; 3] = [
     ("revoke-replies-in-order", in_order),
     ("revoke-replies-out-of-order", out_of_order),
     ("revoke-on-chain", revoke_on_chain),
 ];
 
-/// The process B, until it is killed: works a little, and asks the next one.
+/// The main function of process B, which runs until it is killed: works a little, and calls the next server.
 pub fn link() -> Outcome {
     let scale = Scale::measure()?;
     let (served, next) = (caps::get::<Endpoint>("served")?, caps::get::<Endpoint>("next")?);
@@ -37,7 +38,7 @@ pub fn link() -> Outcome {
     Ok(())
 }
 
-/// How A's call ended, for the one who watches.
+/// How A's call ended, for the thread that watches.
 const ANSWERED: u64 = 1;
 const DISCONNECTED: u64 = 2;
 
@@ -48,15 +49,16 @@ struct Chain {
     id: u64,
     middle: Child,
     last: Player,
-    /// C goes on when it is 1, and again when it is 2.
+    /// C goes on when this becomes 1, and again when it becomes 2.
     step: Arc<AtomicU32>,
     ended: Arc<AtomicU64>,
-    /// A ends when it is 1: with it goes its context.
+    /// A ends when this becomes 1, and its context with it.
     curtain: Arc<AtomicU32>,
 }
 
 impl Chain {
-    /// C asks for the next call at step 1 if it `asks_again`; at step 2 it works for 2 ms and answers.
+    /// Makes a chain. C asks for the next call at step 1 if it `asks_again`; at step 2 it works for 2 ms and
+    /// answers.
     fn make(stage: &Stage, asks_again: bool) -> Outcome<Chain> {
         let (first, second) = (endpoint()?, endpoint()?);
         let grants = [("served", first.cap(), rights::ALL, 0), ("next", second.cap(), rights::CALL, 0)];
@@ -73,7 +75,7 @@ impl Chain {
                 space.park(&steps, 1, u64::MAX)?;
             }
             burn(2 * MS, scale);
-            // Nobody may want the answer any more.
+            // The caller may not wait for the answer any more.
             let _ = theirs.reply(call.token, Answer::Words([7, 0]));
             drop(other);
             Ok(())
@@ -95,7 +97,7 @@ impl Chain {
         })?;
         let context = copy(caller.its()?)?;
         let id = context.info()?.ok()?.id;
-        // B listens when its process has come so far.
+        // Time for B's process to start and to receive.
         time::sleep(20 * MS)?;
         caller.go()?;
         let chain = Chain { caller, context, id, middle, last, step, ended, curtain };
@@ -120,7 +122,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Waits until A's call has ended: as it should, and with A's context at A.
+    /// Waits until A's call has ended as expected, with A's context back at A.
     fn wait_end(&self, how: u64) -> Outcome {
         kit::wait_until("A's call ends", || Ok(self.ended.load(Ordering::Acquire) != 0))?;
         let ended = self.ended.load(Ordering::Acquire);
@@ -128,7 +130,7 @@ impl Chain {
         kit::wait_blocked(self.caller.tid)
     }
 
-    /// A has its context, and C's work is not charged to it.
+    /// Checks that A has its context, and that C's work is not charged to it.
     fn is_back(&self) -> Outcome {
         let found = super::listed(self.id)?;
         let own = Some((rt::boot_info().pid, self.caller.tid));
@@ -149,7 +151,7 @@ impl Chain {
     }
 }
 
-/// C's reply goes first, then B's: the context steps back from C to B to A.
+/// C's reply goes first, then B's: the context returns from C to B to A.
 fn in_order(stage: &Stage) -> Outcome<String> {
     let chain = Chain::make(stage, true)?;
     chain.go_on(1)?;
@@ -165,7 +167,7 @@ fn in_order(stage: &Stage) -> Outcome<String> {
     Ok(format!("used_ns={used}"))
 }
 
-/// B's reply goes first: A has its context at once, and C works on at its own weight.
+/// B's reply goes first: A has its context back at once, and C works on at its own weight.
 fn out_of_order(stage: &Stage) -> Outcome<String> {
     let chain = Chain::make(stage, false)?;
     let before = chain.used_ns()?;
@@ -176,7 +178,7 @@ fn out_of_order(stage: &Stage) -> Outcome<String> {
     Ok(format!("used_ns={before}"))
 }
 
-/// The context is taken from the whole chain: everybody goes on at their weights, and every answer arrives.
+/// The context is revoked from the whole chain: all threads go on at their weights, and every answer arrives.
 fn revoke_on_chain(stage: &Stage) -> Outcome<String> {
     let chain = Chain::make(stage, false)?;
     let used = chain.used_ns()?;

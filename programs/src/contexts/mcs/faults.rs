@@ -1,4 +1,4 @@
-//! Timeout faults, plain, in servers and along chains; wake-ups that bring their own CPU time.
+//! Timeout faults: plain ones, in servers and along chains; and woken threads that bring their own CPU time.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,7 +14,7 @@ use crate::ensure;
 use crate::kit::MS;
 use crate::proof::Outcome;
 
-/// Of this part.
+/// The tests of this module.
 pub const TESTS: [Test; 5] = [
     ("timeout-plain", timeout_plain),
     ("timeout-server", timeout_server),
@@ -23,14 +23,14 @@ pub const TESTS: [Test; 5] = [
     ("notify-carries", notify_carries),
 ];
 
-/// What a thread on 2 ms in 40 ms has.
+/// The context of the threads here: 2 ms in 40 ms.
 const BUDGET_NS: u64 = 2 * MS;
 const PERIOD_NS: u64 = 40 * MS;
 
-/// A thread that is stopped in the middle of its work takes a little of that time for its own.
+/// A thread that is stopped in the middle of its work counts up to this much of the pause as its own time.
 const BREAK_NS: u64 = MS / 10;
 
-/// Answers all timeouts alike, and remembers them.
+/// A handler that gives all timeout faults the same answer, and records them.
 struct Handler {
     lend: Lend,
     heard: Arc<Mutex<Vec<Timeout>>>,
@@ -47,12 +47,12 @@ impl Handler {
         Ok(Handler { lend, heard })
     }
 
-    /// A context whose timeouts come here.
+    /// A context whose timeout faults are reported to this handler.
     fn context(&self, stage: &Stage) -> Outcome<SchedulingContext> {
         new_context(&stage.spec(BUDGET_NS, PERIOD_NS, 1).fault(&self.lend.endpoint))
     }
 
-    /// Who was stopped, in order, and whether on loan; all on context `id`.
+    /// The threads that were stopped, in order, and whether each was on a loan; fails unless all were on context `id`.
     fn heard(&self, id: u64) -> Outcome<Vec<(u32, bool)>> {
         let heard = self.heard.lock();
         ensure!(
@@ -68,7 +68,7 @@ fn id_of(context: &SchedulingContext) -> Outcome<u64> {
     Ok(context.info()?.ok()?.id)
 }
 
-/// A thread that uses up its own budget is reported each time, and goes on with the refill.
+/// A thread that uses up its own budget is reported each time, and goes on after the refill.
 fn timeout_plain(stage: &Stage) -> Outcome<String> {
     let handler = Handler::start(Timeout::WAIT)?;
     let own = handler.context(stage)?;
@@ -88,7 +88,7 @@ fn timeout_plain(stage: &Stage) -> Outcome<String> {
     Ok(format!("faults={} took_ns={took}", heard.len()))
 }
 
-/// A server that uses up its caller's budget is the one that is reported; the caller waits, and has its context back.
+/// When a server uses up its caller's budget, the server is reported; the caller waits, and gets its context back.
 fn timeout_server(stage: &Stage) -> Outcome<String> {
     let scale = stage.scale;
     let handler = Handler::start(Timeout::WAIT)?;
@@ -113,7 +113,7 @@ fn timeout_server(stage: &Stage) -> Outcome<String> {
     Ok(format!("faults={} took_ns={took}", heard.len()))
 }
 
-/// A calls B calls C: C uses up the budget, goes on with the next, and everybody answers.
+/// A calls B, which calls C: C uses up the budget, goes on after the refill, and all calls are answered.
 fn timeout_nested(stage: &Stage) -> Outcome<String> {
     let scale = stage.scale;
     let handler = Handler::start(Timeout::WAIT)?;
@@ -125,7 +125,7 @@ fn timeout_nested(stage: &Stage) -> Outcome<String> {
     let middle = Lend::start(move |_| {
         burn(MS / 2, scale);
         let deeper = next.call(1, [0; 2]).map_or(0, |answer| answer[0]);
-        // C has left too little for this.
+        // C has left too little of the budget for this.
         burn(BUDGET_NS, scale);
         Answer::Words([deeper + 1, 0])
     })?;
@@ -146,7 +146,8 @@ fn timeout_nested(stage: &Stage) -> Outcome<String> {
     Ok(format!("faults={} took_ns={took}", heard.len()))
 }
 
-/// A server on loan runs dry and its handler takes the loan from it: it goes on at its weight, and the caller has its context.
+/// A server on a loan uses up the budget, and the handler takes the loan away: the server goes on at its weight, and the caller has its
+/// context.
 fn fault_on_loan(stage: &Stage) -> Outcome<String> {
     const WORK_NS: u64 = BUDGET_NS + 3 * MS;
     let scale = stage.scale;
@@ -173,8 +174,8 @@ fn fault_on_loan(stage: &Stage) -> Outcome<String> {
     Ok(format!("used_ns={} work_ns={WORK_NS}", info.consumed_ns))
 }
 
-/// Whoever is woken and has a context runs at once, before the best-effort thread that woke it: by a park word, by the clock, by an answer,
-/// by what happens to a context.
+/// A woken thread that has a context runs at once, before the best-effort thread that woke it: whether it is woken by a park word, by the
+/// clock, by an answer, or by an event of a context.
 fn notify_carries(stage: &Stage) -> Outcome<String> {
     let ran = Marks::new();
     let marks = |who: u32| {
@@ -190,7 +191,7 @@ fn notify_carries(stage: &Stage) -> Outcome<String> {
     parked.go()?;
     ran.mark(2);
     parked.join()?;
-    // By the clock, while this one computes.
+    // Woken by the clock, while this thread computes.
     let mark = marks(3);
     let sleeps = Player::start(&stage.part(1), move || {
         time::sleep(2 * MS)?;
@@ -201,7 +202,7 @@ fn notify_carries(stage: &Stage) -> Outcome<String> {
     stage.burn(4 * MS);
     ran.mark(4);
     sleeps.join()?;
-    // By an answer.
+    // Woken by an answer.
     let talk = endpoint()?;
     let (theirs, mark) = (Arc::clone(&talk), marks(5));
     let calls = Player::start(&stage.part(1), move || {
@@ -209,7 +210,7 @@ fn notify_carries(stage: &Stage) -> Outcome<String> {
         mark();
         Ok(())
     })?;
-    // One that has a context of its own serves: nothing is lent, and the caller keeps its own.
+    // The server has a context of its own, so nothing is lent, and the caller keeps its context.
     calls.go_and_wait()?;
     let (theirs, its) = (Arc::clone(&talk), marks(6));
     let serves = Player::start(&stage.part(0), move || {
@@ -222,7 +223,7 @@ fn notify_carries(stage: &Stage) -> Outcome<String> {
     ran.mark(7);
     calls.join()?;
     serves.join()?;
-    // By what happens to a context.
+    // Woken by an event of a context.
     let observed = new_context(&stage.part(0))?;
     let (seen, mark) = (copy(&observed)?, marks(8));
     let watches = Player::start(&stage.part(1), move || {

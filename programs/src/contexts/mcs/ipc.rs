@@ -1,4 +1,5 @@
-//! Calls and contexts: slow and fast, above and below, with and without, taken away on the way, on other CPUs.
+//! Calls and contexts: slow and fast paths, clients above and below their servers, with and without contexts, contexts that are taken
+//! away meanwhile, other CPUs.
 
 use alloc::format;
 use alloc::string::String;
@@ -15,7 +16,7 @@ use crate::ensure;
 use crate::kit::{self, MS, raised, refused};
 use crate::proof::{Doing, Failure, Outcome};
 
-/// Of this part.
+/// The tests of this module.
 pub const TESTS: [Test; 9] = [
     ("abort-call", abort_call),
     ("paths-client-above", |stage| paths(stage, 5, 2)),
@@ -28,7 +29,7 @@ pub const TESTS: [Test; 9] = [
     ("donation-across-cpus", donation_across_cpus),
 ];
 
-/// The process of `abort_call`: calls on a context of its own, until it is killed.
+/// The main function of the process of `abort_call`: calls on a context of its own, until it is killed.
 pub fn doomed_caller() -> Outcome {
     let talk: Endpoint = caps::get("talk")?;
     let own = new_context(&Spec::new(20 * MS, 100 * MS))?;
@@ -37,7 +38,7 @@ pub fn doomed_caller() -> Outcome {
     Ok(())
 }
 
-/// A caller that is gone, and one that wants its call back: the server goes on, and serves the next one.
+/// A caller that is killed, and one that cancels its call: the server goes on, and serves the next caller.
 fn abort_call(stage: &Stage) -> Outcome<String> {
     let scale = stage.scale;
     let lend = Lend::start(move |call| {
@@ -61,7 +62,7 @@ fn abort_call(stage: &Stage) -> Outcome<String> {
     child.wait().doing("wait for the caller")?;
     kit::wait_until("the caller's context goes", || Ok(super::listed(id)?.is_none()))?;
     ensure!(lend.endpoint.call(2, [0; 2])?[0] == 2, "the server is lost");
-    // Taken back by a caller without a context: one with a context waits for it.
+    // Cancelled by a caller without a context; a caller with one waits for its loan to come back.
     let mut call = lend.endpoint.call_start(1, [0; 2])?;
     ensure!(call.wait_timeout(10 * MS).is_none(), "answered already");
     refused("a call that was taken back", call.cancel(), TransportError::Cancelled)?;
@@ -70,17 +71,17 @@ fn abort_call(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// Who waits when the call is made.
+/// Which side is waiting when the call is made.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Path {
-    /// The server: it runs at once.
+    /// The server waits: it runs at once.
     Fast,
-    /// The call: the server comes later.
+    /// The call waits in the queue: the server comes later.
     Slow,
 }
 
-/// A call between a client and a server in these bands, and who ran in which order: 1 the client calls, 2 the server serves, 3 the client
-/// is back, 9 a third one of band 3 in between. A server without a band has no context.
+/// Performs a call between a client and a server in these bands, and returns in which order they ran: 1 the client calls, 2 the server
+/// serves, 3 the client is back, 9 a third thread, of band 3. A server without a band has no context.
 fn acts(stage: &Stage, client: u8, server: Option<u8>, path: Path) -> Outcome<Vec<u32>> {
     let (talk, ran) = (endpoint()?, Marks::new());
     let (theirs, marks) = (Arc::clone(&talk), Arc::clone(&ran));
@@ -108,7 +109,7 @@ fn acts(stage: &Stage, client: u8, server: Option<u8>, path: Path) -> Outcome<Ve
     })?;
     let (first, second) = if path == Path::Fast { (&serves, &calls) } else { (&calls, &serves) };
     stage.conduct(|| {
-        // The one that is to wait has come so far when this has slept.
+        // The thread that shall wait does so by the time this sleep ends.
         first.go_and_wait()?;
         third.go()?;
         second.go()
@@ -117,19 +118,20 @@ fn acts(stage: &Stage, client: u8, server: Option<u8>, path: Path) -> Outcome<Ve
     Ok(ran.list())
 }
 
-/// Bands decide who runs, whoever waits for whom; a server without a context has its caller's band.
+/// Bands decide which thread runs, whoever waits for whom; a server without a context has its caller's band.
 fn paths(stage: &Stage, client: u8, server: u8) -> Outcome<String> {
     let is_above = client > server;
     let cases: [(Option<u8>, Path, [u32; 4]); 3] = if is_above {
         [
-            // The server is below the third one, and waits for it; on the client's context it does not.
+            // The server is in a lower band than the third thread and waits for it; on the client's context it does not.
             (Some(server), Path::Fast, [1, 9, 2, 3]),
             (Some(server), Path::Slow, [1, 9, 2, 3]),
             (None, Path::Fast, [1, 2, 3, 9]),
         ]
     } else {
         [
-            // The client is below the third one; what waits already for a server above it does not wait for it.
+            // The client is in a lower band than the third thread; but a call that already waits for a server above the third thread does
+            // not wait for that.
             (Some(server), Path::Fast, [9, 1, 2, 3]),
             (Some(server), Path::Slow, [1, 2, 9, 3]),
             (None, Path::Fast, [9, 1, 2, 3]),
@@ -142,7 +144,7 @@ fn paths(stage: &Stage, client: u8, server: u8) -> Outcome<String> {
     quiet()
 }
 
-/// With the answer the context is back, less what the server used, to the last of it: whatever the answer is.
+/// With the answer, the context is back with the caller, less exactly what the server used, whatever the answer is.
 fn reply_returns(stage: &Stage) -> Outcome<String> {
     const WORK_NS: u64 = 3 * MS;
     let scale = stage.scale;
@@ -186,7 +188,7 @@ fn reply_returns(stage: &Stage) -> Outcome<String> {
     Ok(format!("server_ns={WORK_NS} used_ns={most}"))
 }
 
-/// Without a context on one side, or with one on each, calls are answered, nothing is lent, and each pays for itself.
+/// If one side has no context, or each has its own, calls are answered, nothing is lent, and each side is charged for itself.
 fn no_context(stage: &Stage) -> Outcome<String> {
     let scale = stage.scale;
     for (client, server) in [(false, false), (false, true), (true, true)] {
@@ -228,7 +230,7 @@ fn no_context(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// A call waits in the queue, and its caller's context goes: the call does not.
+/// While a call waits in the queue, its caller's context is deleted: the call stays.
 fn context_deleted_sending(stage: &Stage) -> Outcome<String> {
     for revokes in [true, false] {
         let talk = endpoint()?;
@@ -253,7 +255,7 @@ fn context_deleted_sending(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// A server waits for calls, and its context goes: it takes the next call, on its caller's.
+/// While a server waits for calls, its context is deleted: it takes the next call, on the caller's context.
 fn context_deleted_waiting(stage: &Stage) -> Outcome<String> {
     let scale = stage.scale;
     for revokes in [true, false] {
@@ -274,7 +276,7 @@ fn context_deleted_waiting(stage: &Stage) -> Outcome<String> {
         ensure!(lend.endpoint.call(1, [0; 2])?[0] == 1, "another answer");
         let used = own.consumed()?.ok()?.total_ns - before;
         ensure!(used >= MS, "{used} ns charged for the server's millisecond");
-        // At its weight from now on, so that it can be asked to stop.
+        // Lets the server run at its weight from now on, so that it can be asked to stop.
         own.unbind()?.ok()?;
         own.bind_thread(handle, Fallback::BestEffort)?.ok()?;
         own.unbind()?.ok()?;
@@ -283,7 +285,7 @@ fn context_deleted_waiting(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// A server of the least weight, among threads of the largest: on a context it is served as its caller.
+/// A server of the smallest weight, among threads of the largest: on a loan it is scheduled like its caller.
 fn low_server(stage: &Stage) -> Outcome<String> {
     const WORK_NS: u64 = 3 * MS;
     let (scale, cpu) = (stage.scale, stage.cpu);
@@ -321,7 +323,8 @@ fn low_server(stage: &Stage) -> Outcome<String> {
     Ok(format!("on_loan_ns={on_loan} work_ns={WORK_NS}"))
 }
 
-/// A server that began on one CPU serves callers of every other one there, on their budgets; one that may not go there is refused.
+/// A server that began on one CPU serves a caller of any other CPU on the caller's CPU, on the caller's budget; a server that may not run
+/// there is refused.
 fn donation_across_cpus(stage: &Stage) -> Outcome<String> {
     let scale = stage.scale;
     let mut across = 0;

@@ -1,4 +1,4 @@
-//! What ends while it is used: contexts under threads, threads under contexts, calls that nobody answers.
+//! Things that end while they are used: contexts under threads, threads on contexts, calls that are never answered.
 
 use alloc::format;
 use alloc::string::String;
@@ -15,7 +15,7 @@ use crate::proof::{Doing, Outcome};
 use crate::random::Random;
 use crate::ticks::Scale;
 
-/// Of this part.
+/// The tests of this module.
 pub const TESTS: [Test; 5] = [
     ("delete-context-stops", delete_context_stops),
     ("delete-thread-on-context", delete_thread_on_context),
@@ -24,7 +24,7 @@ pub const TESTS: [Test; 5] = [
     ("delete-while-depleting", delete_while_depleting),
 ];
 
-/// With the last capability to its context a thread that needs one stops; another one lets it go on.
+/// When the last capability to its context is dropped, a thread that needs a context stops; another context lets it go on.
 fn delete_context_stops(stage: &Stage) -> Outcome<String> {
     let mut hog = Hog::start(stage, MS / 50, || Ok(()))?;
     hog.player.bind(new_context(&stage.part(1))?, Fallback::Stop)?;
@@ -34,12 +34,12 @@ fn delete_context_stops(stage: &Stage) -> Outcome<String> {
     let before = hog.turns();
     time::sleep(30 * MS)?;
     ensure!(hog.turns() <= before + 1, "{} turns after its context was deleted", hog.turns() - before);
-    // Another one lets it go on; without that, too, if it may go on at its weight.
+    // Another context lets it go on; if it may go on at its weight, it also does so without one.
     hog.player.bind(new_context(&stage.part(1))?, Fallback::BestEffort)?;
     hog.wait_turn()?;
     drop(hog.player.context.take());
     hog.wait_turn()?;
-    // A context that is taken back before the thread, which runs, has fetched it.
+    // The context is deleted before the running thread has fetched it.
     for round in 0..20 {
         hog.player.bind(new_context_soon(&stage.part(1))?, Fallback::Stop)?;
         drop(hog.player.context.take());
@@ -55,7 +55,8 @@ fn delete_context_stops(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// The process of `delete_thread_on_context`: one thread that runs on contexts only, until it is killed.
+/// The main function of the process of `delete_thread_on_context`: one thread that runs only on contexts, until it is
+/// killed.
 pub fn doomed_burner() -> Outcome {
     let scale = Scale::measure()?;
     let cpus = rt::boot_info().cpus;
@@ -66,7 +67,7 @@ pub fn doomed_burner() -> Outcome {
     }
 }
 
-/// A thread that runs on contexts only is killed: it ends, and its context with it.
+/// A thread that runs only on contexts is killed: it ends, and its context with it.
 fn delete_thread_on_context(stage: &Stage) -> Outcome<String> {
     const ROUNDS: u64 = 8;
     let mut random = Random::new(3);
@@ -90,7 +91,7 @@ fn delete_thread_on_context(stage: &Stage) -> Outcome<String> {
     Ok(format!("kills={ROUNDS}"))
 }
 
-/// Calls on a context of its own; the call must fail, and the context be back, with the server's time missing.
+/// Calls on a context of its own; the call must fail, and the context must be back, less the time that the server used.
 fn fails_and_returns(stage: &Stage, endpoint: &Endpoint, own: &SchedulingContext) -> Outcome<u64> {
     let before = own.info()?.ok()?.remaining_ns;
     raised("the call", endpoint.call(1, [0; 2]), Exception::Disconnected)?;
@@ -106,7 +107,7 @@ fn fails_and_returns(stage: &Stage, endpoint: &Endpoint, own: &SchedulingContext
     Ok(before - after.remaining_ns)
 }
 
-/// A server thread ends on its caller's context; so does a whole process.
+/// A server thread ends while it has its caller's context on loan; so does a whole process.
 fn delete_thread_on_loan(stage: &Stage) -> Outcome<String> {
     let own = new_context(&stage.spec(30 * MS, 100 * MS, 2))?;
     let (talk, scale) = (endpoint()?, stage.scale);
@@ -121,7 +122,7 @@ fn delete_thread_on_loan(stage: &Stage) -> Outcome<String> {
     let thread = fails_and_returns(stage, &talk, &own)?;
     own.unbind()?.ok()?;
     server.join()?;
-    // A process that works and then sleeps on a loan until it is killed.
+    // A process that works and then sleeps on a loan, until it is killed.
     let (served, deeper) = (endpoint()?, endpoint()?);
     let grants = [("served", served.cap(), rights::ALL, 0), ("next", deeper.cap(), rights::CALL, 0)];
     let child = kit::again(&["--link"], &grants)?;
@@ -148,7 +149,7 @@ fn delete_thread_on_loan(stage: &Stage) -> Outcome<String> {
 fn reply_dropped(stage: &Stage) -> Outcome<String> {
     let own = new_context(&stage.spec(30 * MS, 100 * MS, 2))?;
     let scale = stage.scale;
-    // It asks for the next call: the caller may go on at once, the call goes on, too.
+    // The server asks for the next call: the caller may go on at once, and the first call stays open, too.
     let talk = endpoint()?;
     let theirs = Arc::clone(&talk);
     let server = Player::plain(move || {
@@ -173,7 +174,7 @@ fn reply_dropped(stage: &Stage) -> Outcome<String> {
     server.join()?;
     let later = own.consumed()?.ok()?.total_ns;
     ensure!(later < before + used + MS, "{later} ns used: the second call was on the first one's account");
-    // It gives up the only right to serve.
+    // The server gives up the only right to serve.
     let talk = endpoint()?;
     let calls = talk.caller(0)?;
     let server = Player::plain(move || {
@@ -190,7 +191,7 @@ fn reply_dropped(stage: &Stage) -> Outcome<String> {
     Ok(format!("asked_again_ns={used} gave_up_ns={gone}"))
 }
 
-/// A context is taken away at any moment of its thread's running dry, from another CPU if there is one. No time gets lost.
+/// A context is deleted at random moments around the end of its budget, from another CPU if there is one. No time is lost.
 fn delete_while_depleting(stage: &Stage) -> Outcome<String> {
     const ROUNDS: u64 = 150;
     let hog = Hog::start(stage, 5_000, || Ok(()))?;
@@ -200,7 +201,7 @@ fn delete_while_depleting(stage: &Stage) -> Outcome<String> {
     for round in 0..ROUNDS {
         let context = new_context(&stage.spec(25_000, 200_000, 1))?;
         context.bind_thread(hog.player.handle()?, Fallback::Stop)?.ok()?;
-        // From the first budget's middle to the third one's.
+        // Between the middle of the first budget and the middle of the third.
         let wait = time::now_ns()? + 10_000 + random.below(400_000);
         while time::now_ns()? < wait {
             core::hint::spin_loop();
@@ -216,13 +217,13 @@ fn delete_while_depleting(stage: &Stage) -> Outcome<String> {
             }
         }
         let stopped = hog.turns();
-        // And what it used is back, overdrafts and all.
+        // This sleep is also long enough for the used time, overruns included, to come back.
         time::sleep(MS)?;
         let moved = hog.turns() - stopped;
         ensure!(moved <= 1, "round {round}: {moved} turns without a context");
     }
     ensure!(dry > ROUNDS / 4, "only {dry} of {ROUNDS} contexts ran dry");
-    // All promises were given back.
+    // All promised time was given back.
     let all = new_context(&stage.spec(94 * MS, 100 * MS, 1))?;
     all.bind_thread(hog.player.handle()?, Fallback::BestEffort)?.ok()?;
     hog.stop()?;

@@ -1,4 +1,4 @@
-//! The object: what can be asked for, what can be changed, what can be bound to what, and what a server has of it.
+//! The context as an object: how it can be configured, changed and bound, and how a server uses it.
 
 use alloc::format;
 use alloc::string::String;
@@ -18,7 +18,7 @@ use crate::ensure;
 use crate::kit::{self, MS, raised, refused};
 use crate::proof::{Doing, Outcome};
 
-/// Of this part.
+/// The tests of this module.
 pub const TESTS: [Test; 5] = [
     ("configure", configure),
     ("reconfigure", reconfigure),
@@ -27,7 +27,8 @@ pub const TESTS: [Test; 5] = [
     ("unbind-from-server", unbind_from_server),
 ];
 
-/// What is asked for is what there is; what cannot be is refused by name; a CPU does not promise more than 95 % of itself.
+/// A context has the specification that was asked for; impossible ones are refused by name; a CPU does not promise more than
+/// 95 % of itself.
 fn configure(stage: &Stage) -> Outcome<String> {
     let spec = stage.spec(3 * MS, 70 * MS, 5).deadline(40 * MS).refills(4).demote();
     let made = new_context(&spec)?;
@@ -68,7 +69,7 @@ fn configure(stage: &Stage) -> Outcome<String> {
     Ok(format!("admitted={} free_ppm={}", crowd.len(), full.value.free_ppm))
 }
 
-/// What was used stays used, a refusal changes nothing, and what is lent is not changed.
+/// Used time stays used, a refusal changes nothing, and a context that is lent cannot be changed.
 fn reconfigure(stage: &Stage) -> Outcome<String> {
     let own = new_context(&stage.part(2))?;
     own.bind(Fallback::BestEffort)?.ok()?;
@@ -89,7 +90,7 @@ fn reconfigure(stage: &Stage) -> Outcome<String> {
     ensure!(own.info()?.ok()?.spec == larger, "a refusal changed it: {:?}", own.info()?);
     let root = context()?.reconfigure(&larger)?.result;
     ensure!(root == R::InvalidSpec, "a context without time was given some: {root:?}");
-    // Lent.
+    // While it is lent.
     let theirs = copy(&own)?;
     let results = Arc::new(rt::sync::Mutex::new(Vec::new()));
     let told = Arc::clone(&results);
@@ -108,13 +109,14 @@ fn reconfigure(stage: &Stage) -> Outcome<String> {
     ensure!(own.info()?.ok()?.spec == larger, "changed while lent");
     own.unbind()?.ok()?;
     lend.stop()?;
-    // Unbound, a smaller one fits at once.
+    // While it is unbound, a smaller specification fits at once.
     own.reconfigure(&smaller)?.ok()?;
     ensure!(own.info()?.ok()?.spec == smaller, "not changed while unbound");
     Ok(format!("left_before_ns={} left_after_ns={}", before.remaining_ns, after.remaining_ns))
 }
 
-/// One thread, one context: everything else has a name, and changes nothing.
+/// A thread has at most one context and a context at most one thread: every other attempt is refused by name, and changes
+/// nothing.
 fn bind_errors(stage: &Stage) -> Outcome<String> {
     let (one, two) = (new_context(&stage.part(1))?, new_context(&stage.part(1))?);
     ensure!(one.unbind()?.result == R::NotBound, "unbound what is not bound");
@@ -133,7 +135,7 @@ fn bind_errors(stage: &Stage) -> Outcome<String> {
     let looks_only = SchedulingContext::of(two.cap().copy(rights::CALL, 0).doing("copy")?);
     refused("bind without the right", looks_only.bind(Fallback::BestEffort), TransportError::NotPermitted)?;
     ensure!(two.info()?.ok()?.effect == DispatchEffect::InfoOnlyNoDispatchChange, "a refusal bound it");
-    // Of another CPU than the thread may run on.
+    // A context for another CPU than the thread may run on.
     if stage.cpus > 1 {
         one.unbind()?.ok()?;
         caps::any::<ThreadControl>()?.set_affinity(&[1])?;
@@ -161,7 +163,8 @@ fn bind_errors(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// A server that begins on a context and waits for calls needs none any more: it runs on its callers', and not without.
+/// A server that began on a context and waits for calls needs none any more: it runs on its callers' contexts, and not
+/// without one.
 fn passive_start(stage: &Stage) -> Outcome<String> {
     let scale = stage.scale;
     let lend = Lend::start(move |_| {
@@ -180,7 +183,7 @@ fn passive_start(stage: &Stage) -> Outcome<String> {
     ensure!(used >= MS, "{used} ns charged for the server's millisecond");
     ensure!(first.consumed()?.ok()?.total_ns < MS, "charged to the context that it began on");
     own.unbind()?.ok()?;
-    // From a caller without a context: it has the call, and no time.
+    // A call by a caller without a context: the server has the call, but no time.
     let mut call = lend.endpoint.call_start(1, [0; 2])?;
     ensure!(call.wait_timeout(20 * MS).is_none(), "answered without any time");
     first.bind_thread(handle, Fallback::BestEffort)?.ok()?;
@@ -192,7 +195,8 @@ fn passive_start(stage: &Stage) -> Outcome<String> {
     Ok(format!("on_loan_ns={used} on_its_own_ns={on_its_own}"))
 }
 
-/// A server with a context of its own runs on that; taken from it between calls or in one, it runs on loans or at its weight.
+/// A server with a context of its own runs on that; if it is taken away, between calls or during one, the server runs on
+/// loans or at its weight.
 fn unbind_from_server(stage: &Stage) -> Outcome<String> {
     let (scale, serving, may_end) =
         (stage.scale, Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
@@ -238,7 +242,7 @@ fn unbind_from_server(stage: &Stage) -> Outcome<String> {
     may_end.store(true, Ordering::Relaxed);
     ensure!(call.wait_timeout(5_000 * MS).is_some_and(|answer| answer.is_ok()), "no answer at its weight");
     ensure!(used(&theirs)? == before, "charged to what was taken from it");
-    // What it has on loan cannot be unbound from it.
+    // A context that the server has on loan cannot be unbound from it.
     may_end.store(false, Ordering::Relaxed);
     let endpoint = Arc::clone(&lend.endpoint);
     let client = Player::start(&stage.part(2), move || {

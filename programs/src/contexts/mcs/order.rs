@@ -1,4 +1,5 @@
-//! Who runs first: wake-ups by band, weights and bands that change in the queue, giving way, preemption, other CPUs.
+//! Which thread runs first: wake-ups by band, weights and bands that change in the queue, yielding, preemption, other
+//! CPUs.
 
 use alloc::format;
 use alloc::string::String;
@@ -20,7 +21,7 @@ use crate::kit::{self, MS, raised};
 use crate::proof::{Doing, Outcome};
 use crate::ticks;
 
-/// Of this part.
+/// The tests of this module.
 pub const TESTS: [Test; 9] = [
     ("ipc-wake-order", ipc_wake_order),
     ("reweigh-queued", reweigh_queued),
@@ -33,7 +34,7 @@ pub const TESTS: [Test; 9] = [
     ("move-cpu", move_cpu),
 ];
 
-/// Callers are heard, and woken by their answers, by band: not in the order in which they were woken or answered.
+/// Callers are received, and run after their answers, by band: not in the order in which they were woken or answered.
 fn ipc_wake_order(stage: &Stage) -> Outcome<String> {
     let (talk, woken) = (endpoint()?, Marks::new());
     let mut callers = Vec::new();
@@ -58,7 +59,7 @@ fn ipc_wake_order(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// A change reaches one that is queued: its band at once, its weight from the next time on.
+/// A change affects a queued thread: a new band at once, a new weight from its next turn on.
 fn reweigh_queued(stage: &Stage) -> Outcome<String> {
     for changes in [false, true] {
         let ran = Marks::new();
@@ -84,7 +85,7 @@ fn reweigh_queued(stage: &Stage) -> Outcome<String> {
     weights(stage)
 }
 
-/// Two threads share the stage 1:1, and 3:1 after one has changed its weight.
+/// Two threads share the stage's CPU 1:1, and 3:1 after one has changed its weight.
 fn weights(stage: &Stage) -> Outcome<String> {
     const WINDOW_NS: u64 = 120 * MS;
     let (is_heavy, cpu, scale) = (Arc::new(AtomicBool::new(false)), stage.cpu, stage.scale);
@@ -116,7 +117,8 @@ fn weights(stage: &Stage) -> Outcome<String> {
     Ok(format!("weight_share_before_ppm={before} weight_share_after_ppm={after}"))
 }
 
-/// A server that answers and waits in one step: two hand-overs and one loan a round trip, and nobody else is asked.
+/// A server that answers and waits in one step: a round trip takes two direct handoffs and one loan, and involves no
+/// other thread.
 fn reply_wait(stage: &Stage) -> Outcome<String> {
     const TRIPS: u64 = 200;
     let lend = Lend::start(|call| Answer::Words([call.message.words()[0] + 1, 0]))?;
@@ -136,7 +138,7 @@ fn reply_wait(stage: &Stage) -> Outcome<String> {
     Ok(format!("round_trip_ns={}", used / TRIPS))
 }
 
-/// A thread that may only run on contexts does not without one, nor on an empty one before its refill.
+/// A thread that may run only on contexts does not run without one, nor on a used-up one before its refill.
 fn resume_without(stage: &Stage) -> Outcome<String> {
     let ran = Arc::new(AtomicU64::new(0));
     let notes = || {
@@ -146,7 +148,7 @@ fn resume_without(stage: &Stage) -> Outcome<String> {
             Ok(())
         }
     };
-    // Missing.
+    // The context is missing.
     let mut missing = Player::plain(notes())?;
     missing.bind(new_context(&stage.part(1))?, Fallback::Stop)?;
     missing.its()?.revoke()?.ok()?;
@@ -156,7 +158,7 @@ fn resume_without(stage: &Stage) -> Outcome<String> {
     missing.bind(new_context(&stage.part(1))?, Fallback::Stop)?;
     missing.join()?;
     ensure!(ran.swap(0, Ordering::AcqRel) != 0, "it did not run with one");
-    // Empty.
+    // The context is used up.
     let burner = Hog::on_context(stage, MS / 10, &stage.spec(2 * MS, 60 * MS, 1))?;
     burner.player.go()?;
     let spent = copy(burner.player.its()?)?;
@@ -176,7 +178,7 @@ fn resume_without(stage: &Stage) -> Outcome<String> {
     Ok(format!("after_refill_ns={late}"))
 }
 
-/// Every refusal has its name, and the caller goes on.
+/// Every refusal of `yieldTo` has its name, and the caller goes on.
 fn yield_to_errors(stage: &Stage) -> Outcome<String> {
     let idle = new_context(&stage.part(0))?;
     ensure!(idle.yield_to()?.result == R::NotBound, "to nobody");
@@ -206,12 +208,13 @@ fn yield_to_errors(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// The one that was given way to ends, or takes the context of the one behind it: that one goes on, with what it has.
+/// The thread that was yielded to ends, or takes the context of the thread queued behind it: that thread goes on,
+/// with what it has.
 fn yield_to_cleanup(stage: &Stage) -> Outcome<String> {
     let own = new_context(&stage.spec(10 * MS, 50 * MS, 0))?;
     let other = stage.spec(10 * MS, 200 * MS, 0);
     own.bind(Fallback::BestEffort)?.ok()?;
-    // It ends at once.
+    // The other thread ends at once.
     let ends = Player::start(&other, || Ok(()))?;
     ends.go()?;
     ensure!(ends.its()?.yield_to()?.result == R::Ok, "did not give way");
@@ -220,7 +223,7 @@ fn yield_to_cleanup(stage: &Stage) -> Outcome<String> {
     let used = own.consumed()?.ok()?.total_ns - before;
     ensure!(used >= MS, "{used} ns charged for a millisecond after giving way");
     ends.join()?;
-    // It unbinds the one that waits behind it.
+    // The other thread unbinds the one that waits behind it.
     let theirs = copy(&own)?;
     let takes = Player::start(&other, move || {
         theirs.unbind()?.ok()?;
@@ -233,12 +236,12 @@ fn yield_to_cleanup(stage: &Stage) -> Outcome<String> {
     stage.burn(MS);
     ensure!(own.consumed()?.ok()?.total_ns == before, "charged to a context that is not its own any more");
     takes.join()?;
-    // It revokes its own context, and is best effort from then on: the one behind it is first.
+    // The other thread revokes its own context, and is best effort from then on: the one behind it goes first.
     let (ran, cue, cpu) = (Marks::new(), Arc::new(AtomicU32::new(0)), stage.cpu);
     let doomed = new_context(&other)?;
     let (marks, its_cue, theirs) = (Arc::clone(&ran), Arc::clone(&cue), copy(&doomed)?);
     let mut revokes = Player::plain(move || {
-        // So that no other CPU takes it.
+        // Pins the thread, so that no other CPU takes it.
         caps::any::<ThreadControl>()?.set_affinity(&[1 << cpu])?;
         fair::wait_for(&its_cue)?;
         marks.mark(1);
@@ -259,7 +262,8 @@ fn yield_to_cleanup(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// The caller queues behind the other one; whoever is more urgent than that one runs before both.
+/// The caller queues behind the thread that it yields to; a thread that is more urgent than that one runs before
+/// both.
 fn yield_to(stage: &Stage) -> Outcome<String> {
     let ran = Marks::new();
     let own = new_context(&stage.spec(10 * MS, 50 * MS, 0))?;
@@ -284,7 +288,7 @@ fn yield_to(stage: &Stage) -> Outcome<String> {
     quiet()
 }
 
-/// A more urgent one that wakes has the CPU at once; a less urgent one waits.
+/// A more urgent thread that wakes has the CPU at once; a less urgent one waits.
 fn preempt_wake(stage: &Stage) -> Outcome<String> {
     let mut late = [0, 0];
     for (at, bands) in [(0, [1, 5]), (1, [5, 1])] {
@@ -303,7 +307,7 @@ fn preempt_wake(stage: &Stage) -> Outcome<String> {
             its[2].store(ticks::now(), Ordering::Release);
             Ok(())
         })?;
-        // The sleeper first, so that it sleeps before the other one runs.
+        // The sleeper first, so that it sleeps before the other thread runs.
         stage.conduct(|| {
             sleeps.go()?;
             time::sleep(MS / 2)?;
@@ -323,7 +327,8 @@ fn preempt_wake(stage: &Stage) -> Outcome<String> {
     Ok(format!("urgent_late_ns={} other_late_ns={}", late[0], late[1]))
 }
 
-/// A thread runs where its context is, and moves when it gets another one; a mask without that CPU is refused.
+/// A thread runs where its context is, and moves when it gets another context; an affinity without that CPU is
+/// refused.
 fn move_cpu(stage: &Stage) -> Outcome<String> {
     let control: ThreadControl = caps::any()?;
     for cpu in (0..stage.cpus).chain([0]) {
@@ -340,7 +345,7 @@ fn move_cpu(stage: &Stage) -> Outcome<String> {
         ensure!(cpu_now()? == cpu && own.info()?.ok()?.home == cpu, "a refusal moved it");
         own.unbind()?.ok()?;
     }
-    // One that runs elsewhere is moved by its new context.
+    // A thread that runs on another CPU is moved by its new context.
     let hog = Hog::start(stage, MS / 10, || Ok(()))?;
     hog.player.go()?;
     for cpu in 0..stage.cpus {

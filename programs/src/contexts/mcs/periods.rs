@@ -1,4 +1,4 @@
-//! Budgets and periods: how exact they are, how often threads run on them, and that nothing gets around them.
+//! Budgets and periods: how exact they are, how often threads run on them, and that they cannot be bypassed.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,7 +16,7 @@ use crate::kit::{self, MS};
 use crate::proof::Outcome;
 use crate::ticks;
 
-/// Of this part.
+/// The tests of this module.
 pub const TESTS: [Test; 6] = [
     ("periodic-accuracy", periodic_accuracy),
     ("periodic-one", |stage| periodic(stage, &[4])),
@@ -26,7 +26,8 @@ pub const TESTS: [Test; 6] = [
     ("resume-in-budget", resume_in_budget),
 ];
 
-/// The budget of a thread with 10 ms in 100 ms comes every 100 ms, to 2 ms, though others want the CPU.
+/// The budget of a thread with 10 ms in 100 ms comes back every 100 ms, within 2 ms, although others want the
+/// CPU.
 fn periodic_accuracy(stage: &Stage) -> Outcome<String> {
     const PERIOD_NS: u64 = 100 * MS;
     const RELEASES: usize = 5;
@@ -36,7 +37,7 @@ fn periodic_accuracy(stage: &Stage) -> Outcome<String> {
     let periodic = Player::start(&stage.spec(10 * MS, PERIOD_NS, 1), move || {
         let mut last = ticks::now();
         for release in seen.iter() {
-            // Away for long: throttled, and back with a new budget.
+            // A long gap means that the thread was throttled, and is back with a new budget.
             loop {
                 let before = core::mem::replace(&mut last, ticks::now());
                 if scale.to_ns(last - before) >= 20 * MS {
@@ -62,7 +63,7 @@ fn periodic_accuracy(stage: &Stage) -> Outcome<String> {
     Ok(format!("periods={} worst_error_ns={worst}", at.len() - 1))
 }
 
-/// Threads whose periods are as `rates` to one another run as often, and each gets its budget every time.
+/// Threads run as often as their `rates` say, and each gets its budget every time.
 fn periodic(stage: &Stage, rates: &[u64]) -> Outcome<String> {
     const BUDGET_NS: u64 = 2 * MS;
     const LONGEST_NS: u64 = 80 * MS;
@@ -77,7 +78,8 @@ fn periodic(stage: &Stage, rates: &[u64]) -> Outcome<String> {
         };
         hogs.iter().map(look).collect()
     };
-    // The first budgets are spent one after the other; from the middle of the quiet time on they are counted.
+    // The first budgets are used one after the other; counting starts in the middle of the quiet time after
+    // that.
     hogs.iter().try_for_each(|hog| hog.player.go())?;
     time::sleep(LONGEST_NS + 10 * MS)?;
     let before = looks()?;
@@ -95,7 +97,7 @@ fn periodic(stage: &Stage, rates: &[u64]) -> Outcome<String> {
     Ok(text)
 }
 
-/// A thread that has used its budget stands still until the next period.
+/// A thread that has used its budget does not run until the next period.
 fn overrun_stops(stage: &Stage) -> Outcome<String> {
     const BUDGET_NS: u64 = 2 * MS;
     let hog = Hog::on_context(stage, MS / 50, &stage.spec(BUDGET_NS, 60 * MS, 1))?;
@@ -118,7 +120,7 @@ fn overrun_stops(stage: &Stage) -> Outcome<String> {
     Ok(format!("past_budget_ns={past} most_ns={most}"))
 }
 
-/// Waking it, or unbinding and binding it again, does not give a thread more than its budget.
+/// Waking a thread, or unbinding and binding it again, does not give it more than its budget.
 fn resume_in_budget(stage: &Stage) -> Outcome<String> {
     const BUDGET_NS: u64 = MS;
     const PERIOD_NS: u64 = 30 * MS;

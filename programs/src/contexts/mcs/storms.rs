@@ -1,4 +1,4 @@
-//! Much at once: threads that start, stop and move on all CPUs, and revocations under preemption.
+//! Many things at once: threads that start, stop and move on all CPUs, and revocations under preemption.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,10 +16,11 @@ use crate::proof::{Doing, Outcome};
 use crate::random::Random;
 use crate::ticks;
 
-/// Of this part.
+/// The tests of this module.
 pub const TESTS: [Test; 2] = [("start-stop-move", start_stop_move), ("revoke-preempted", revoke_preempted)];
 
-/// Random starts, stops, binds, moves and ends of threads on all CPUs: each goes on when it is to, and nothing is left at the end.
+/// Random starts, stops, binds, moves and ends of threads on all CPUs: each thread goes on when it should, and nothing is left at
+/// the end.
 fn start_stop_move(stage: &Stage) -> Outcome<String> {
     const STEPS: u64 = 400;
     const THREADS: usize = 5;
@@ -32,7 +33,7 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
         hog.player.go()?;
         Ok(hog)
     };
-    // Bound so that it can end, wherever it is, and told to end only then: one that runs meanwhile would end before it is bound.
+    // Binds the thread so that it can end wherever it is, and only then tells it to: otherwise it might end before it is bound.
     let dismiss = |mut hog: Hog| -> Outcome {
         if let Some(old) = hog.player.context.take() {
             old.unbind()?.ok()?;
@@ -48,7 +49,7 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
         let hog = &mut crowd[at];
         match random.below(8) {
             0..4 => {
-                // To another CPU, by another context.
+                // Moves it to another CPU by another context.
                 let cpu = random.below(stage.cpus.into()) as u32;
                 if let Some(old) = hog.player.context.take() {
                     old.unbind()?.ok()?;
@@ -61,7 +62,7 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
             4..6 => {
                 let Some(context) = hog.player.context.take() else { continue };
                 context.revoke()?.ok()?;
-                // It may be in the middle of a turn.
+                // The thread may be in the middle of a turn.
                 let before = hog.turns();
                 time::sleep(random.below(MS / 2))?;
                 let after = hog.turns();
@@ -81,7 +82,7 @@ fn start_stop_move(stage: &Stage) -> Outcome<String> {
     Ok(format!("moves={moves} stops={stops} ends={ends}"))
 }
 
-/// While contexts are revoked on chains as deep as they can be, a more urgent thread of the same CPU is not kept waiting.
+/// While contexts are revoked on chains of the greatest possible depth, a more urgent thread of the same CPU is not kept waiting.
 fn revoke_preempted(stage: &Stage) -> Outcome<String> {
     const ROUNDS: usize = 40;
     const DEPTH: usize = 8;

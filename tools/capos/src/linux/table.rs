@@ -1,11 +1,11 @@
-//! What was measured, side by side: which of Linux's ways is the best, who is ahead, and what is kept of it.
+//! The measurements side by side: which of Linux's ways is the best, which system is ahead, and what is kept of it.
 
 use std::fmt::Write as _;
 
 use crate::Problem;
 use crate::bench;
 
-/// One figure of a guest: `bench <row>/<way> <number>`. capOS has one way to do a thing, and names none.
+/// One figure of a guest: `bench <row>/<way> <number>`. capOS has one way to do a thing, and does not name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Figure {
     pub(crate) row: String,
@@ -25,7 +25,8 @@ const NS: &str = "ns";
 /// Thousandths of a percentage point.
 const MPP: &str = "mpp";
 
-/// Rows of time and share, which `bench` has not: their names end with their unit. A sleeper may be late by one slice of 3 ms at worst.
+/// Rows of time and share, which `bench` does not have: their names end with their unit. A sleeper may be late by one slice of 3 ms at
+/// worst.
 const SHARES: [Row; 10] = [
     Row { name: "hog-delay-p50-ns", target: Some(2_000), unit: NS },
     Row { name: "hog-delay-p99-ns", target: Some(3_000_000), unit: NS },
@@ -35,7 +36,7 @@ const SHARES: [Row; 10] = [
     Row { name: "4-hogs-delay-worst-ns", target: None, unit: NS },
     Row { name: "share-2to1-error-mpp", target: Some(100), unit: MPP },
     Row { name: "share-2to1-worst-100ms-mpp", target: Some(5_000), unit: MPP },
-    // The knob of capOS: class interactive has slices of half the length. Linux has the same figure for both.
+    // The setting that capOS offers: class interactive has slices of half the length. Linux has the same figure for both.
     Row { name: "share-2to1-interactive-error-mpp", target: Some(100), unit: MPP },
     Row { name: "share-2to1-interactive-worst-100ms-mpp", target: Some(5_000), unit: MPP },
 ];
@@ -64,12 +65,12 @@ pub(crate) fn figures(text: &str) -> Vec<Figure> {
     bench::rows(text).into_iter().map(figure).collect()
 }
 
-/// The least figure of a row.
+/// The smallest figure of a row.
 fn least<'f>(figures: &'f [Figure], row: &str) -> Option<&'f Figure> {
     figures.iter().filter(|figure| figure.row == row).min_by_key(|figure| figure.number)
 }
 
-/// Whether there is a figure for each row that is wanted.
+/// Fails unless there is a figure for each wanted row.
 pub(crate) fn missing(figures: &[Figure], is_wanted: impl Fn(&Row) -> bool) -> Result<(), Problem> {
     let absent: Vec<&str> = Row::all()
         .filter(|row| is_wanted(row) && least(figures, row.name).is_none())
@@ -109,7 +110,7 @@ impl Line<'_> {
         self.ours.map(|ours| self.best.number as f64 / ours.max(1) as f64)
     }
 
-    /// Whether the target is met, and whether we are behind Linux.
+    /// Whether the target is met, and whether capOS is behind Linux.
     fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not measured".to_owned() };
         let target = self.row.target.map(|target| if ours <= target { "met" } else { "missed" });
@@ -128,7 +129,7 @@ impl Table {
         Table { cpu: cpu.to_owned(), side }
     }
 
-    /// Whether every row is there that Linux must have, and every cost of ours.
+    /// Fails unless Linux has every row that it must have, and capOS every cost.
     pub(crate) fn check(&self, with_shares: bool) -> Result<(), Problem> {
         missing(&self.side.capos, |row| !row.is_share())?;
         missing(&self.side.best, |row| with_shares || !row.is_share())?;
@@ -143,7 +144,7 @@ impl Table {
         })
     }
 
-    /// For a person: one line a row, then every way of Linux that was not the best.
+    /// For a person: one line per row, then every way of Linux that was not the best.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = vec![
             format!(
@@ -209,14 +210,14 @@ pub(crate) fn scale_lines(text: &str) -> Result<Vec<Ticks>, Problem> {
     }
 }
 
-/// Runs of `thread-scale`, turn by turn.
+/// Runs of `thread-scale` of both systems, made in turn.
 #[derive(Default)]
 pub(crate) struct Scaling {
     pub(crate) capos: Vec<Vec<Ticks>>,
     pub(crate) linux: Vec<Vec<Ticks>>,
 }
 
-/// What is taken of a line: work, total, or the bare loop.
+/// A part of a line: work, total, or the bare loop.
 type Part = (&'static str, fn(&Ticks) -> u64);
 
 const PARTS: [Part; 3] =
@@ -231,7 +232,7 @@ fn speed_up(runs: &[Vec<Ticks>], at: usize, part: fn(&Ticks) -> u64) -> [f64; 3]
 }
 
 impl Scaling {
-    /// Each speed-up: its name, ours and theirs.
+    /// Each speed-up: its name, that of capOS and that of Linux.
     fn rows(&self) -> Vec<(String, [f64; 3], [f64; 3])> {
         let mut rows = Vec::new();
         for (at, workers) in [(1, 2), (2, 4)] {
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(table.check(true), Ok(()));
         table.side.default.retain(|figure| figure.row != "sleep-1us");
         assert!(table.check(false).unwrap_err().0.contains("no sleep-1us"));
-        // A share that we do not measure is shown as such; one that Linux lacks is a fault, where it is wanted.
+        // A share that capOS does not measure is shown as such; one that Linux lacks is a fault, where it is wanted.
         let mut table = self::table(1);
         table.side.capos.retain(|figure| !figure.row.starts_with("share"));
         assert_eq!(table.check(true), Ok(()));

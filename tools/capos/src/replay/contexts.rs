@@ -1,4 +1,4 @@
-//! The part of a replay that is about contexts: boxes of time, who holds them, and where they were promised.
+//! The part of a replay that is about contexts: the contexts themselves, the threads that hold them, and the CPUs that promised them.
 
 use sched::{AdmissionError, Context, ContextId, CpuMask, Overrun, Proposal, Spec};
 use std::collections::BTreeMap;
@@ -6,13 +6,13 @@ use trace::{Kind, SPEC_PARTS};
 
 use super::{Fault, Replayer, id};
 
-/// What is known of contexts beside the cores.
+/// What is known of contexts outside the cores.
 #[derive(Default)]
 pub(super) struct Contexts {
-    /// Those that nobody is bound to.
+    /// Contexts that no thread is bound to.
     idle: BTreeMap<u32, Box<Context>>,
-    /// Those that a thread gets when it is next queued: it does not exist yet, or runs on another CPU than they do. And those of threads
-    /// that have ended.
+    /// Contexts that a thread gets when it is next queued, because the thread does not exist yet or runs on another CPU than the
+    /// context's. Also those of threads that have ended.
     promised: BTreeMap<u32, Box<Context>>,
     /// Specifications under construction.
     specs: BTreeMap<u32, [u32; SPEC_PARTS as usize]>,
@@ -65,26 +65,26 @@ impl Contexts {
         self.idle.insert(name(&context), context);
     }
 
-    /// The specification, and the line.
+    /// The specification, and the number of the template that the context comes from.
     fn spec(&mut self, context: u32) -> Result<(Spec, u32), Fault> {
         let parts = self.specs.remove(&context);
         let parts = parts.ok_or(Fault::Grammar { what: "a promise without a specification" })?;
         Ok((spec_of(&parts)?, parts[usize::from(SPEC_PARTS) - 1]))
     }
 
-    /// What the thread gets when it is queued.
+    /// The context that the thread gets when it is queued.
     pub(super) fn promised_to(&mut self, thread: u32) -> Option<Box<Context>> {
         self.promised.remove(&thread)
     }
 
-    /// The thread has ended, and had this.
+    /// Keeps the context of a thread that has ended.
     pub(super) fn left_by(&mut self, thread: u32, context: Option<Box<Context>>) {
         self.promised.extend(context.map(|context| (thread, context)));
     }
 }
 
 impl Replayer {
-    /// An event about a context.
+    /// Replays an event about a context.
     pub(super) fn context_event(&mut self, at: usize, kind: Kind, now: u64) -> Result<(), Fault> {
         let queue = &mut self.cores[at].queue;
         let contexts = &mut self.contexts;

@@ -1,12 +1,12 @@
-//! The kernel never asks for memory that it cannot be refused (K-30).
+//! In the kernel every allocation can fail without a panic (K-30).
 
 use crate::{Problem, Tree, rust};
 
-/// Where a failed allocation would be a panic of the machine.
+/// Folders in which a failed allocation would be a panic of the machine.
 const KERNEL: [&str; 2] = ["kernel/src/", "kernel/core/src/"];
 /// The allocator itself.
 const HEAP: &str = "kernel/src/mm/heap";
-/// What may allocate and cannot say no.
+/// Methods that may allocate and cannot report a failure.
 const METHODS: [&str; 12] = [
     "push",
     "push_back",
@@ -31,12 +31,12 @@ const PATHS: [&str; 8] = [
     "vec!",
     "format!",
 ];
-/// What a function calls that has asked before; `reserve` is `queue::reserve`, which can be refused.
+/// Calls by which a function has reserved memory before; `reserve` is `queue::reserve`, which can fail.
 const ASKED: [&str; 4] = ["try_reserve", "try_reserve_exact", "reserve", "keep"];
-/// How many lines above it the reason may begin.
+/// How many lines above an allocation the reason may begin.
 const ABOVE: usize = 3;
 
-/// Whatever may allocate in the kernel is in a function that reserved the memory, or has a comment with `K-30` at most three lines above it, or
+/// Every allocation in the kernel is in a function that reserved the memory, or has a comment with `K-30` at most three lines above it, or
 /// above its function, that says why it cannot fail.
 pub(crate) fn allocations(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();

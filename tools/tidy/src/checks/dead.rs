@@ -135,7 +135,7 @@ pub(crate) fn scenarios(tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// Every bug that can be planted into the kernel is in its sources, and something runs the kernel that has it.
+/// Every bug that can be planted into the kernel is in its sources, and some test runs a kernel with it.
 pub(crate) fn planted_bugs(tree: &Tree) -> Vec<Problem> {
     const MANIFEST: &str = "kernel/Cargo.toml";
     let mut problems = Vec::new();

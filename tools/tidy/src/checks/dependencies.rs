@@ -1,11 +1,12 @@
-//! Every crate from outside has its line in the dependencies page: what for, and why this one.
+//! Every foreign crate has its line in the dependencies page: its purpose, and why this one.
 
 use crate::tree::name_of;
 use crate::{Problem, Tree};
 
 const PAGE: &str = "docs/dependencies.md";
 
-/// Every dependency of every `Cargo.toml` that is not a crate of ours is named in backticks in the page.
+/// Every dependency of every `Cargo.toml` that is not a crate of this project is named in backticks in
+/// the page.
 pub(crate) fn dependencies(tree: &Tree) -> Vec<Problem> {
     let page = tree.text(PAGE).unwrap_or("");
     let manifests = || tree.texts().filter(|(path, _)| name_of(path) == "Cargo.toml");

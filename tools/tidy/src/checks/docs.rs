@@ -1,4 +1,5 @@
-//! What the pages name exists: make targets, links, paths; and no page names a path of somebody's machine.
+//! What the pages name exists: make targets, links, paths; and no page names a path of one particular
+//! machine.
 
 use crate::makefile::{self, Rule};
 use crate::tree::{extension_of, folder_of, join, name_of};
@@ -149,8 +150,8 @@ fn is_there(tree: &Tree, page: &str, word: &str) -> bool {
         || !word.contains('/') && tree.paths().any(|path| name_of(path) == word)
 }
 
-/// No file that a person reads names an absolute path of somebody's machine. Rust sources are left out, since
-/// no reader follows a path there.
+/// No file that a person reads names an absolute path of one particular machine. Rust sources are left out,
+/// since no reader follows a path there.
 pub(crate) fn machine_paths(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (file, text) in tree.texts() {

@@ -10,7 +10,7 @@ const ROOT: &str = "kernel/src/";
 const TOP: &str = "kernel/src/main.rs";
 /// A macro of the crate's root, and the module whose function it calls.
 const MACRO: (&str, &str) = ("println", "log");
-/// What is named by `crate::*`.
+/// What stands for everything that `crate::*` names.
 const EVERYTHING: &str = "*";
 
 /// Layers by number, lowest first, and the layer of every module.
@@ -58,16 +58,17 @@ fn module_of(file: &str) -> Option<&str> {
     path.split('/').next().map(|first| first.trim_end_matches(".rs"))
 }
 
-/// How many modules a file is below the crate's root: `super`, said so often, is that root.
+/// How many modules a file is below the crate's root: so many `super` lead to that root.
 fn depth_of(file: &str) -> usize {
     let path = file.strip_prefix(ROOT).unwrap_or(file);
     path.trim_end_matches("/mod.rs").split('/').count()
 }
 
-/// What a file names of the crate's root, with the offset: `*` for everything that is there. `depth` is how far below the root the file is.
+/// The items of the crate's root that a file names, with their offsets; `*` stands for all of them. `depth` is how far below the root the
+/// file is.
 fn uses(code: &str, depth: usize) -> Vec<(usize, &str)> {
     let mut found: Vec<(usize, &str)> = Vec::new();
-    // The braces at which the modules within the file end, and how many are open.
+    // The brace depths at which the modules within the file end, and how many braces are open.
     let (mut inner, mut braces, mut seen) = (Vec::new(), 0usize, 0);
     let mut words = rust::words(code).peekable();
     while let Some((at, word)) = words.next() {
@@ -137,7 +138,7 @@ fn declared(code: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The types that a file has methods of its own for, with the offset: `impl Type {`, and not `impl Trait for Type {`.
+/// The types for which a file has inherent methods, with the offset: `impl Type {`, and not `impl Trait for Type {`.
 fn implemented(code: &str) -> impl Iterator<Item = (usize, &str)> {
     rust::words(code).filter_map(|(at, word)| {
         let rest = &code[at + word.len()..];

@@ -10,7 +10,7 @@ const FUNCTION_LINES_MAX: usize = 120;
 /// The files that may hold `unsafe`.
 const ISLANDS: &str = "tools/tidy/unsafe-islands.txt";
 
-/// Nobody reads or shortens what a generator wrote; its first line says so.
+/// Generated files are exempt, because nobody reads or shortens them; their first line says so.
 fn is_generated(text: &str) -> bool {
     text.starts_with("// @generated")
 }
