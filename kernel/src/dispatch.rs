@@ -1,7 +1,7 @@
 //! The dispatcher: the scheduling core of `sched/` on each CPU, and switching between threads.
 //!
-//! Each CPU's queue is a `sched::Cpu` under the CPU's own lock. A switch holds that lock, and the *wait* lock of the thread that
-//! is left if it blocks, until the next thread stands on its own stack: so nobody can run a thread that is still being left.
+//! Each CPU's run queue is a `sched::Cpu` under the CPU's own lock. A switch holds that lock until the next thread runs on its own stack, and also
+//! the *wait* lock of the previous thread if that blocks. So no other CPU can run a thread that is still being switched out.
 
 mod above;
 mod admission;
@@ -61,56 +61,56 @@ type Queue = sched::Cpu<SchedRef>;
 
 /// The scheduling state of one CPU.
 pub struct CpuSched {
-    /// Who runs and who waits to.
+    /// The run queue, and the thread that runs.
     pub queue: SpinLock<Queue>,
-    /// Deadlines that this CPU's timer serves, by `Class` of who set them.
+    /// Deadlines that this CPU's timer serves, by the `Class` of the thread that set each.
     pub timers: SpinLock<[TimerQueue; time::CLASSES]>,
-    /// The nearest of each (`u64::MAX`: none); written under `timers`.
+    /// The earliest deadline of each class, `u64::MAX` if there is none; written under the lock of `timers`.
     pub nearest: [AtomicU64; time::CLASSES],
-    /// Those of others wait until then, because somebody runs on a promise (S-16); 0 if they do not.
+    /// Until when timers of `Class::Other` are held back because a thread runs on a promise (S-16); 0 if they are not.
     pub held_until_ns: Cell<u64>,
-    /// And with them those of the lowest band, because who runs is of a higher one.
+    /// Whether timers of `Class::Promised` are held back as well, because the running thread is in a higher band.
     pub holds_promised: Cell<bool>,
-    /// How long the interrupt under way may work for others than who runs.
+    /// How long the current interrupt may work for threads other than the running one.
     pub service_left_ns: Cell<u64>,
     /// The idle loop's saved stack pointer.
     idle_rsp: Cell<u64>,
-    /// Whose *wait* lock is held over the switch.
+    /// The thread that is switched out, if its *wait* lock is held over the switch.
     leaving: Cell<Option<&'static ThreadHead>>,
-    /// What else is to be done for the one that was left: something of the next three.
+    /// Whether one of the next three fields holds work to finish for the thread that was switched out.
     is_work_left: Cell<bool>,
-    /// It was left for this.
+    /// Why it was switched out, if there is something to do because of that.
     after: Cell<Option<After>>,
-    /// Its context makes it stop.
+    /// The thread and its entity, if its context makes it stop.
     evicted: Cell<Option<(&'static ThreadHead, Evicted<SchedRef>)>>,
-    /// Its context, if the observer of that is to be told something.
+    /// What the observers of its context are to be told, if anything.
     news: Cell<Option<News>>,
-    /// Somebody else should run.
+    /// The core asked for a dispatch: another thread should run.
     resched: Cell<bool>,
-    /// Who runs next if the current thread waits before it goes back to user mode. In no queue.
+    /// The handoff slot: the thread that runs next if the current thread blocks before it returns to user mode. It is in no queue.
     handoff: Cell<Option<Runnable<SchedRef>>>,
-    /// That one takes the current thread's context along.
+    /// Whether the thread in the handoff slot takes the current thread's context along.
     lends: Cell<bool>,
-    /// Nothing to run, and it said so in [`IDLE`].
+    /// This CPU has nothing to run, and is marked in [`IDLE`].
     pub idle: AtomicBool,
-    /// Next look at the neighbours.
+    /// When this CPU compares itself with its neighbours next.
     balance_ns: Cell<u64>,
 }
 
-/// What is done for a thread when it stands on its stack no more.
+/// What is done for a thread once it no longer uses its kernel stack.
 enum After {
-    /// It was left only to be placed anew.
+    /// It was switched out only to be placed again.
     Requeue(&'static ThreadHead),
-    /// It ended.
+    /// It ended, and its resources are freed.
     Reap(&'static ThreadHead),
 }
 
-/// Of a context that was not interrupted, nothing comes before the rest when it is chosen again.
+/// The argument `resumed` of [`leave_until`] for a caller that was not interrupted: there is nothing to do first when it is chosen again.
 const AS_IT_WAS: Option<fn(&mut Queue, u64)> = None;
 
 /// CPUs with nothing to run.
 static IDLE: AtomicMask = AtomicMask::new();
-/// CPUs that were told to look and have not yet.
+/// CPUs that were sent a request to look at their run queue and have not done so yet.
 static PENDING: AtomicMask = AtomicMask::new();
 static TOPOLOGY: AtomicPtr<Topology> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -139,7 +139,7 @@ impl CpuSched {
         }
     }
 
-    /// Somebody is left only so that something is done for it.
+    /// Notes what is to be done for the thread that is about to be switched out.
     fn leave_for(&self, after: After) {
         self.after.set(Some(after));
         self.is_work_left.set(true);
@@ -147,7 +147,7 @@ impl CpuSched {
 }
 
 impl PerCpu {
-    /// The local path begins or ends: from here on (up to here) locks of others are counted.
+    /// A switch begins or ends: in between, every lock but that of the CPU's own run queue is counted.
     #[inline(always)]
     fn mark_dispatch(&self, begins: bool) {
         if cfg!(debug_assertions) {
@@ -156,7 +156,7 @@ impl PerCpu {
         crate::measure::dispatch(begins);
     }
 
-    /// Others may have to run: `resched` or `handoff` are set.
+    /// Whether another thread may have to run: `resched` or `handoff` is set.
     #[inline(always)]
     pub fn is_attention_asked(&self) -> bool {
         self.attention.get() & attention::RESCHEDULE != 0
@@ -185,8 +185,8 @@ pub fn policy() -> PolicyKind {
     if IS_EEVDF.load(Ordering::Relaxed) { PolicyKind::Eevdf } else { PolicyKind::Wfq }
 }
 
-/// The clock was set: this CPU counts from now. What it had counted before was on another clock, perhaps far ahead, and nothing would be
-/// charged until the new one had caught up.
+/// Gives this CPU a new run queue that counts from now, because the clock was set. The time up to which the old one had charged is of another clock,
+/// perhaps far ahead, and nothing would be charged until the new clock had caught up.
 pub fn restart() {
     let me = percpu::this();
     let id = CpuId::new(me.id).expect("a CPU number");
@@ -195,19 +195,20 @@ pub fn restart() {
     assert!(queue.stays_idle(), "the clock was set while threads ran");
 }
 
-/// All CPUs are up: wake-ups may use them. At boot (K-30).
+/// Lets wake-ups use all CPUs, now that they are up. Called at boot, so it may allocate (K-30).
 pub fn set_topology(topology: Topology) {
     TOPOLOGY.store(alloc::boxed::Box::leak(alloc::boxed::Box::new(topology)), Ordering::Release);
 }
 
 fn topology() -> Option<&'static Topology> {
-    // SAFETY: leaked, stored when complete.
+    // SAFETY: the topology is leaked, so it lives for ever, and its address is stored when it is complete.
     unsafe { TOPOLOGY.load(Ordering::Acquire).as_ref() }
 }
 
 // ---- waking ---------------------------------------------------------------------------------------------------------------
 
-/// Keeps a thread for [`block`], if that is soon to come; there is one such place.
+/// Puts a woken thread into the handoff slot, for the [`block`] that is expected next. The thread is queued if the slot is taken or it may not run
+/// here.
 #[inline(always)]
 fn hand_over(runnable: Runnable<SchedRef>) {
     let me = percpu::this();
@@ -222,8 +223,8 @@ fn hand_over(runnable: Runnable<SchedRef>) {
     }
 }
 
-/// As `hand_over`, with the current thread's context: the way of every loan and of every answer to one. Whoever was in the place before is
-/// queued.
+/// As `hand_over`, with the current thread's context: so every loan is made, and so it comes back with the answer. A thread that was in the slot
+/// before is queued.
 #[inline]
 pub fn hand_over_lending(runnable: Runnable<SchedRef>) {
     let me = percpu::this();
@@ -233,17 +234,17 @@ pub fn hand_over_lending(runnable: Runnable<SchedRef>) {
     me.ask_for(attention::RESCHEDULE);
 }
 
-/// The current thread does not wait after all: who was to run in its place is queued like any other.
+/// Empties the handoff slot because the current thread does not block after all: the thread in the slot is queued like any other.
 fn flush_handoff(me: &'static PerCpu) {
     if let Some(runnable) = me.dispatch.handoff.take() {
         me.counters.handoffs_flushed.bump();
         let runnable = if me.dispatch.lends.replace(false) { donate_to(me, runnable) } else { runnable };
-        // Into a queue, also on a CPU that is idle: whoever asks for this wants the place empty.
+        // Into a queue, also on an idle CPU: `enqueue` could put the thread back into the slot, which the caller wants empty.
         enqueue_on(me, place(&runnable, me), runnable);
     }
 }
 
-/// The current thread's context goes to `runnable` at once.
+/// Gives the current thread's context to `runnable`, without a switch.
 fn donate_to(me: &'static PerCpu, mut runnable: Runnable<SchedRef>) -> Runnable<SchedRef> {
     let now = time::now_ns();
     let mut queue = me.dispatch.queue.lock();
@@ -262,7 +263,7 @@ fn donate_to(me: &'static PerCpu, mut runnable: Runnable<SchedRef>) -> Runnable<
     runnable
 }
 
-/// Nobody is in this CPU's handoff place from here on.
+/// Empties this CPU's handoff slot; a thread in it is queued.
 pub fn settle_handoff() {
     flush_handoff(percpu::this());
 }
@@ -272,8 +273,8 @@ fn enqueue(runnable: Runnable<SchedRef>) {
     let me = percpu::this();
     let target = place(&runnable, me);
     if target.id == me.id && me.current.get().is_null() && runnable.context().is_none() {
-        // Whoever wakes an idle CPU is taken by the idle loop, if it stays the only one; others are queued in the order in which they came.
-        // One with a context is queued: who looks for that must find it.
+        // A thread that wakes an idle CPU is run by the idle loop if it stays the only one; several are queued in the order in which they came.
+        // A thread with a context is always queued, because a revocation that searches for the context must find it.
         match me.dispatch.handoff.take() {
             None => {
                 me.dispatch.handoff.set(Some(runnable));
@@ -289,7 +290,7 @@ fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnab
     let now = time::now_ns();
     let mut queue = target.dispatch.queue.lock();
     if planted::is(Bug::AllocUnderLock) {
-        // The bug: K-30 and K-18 forbid it.
+        // The planted bug: K-30 and K-18 forbid to allocate here.
         drop(core::hint::black_box(alloc::boxed::Box::new(now)));
     }
     let thread = runnable.payload().head();
@@ -310,7 +311,7 @@ fn enqueue_on(me: &'static PerCpu, target: &'static PerCpu, mut runnable: Runnab
     }
     match outcome {
         Ok(effect) => apply(target, me, effect, thread, now),
-        // `place` obeys masks; a thread that no CPU may run would be lost here.
+        // Cannot happen, because `place` obeys affinity masks; and a thread that was dropped here would never run again.
         Err(_) => panic!("a thread was placed on CPU {} which it may not use", target.id),
     }
 }
@@ -322,13 +323,13 @@ fn place(runnable: &Runnable<SchedRef>, me: &'static PerCpu) -> &'static PerCpu 
         return me;
     }
     let previous = runnable.last_cpu();
-    // The usual case first: it ran here, may do so again, and nobody else is idle.
+    // The usual case first: the thread ran here last, may do so again, and no CPU is idle.
     let may_stay = |last: CpuId| last.index() == me.id && runnable.allowed().contains(last);
     if previous.is_some_and(may_stay) && IDLE.is_empty() {
         me.counters.wakes_stayed.bump();
         return me;
     }
-    // The next: it ran on a CPU that is idle, and not spoken for.
+    // The next most usual case: the CPU where it ran last is idle, and was not asked to run another thread.
     if let Some(last) = previous
         && IDLE.contains(last.index())
         && !PENDING.contains(last.index())
@@ -342,7 +343,7 @@ fn place(runnable: &Runnable<SchedRef>, me: &'static PerCpu) -> &'static PerCpu 
     let land =
         CpuMap { topology, online: CpuMask::first_n(percpu::count()), idle, pending: PENDING.snapshot() };
     let load = |cpu: CpuId| {
-        // A look without the lock would do; a try keeps the number whole.
+        // A racy read would be good enough for placement; the try-lock makes it a sound one. A CPU whose lock is taken counts as fully loaded.
         if cpu.index() != me.id {
             me.counters.queue_locks_by_wakes.bump();
         }
@@ -361,11 +362,11 @@ fn place(runnable: &Runnable<SchedRef>, me: &'static PerCpu) -> &'static PerCpu 
     chosen.and_then(|placement| percpu::get(placement.cpu.index())).unwrap_or(me)
 }
 
-/// Does what the core asked for on `target`, whose lock was held, for the sake of `thread`.
+/// Does what the core asked for on `target`, whose lock was held, on behalf of `thread`.
 ///
-/// Another CPU is not interrupted for an event that comes later than the one it is armed for: that one finds nothing due, and arms the right one. What is
-/// read here is not older than the change, because the lock came before it; who reads too little finds an event that is being served, and a CPU that is
-/// about to look.
+/// Another CPU is not interrupted for a deadline that is no earlier than the one its timer is armed for: that interrupt finds nothing due, and arms
+/// the timer for the right time. `armed_ns` is read here after the lock was held, so it is not older than the change to the queue. If it is too
+/// early, it belongs to a timer interrupt that is being served, and that CPU is about to look at its queue anyway.
 fn apply(
     target: &'static PerCpu,
     me: &'static PerCpu,
@@ -378,7 +379,7 @@ fn apply(
         Effect::Rearm { until_ns }
             if target.id != me.id && target.armed_ns.load(Ordering::Relaxed) <= until_ns => {}
         _ if target.id != me.id => {
-            // A mask, of fixed size (K-30).
+            // The mask has a fixed size, so this allocates nothing (K-30).
             PENDING.insert(target.id);
             tracing::note(me, Kind::Ipi { to: target.id as u16 }, now);
             smp::interrupt(target, smp::IPI_RESCHED, Some(Payer::of(thread).debt));
@@ -387,8 +388,8 @@ fn apply(
     }
 }
 
-/// Makes the CPU come into the kernel on which `thread` runs, if that is another one: it may be ending, or be given a context. One that waits, or is queued,
-/// will look before it goes back to user mode.
+/// Interrupts the CPU on which `thread` runs, if that is another one, so that the thread sees that it is to end or is promised a context. A thread
+/// that is blocked or queued needs no interrupt: it checks before it returns to user mode.
 pub fn kick(thread: &ThreadHead) {
     let Some(cpu) = percpu::get(thread.cpu.load(Ordering::Relaxed) as usize) else { return };
     let runs = || cpu.dispatch.queue.lock().current() == Some(thread.ticket().thread);
@@ -399,13 +400,13 @@ pub fn kick(thread: &ThreadHead) {
 
 // ---- waiting --------------------------------------------------------------------------------------------------------------
 
-/// The current thread waits until somebody wakes it; at once back if somebody has already.
+/// Blocks the current thread until it is woken; returns at once if it was woken already.
 #[inline(never)]
 pub fn block() {
     block_here();
 }
 
-/// As [`block`], for the path of every wait.
+/// As [`block`], inlined into the path that every wait takes.
 #[inline(always)]
 pub fn block_here() {
     let me = percpu::this();
@@ -424,7 +425,7 @@ pub fn block_here() {
     let now = time::now_ns();
     me.mark_dispatch(true);
     let mut queue = me.dispatch.queue.lock();
-    // The usual case: another thread runs in the place of this one, and nothing else changes.
+    // The usual case is a direct handoff: another thread takes the place of this one, and nothing else changes.
     if !me.dispatch.lends.get()
         && let Some(next) = me.dispatch.handoff.take()
     {
@@ -433,7 +434,7 @@ pub fn block_here() {
                 me.counters.handoffs_taken.bump();
                 tracing::handed_over(me, thread, run, now);
                 debug_assert!(wait.parked.is_none() && blocked.context().is_none());
-                // Nothing is dropped, which the compiler cannot know.
+                // The old value is `None`, so nothing is leaked; `forget` only saves the drop code, which the compiler cannot rule out.
                 core::mem::forget(wait.parked.replace(blocked));
                 me.dispatch.leaving.set(Some(thread));
                 core::mem::forget(wait);
@@ -450,7 +451,7 @@ pub fn block_here() {
     block_rarely(me, thread, wait, queue, now);
 }
 
-/// The rest of [`block`], of a thread that is asked to bind.
+/// [`block`] for a thread that is asked to bind: it fetches the promised context first.
 #[cold]
 #[inline(never)]
 fn fetch_and_block(thread: &'static ThreadHead) {
@@ -473,7 +474,7 @@ fn block_rarely(
             me.counters.handoffs_taken.bump();
             let lends = me.dispatch.lends.replace(false);
             let why = if lends { Why::Lend(next.id()) } else { Why::Handoff(next.id()) };
-            // `hand_over` has seen that it may run here.
+            // Neither step refuses: `hand_over` has checked that the thread may run here.
             let moves = lends && !planted::is(Bug::WrongContext);
             let switched = if moves { queue.block_lending(next, now) } else { queue.block_for(next, now) };
             let switched = switched.unwrap_or_else(|_| unreachable!("handed to the wrong CPU"));
@@ -499,7 +500,7 @@ fn block_rarely(
     fpu::reset(thread.mxcsr.get());
 }
 
-/// The current thread ends: it is never run again, and whoever runs next frees what it stood on.
+/// Ends the current thread: it never runs again, and its stack is freed by the next thread of this CPU.
 pub fn end() -> ! {
     let me = percpu::this();
     let thread = heads::current();
@@ -515,7 +516,7 @@ pub fn end() -> ! {
         let _ = queue.yield_now(now);
     }
     wait.parked = queue.block(now);
-    // K-17: there is one seat for each thread, and here it is. So no queue, no slot and no other CPU names the thread.
+    // K-17: each thread has one `SchedRef`, and it is in this entity. So no queue, no slot and no other CPU refers to the thread.
     let is_unnamed = wait.parked.as_ref().is_some_and(|it| core::ptr::eq(it.payload().head(), thread));
     assert!(is_unnamed, "K-17: an ended thread is still queued");
     me.counters.exits_checked.bump();
@@ -532,7 +533,7 @@ pub fn end() -> ! {
 #[derive(Clone, Copy, Debug)]
 pub struct NoSuchCpu;
 
-/// From now on the current thread runs on these CPUs only; it does when this returns. Refused if its context's CPU is not among them.
+/// Restricts the current thread to these CPUs; it runs on one of them when this returns. Refused if the home of its context is not among them.
 pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
     let online = CpuMask::first_n(percpu::count());
     if cpus.and(&online).is_empty() {
@@ -546,7 +547,8 @@ pub fn set_affinity(cpus: CpuMask) -> Result<(), NoSuchCpu> {
     )
 }
 
-/// Takes the current thread off its CPU, changes it, and has it placed anew; the trace hears of a change `before` or `after` the decision.
+/// Takes the current thread off its CPU, changes it, and has it placed again. `before` and `after` record the change in the trace, before or after
+/// the dispatch.
 fn requeue_current<E>(
     before: impl FnOnce(&'static PerCpu, &'static ThreadHead, u64),
     change: impl FnOnce(&mut Blocked<SchedRef>) -> Result<(), E>,
@@ -556,13 +558,13 @@ fn requeue_current<E>(
     let thread = heads::current();
     flush_handoff(me);
     let mut wait = thread.wait.lock();
-    // Who has a context in its hands already is not promised another one: this does not go round.
+    // No endless loop: a thread that has fetched a context is not promised another one.
     while thread.must(&mut wait, Event::SwitchOut) == Action::Fetch {
         drop(wait);
         (above().complete_bind)(thread);
         wait = thread.wait.lock();
     }
-    // It may be on another CPU by now.
+    // Fetching the context may have moved this thread to another CPU.
     let me = percpu::this();
     thread.mxcsr.set(fpu::mxcsr());
     let now = time::now_ns();
@@ -579,7 +581,7 @@ fn requeue_current<E>(
         after(me, parked, now);
     }
     me.dispatch.leaving.set(Some(thread));
-    // It is off its stack only after the switch; whoever is next wakes it.
+    // It uses its stack until the switch is done, so the next thread of this CPU queues it.
     me.dispatch.leave_for(After::Requeue(thread));
     core::mem::forget(wait);
     leave_rarely(me, queue, decision, now);
@@ -587,8 +589,7 @@ fn requeue_current<E>(
     changed
 }
 
-/// Does what has come up since the thread entered the kernel, if anything: others may have to run. For paths that return to user mode. Was there
-/// anything?
+/// Lets other threads run if something since the thread entered the kernel asks for it, and says whether it did. For paths that return to user mode.
 #[inline(always)]
 pub fn reschedule() -> bool {
     let me = percpu::this();
@@ -599,7 +600,7 @@ pub fn reschedule() -> bool {
     is_asked
 }
 
-/// Interrupts are about to be open: in user mode, or in the idle loop.
+/// Ends the interrupts-off span: interrupts are about to be enabled, in user mode or in the idle loop.
 #[inline]
 pub fn end_irq_off() {
     let me = percpu::this();
@@ -610,7 +611,7 @@ pub fn end_irq_off() {
 #[cold]
 fn reschedule_now(me: &'static PerCpu) {
     let mut me = me;
-    // What is done for the thread that was left, after the switch, may bring up more: a handler that is told of a timeout.
+    // In a loop, because the work for the previous thread after a switch may wake more threads: the handler of a timeout fault, for one.
     while me.is_attention_asked() {
         flush_handoff(me);
         if me.dispatch.resched.get() {
@@ -622,14 +623,14 @@ fn reschedule_now(me: &'static PerCpu) {
     }
 }
 
-/// Gives the CPU to others.
+/// Lets threads of this CPU that are as urgent go first.
 pub fn yield_now() {
     let me = percpu::this();
     flush_handoff(me);
     switch_away(me, true);
 }
 
-/// The current thread goes back to the queue.
+/// Puts the current thread back into the run queue and switches to the thread that the core chooses, which may be the same one.
 fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     let thread = heads::current();
     thread.mxcsr.set(fpu::mxcsr());
@@ -646,8 +647,9 @@ fn switch_away(me: &'static PerCpu, voluntarily: bool) {
     fpu::reset(thread.mxcsr.get());
 }
 
-/// The bug `second-choice`: the first time that there is a choice, whatever the clock says, the core is asked once more, until it names another; the
-/// trace knows of the first answer alone. Once is enough for who checks it, and always or by turns may never let one of two threads run.
+/// The planted bug `second-choice`: where there is a choice, the core is asked a second time, until it has once named another thread, and the trace
+/// records only the first answer. One wrong decision is enough for the checker; to do it always, or every other time, might never let one of two
+/// threads run.
 fn second_choice(queue: &mut Queue, decision: &mut Decision<SchedRef>, now: u64) {
     static ACTED: AtomicBool = AtomicBool::new(false);
     let is_choice = decision.run.is_some() && decision.evicted.is_none() && queue.waiting() > 0;
@@ -657,7 +659,7 @@ fn second_choice(queue: &mut Queue, decision: &mut Decision<SchedRef>, now: u64)
     }
 }
 
-/// A thread that is about to leave pays for what interrupts did for it since it last did (S-16).
+/// Charges a thread that is about to be switched out for what interrupts did for it since it last was (S-16).
 #[inline(always)]
 fn pay(me: &PerCpu, queue: &mut Queue, thread: &ThreadHead, now: u64) {
     if thread.debt.ns() != 0 {
@@ -667,20 +669,20 @@ fn pay(me: &PerCpu, queue: &mut Queue, thread: &ThreadHead, now: u64) {
     }
 }
 
-/// As [`leave`], for paths that are not taken at every turn.
+/// As [`leave`], but not inlined: for rare paths.
 #[inline(never)]
 fn leave_rarely(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<SchedRef>, now: u64) {
     leave(me, queue, decision, now);
 }
 
-/// Switches to whom `decision` names. Returns when this context is chosen again.
+/// Switches to the thread that `decision` names, or to the idle loop. Returns when the caller is chosen again.
 #[inline(always)]
 fn leave(me: &'static PerCpu, queue: Guard<'_, Queue>, decision: Decision<SchedRef>, now: u64) {
     leave_until(me, queue, decision, now, AS_IT_WAS);
 }
 
-/// As [`leave`]; `resumed` is the first that is done when this context is chosen again, under the lock under which it was: nobody has charged for anything
-/// since then. It is told since when the time is no longer that of who was left.
+/// As [`leave`]; `resumed` is called first when the caller is chosen again, under the same hold of the CPU's lock as the choice: nothing was charged
+/// in between. Its argument is the time from which on time is no longer charged to the previous thread.
 #[inline(always)]
 fn leave_until(
     me: &'static PerCpu,
@@ -728,12 +730,13 @@ fn leave_until(
             me.dispatch.idle_rsp.get()
         }
     };
-    // SAFETY: `to` was saved when that context was left or made, and it is chosen by this CPU alone: the entity is a single value.
+    // SAFETY: `to` was saved when that thread or idle loop was switched out or created, and only this CPU has chosen it: the entity is a single
+    // value.
     unsafe { switch::switch_stack(save, to) };
     finish_switch_and(resumed);
 }
 
-/// From one thread to another.
+/// Switches from one thread to another, neither of which is the idle loop.
 #[inline(always)]
 fn switch_to(
     me: &'static PerCpu,
@@ -760,11 +763,11 @@ fn switch_stacks(
     me.current.set(next);
     recorder::runs(me, now, next);
     load_thread_state(me, next);
-    // SAFETY: saved when that thread was left, or made for it; it is chosen by this CPU alone: the entity is a single value.
+    // SAFETY: `next.rsp` was saved when that thread was switched out, or made for it, and only this CPU has chosen it: the entity is a single value.
     unsafe { switch::switch_stack(previous.rsp.as_ptr(), next.rsp.get()) };
 }
 
-/// What the CPU must know of a thread that is about to run.
+/// Loads what the CPU keeps of the running thread: kernel stack, address space, FS base.
 #[inline(always)]
 fn load_thread_state(me: &'static PerCpu, thread: &'static ThreadHead) {
     thread.cpu.store(me.id as u32, Ordering::Relaxed);
@@ -773,7 +776,7 @@ fn load_thread_state(me: &'static PerCpu, thread: &'static ThreadHead) {
     features::set_fs_base(thread.fs_base.get());
 }
 
-/// The context of the thread that is left ran dry, was late, or makes it stop.
+/// Keeps what the core noted of the previous thread's context for after the switch: it was depleted, missed a deadline, or makes the thread stop.
 #[cold]
 fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<SchedRef>) {
     // SAFETY: records are never unmapped.
@@ -793,14 +796,14 @@ fn note_context(me: &PerCpu, queue: &Queue, decision: &mut Decision<SchedRef>) {
     }
 }
 
-/// Makes the idle context of a CPU and enters it. The boot stack is left for ever.
+/// Enters the idle loop of a CPU on its own stack. The boot stack is never used again.
 pub fn enter_idle(me: &'static PerCpu) -> ! {
-    // SAFETY: the idle stack is mapped and nobody stands on it.
+    // SAFETY: the idle stack is mapped, and nothing runs on it yet.
     let top = unsafe { switch::prepare(me.idle_stack.top(), idle_loop, 0) };
     segments::set_kernel_stack(me, me.idle_stack.top());
     crate::irqoff::forget(me);
     let mut boot = 0;
-    // SAFETY: made just now.
+    // SAFETY: `top` was prepared just now, for a first switch to it.
     unsafe { switch::switch_stack(&mut boot, top) };
     unreachable!("the boot context was run again");
 }

@@ -1,4 +1,4 @@
-//! Interrupts and exceptions, after the assembly.
+//! Interrupts and exceptions, as the assembly entry code calls them.
 
 use crate::arch::entry::{
     Frame, VECTOR_IPI, VECTOR_PIC_SPURIOUS, VECTOR_PIT, VECTOR_SERIAL, VECTOR_SPURIOUS, VECTOR_TIMER,
@@ -16,7 +16,7 @@ use crate::{console, context, counters, dispatch, measure, recorder, thread, tim
 use core::sync::atomic::Ordering;
 use kcore::recorder::Mark;
 
-/// The part that must not allocate, print or decode. Who pays for it? The interrupt has not ended yet.
+/// The part of an interrupt that must not allocate, print or decode. Returns the record of who is charged for it: the interrupt has not ended yet.
 #[inline(always)]
 fn handle(
     me: &'static PerCpu,
@@ -29,11 +29,11 @@ fn handle(
     irqoff::begins_at(me, Path::Interrupt(vector as u32), tsc);
     let began = measure::interrupt_begins();
     if vector == VECTOR_PIT {
-        // Where ticks are the clock, what has passed since the last one is whoever ran, and not this interrupt.
+        // Where ticks are the clock, the time since the last tick is charged to the thread that ran, and not to this interrupt.
         crate::clock::tick(crate::event::PIT_TICK_NS);
     }
     let (now, mut bill) = begins(me, tsc);
-    // Of requests only the unusual ones (`requests`).
+    // Of the requests of other CPUs, only the unusual ones are recorded (`unusual_requests`).
     if vector != VECTOR_IPI {
         recorder::note(me, now, mark(vector as u32));
     }
@@ -82,7 +82,7 @@ fn requests(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     }
 }
 
-/// What others ask for besides a look at the queue.
+/// Requests of other CPUs besides a look at the run queue.
 #[inline(never)]
 fn unusual_requests(me: &'static PerCpu, reasons: u32, now: u64) {
     recorder::note(me, now, Mark::Interrupt { vector: VECTOR_IPI as u32 });
@@ -99,13 +99,13 @@ fn unusual_requests(me: &'static PerCpu, reasons: u32, now: u64) {
 }
 
 /// An interrupt in user mode, that came when the counter read `tsc`.
-// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+// SAFETY: no other symbol has this name. The entry code calls it by name, because it is in a lower layer (K-25).
 #[unsafe(export_name = "kernel_interrupt_user")]
 pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
     let vector = frame.vector as usize;
     let now = crate::clock::ns_at(tsc);
-    // The bill of the interrupt, if that has not ended yet.
+    // Who is charged for the interrupt, if it has not ended yet.
     let open = if vector == VECTOR_TIMER && dispatch::may_end_turn(me, now) && !console::is_input_waiting() {
         end_turn(me, tsc, now)
     } else {
@@ -113,7 +113,8 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
         let mut bill = handle(me, vector, tsc, begins, |vector| Mark::Interrupt { vector });
         console::service();
         let others_ran = me.is_attention_asked() && dispatch::reschedule_interrupted(me, &mut bill);
-        // If others ran, it ended where they were chosen, and went on where this thread was chosen again, if there is who pays for that.
+        // If other threads ran, the interrupt ended where the first of them was chosen. Where this thread was chosen again it went on, if there is a
+        // thread that is charged for the way back.
         (!others_ran || bill.pays_for_way_back()).then_some(bill)
     };
     let thread = thread::current();
@@ -122,12 +123,12 @@ pub extern "C" fn from_user(frame: &mut Frame, tsc: u64) {
     }
     dispatch::end_irq_off();
     if let Some(bill) = open {
-        // It may be on another CPU by now.
+        // The thread may be on another CPU by now.
         dispatch::interrupt_ends(percpu::this(), bill);
     }
 }
 
-/// A timer interrupt for the running thread alone: what [`handle`] does, and what comes after, with the CPU's lock taken once.
+/// A timer interrupt for the running thread alone: does what [`handle`] does and what follows it, and takes the CPU's lock only once.
 #[inline(always)]
 fn end_turn(me: &'static PerCpu, tsc: u64, now: u64) -> Option<Bill> {
     me.in_interrupt.set(true);
@@ -141,12 +142,13 @@ fn end_turn(me: &'static PerCpu, tsc: u64, now: u64) -> Option<Bill> {
     dispatch::turn_ends(me, now)
 }
 
-/// The end of an interrupt of a thread that has to see to its context first, or ends. That is its own time.
+/// The end of an interrupt of a thread that has to deal with its context before it returns to user mode, or has to end. The thread is charged for
+/// that.
 #[cold]
 #[inline(never)]
 fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
     if let Some(mut bill) = bill {
-        // The errand may be what another CPU has asked for: a kick is who asked's.
+        // Another CPU may have sent the interrupt to make this thread do that: such a kick is charged to the thread that asked for it.
         bill.falls_to_asked();
         dispatch::found_interrupt_ends(percpu::this(), bill);
     }
@@ -157,8 +159,8 @@ fn after_marks(thread: &'static Thread, bill: Option<Bill>) {
     dispatch::end_irq_off();
 }
 
-/// An interrupt in the idle loop, which looks for work itself.
-// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+/// An interrupt in the idle loop, which looks for work itself afterwards.
+// SAFETY: no other symbol has this name. The entry code calls it by name, because it is in a lower layer (K-25).
 #[unsafe(export_name = "kernel_interrupt_idle")]
 pub extern "C" fn from_idle(frame: &mut Frame, tsc: u64) {
     let me = percpu::this();
@@ -167,23 +169,24 @@ pub extern "C" fn from_idle(frame: &mut Frame, tsc: u64) {
     console::service();
     dispatch::found_interrupt_ends(me, bill);
     if me.is_attention_asked() {
-        // Whoever was woken runs before the next interrupt is taken: where they come one after the other, the idle loop would not get to it (K-26).
+        // The thread that was woken runs before the next interrupt is taken. If interrupts came one after the other, the idle loop would never get to
+        // run it (K-26).
         frame.rflags &= !cpu::FLAG_IF;
     } else {
         dispatch::end_irq_off();
     }
 }
 
-/// An event that comes another way than by the CPU's own timer interrupt.
+/// A timer event that does not come from the CPU's own timer interrupt: not inlined, because it is rare.
 #[inline(never)]
 fn event_otherwise(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     timers::event(me, now, bill);
 }
 
-/// A preemption point (`preempt::point`) found something to do: serves the interrupts that wait, and lets others run until nothing is left
-/// to do. Handed to `preempt` at boot.
+/// Called by a preemption point (`preempt::point`) that found something to do: serves the interrupts that wait, and lets other threads run, until
+/// nothing is left to do. Passed down to `preempt` at boot.
 pub fn serve_and_yield() {
-    // An idle CPU that frees who ended has nothing to yield to.
+    // An idle CPU, which may be here to free an ended thread, has no thread that could yield.
     if percpu::this().current.get().is_null() {
         return;
     }
@@ -196,12 +199,12 @@ pub fn serve_and_yield() {
         if !dispatch::reschedule() {
             return;
         }
-        // Others ran meanwhile, and who did so last may have come from a preemption point, too: of a thousand threads that end, each would
-        // otherwise go on where it paused, and all of them would be one stretch.
+        // Other threads ran meanwhile, and the last of them may have left at a preemption point, too. So this looks for interrupts again: otherwise,
+        // of a thousand threads that end, each would go on where it paused, and all of them together would be one interrupts-off span.
     }
 }
 
-/// As [`serve_and_yield`], for `preempt::point_at_end`.
+/// As [`serve_and_yield`], but does each at most once: for `preempt::point_at_end`.
 pub fn serve_and_yield_once() {
     let me = percpu::this();
     if preempt::is_interrupt_waiting(me) {
@@ -262,7 +265,7 @@ const NAMES: [&str; 32] = [
     "exception 31",
 ];
 
-/// What a page fault tried.
+/// The kind of access that caused a page fault.
 fn attempt(error: u64) -> &'static str {
     match error {
         e if e & 16 != 0 => "execute",
@@ -271,14 +274,14 @@ fn attempt(error: u64) -> &'static str {
     }
 }
 
-/// A program did something that a program cannot do: its process ends, with a report, and nobody else notices.
-// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+/// An exception in user mode, which a program caused: its process ends, with a report, and no other process is affected.
+// SAFETY: no other symbol has this name. The entry code calls it by name, because it is in a lower layer (K-25).
 #[unsafe(export_name = "kernel_exception_user")]
 pub extern "C" fn exception_user(frame: &Frame) -> ! {
     let frame = *frame;
     let address = cpu::cr2();
-    // The hardware leaves the program's AC as it was, and nothing between here and the next thread's own flags would clear it: not this
-    // thread's end, not a switch, not the idle loop.
+    // An exception does not clear the program's AC flag, with which SMAP is off. The entry code must have cleared it: until the flags of the next
+    // thread are loaded nothing else would, neither this thread's end nor a switch nor the idle loop.
     debug_assert!(cpu::flags() & cpu::FLAG_AC == 0, "a program has suspended SMAP");
     irqoff::begins(percpu::this(), Path::Fault);
     let thread = thread::current();
@@ -309,8 +312,8 @@ pub extern "C" fn exception_user(frame: &Frame) -> ! {
     process::exit_current(0)
 }
 
-/// The kernel failed.
-// SAFETY: nothing else has this name; the machine's entry code calls it by that, since it is below this layer (K-25).
+/// An exception in the kernel, which is a bug: reports it and panics.
+// SAFETY: no other symbol has this name. The entry code calls it by name, because it is in a lower layer (K-25).
 #[unsafe(export_name = "kernel_exception_kernel")]
 pub extern "C" fn exception_kernel(frame: &Frame) -> ! {
     let name = NAMES[frame.vector as usize & 31];

@@ -1,9 +1,9 @@
-//! What each CPU's timer is armed for, and who pays for an interrupt.
+//! What each CPU's timer is armed for, and who is charged for an interrupt.
 //!
-//! A CPU's event is armed for the nearest of its threads' deadlines and the end of the running slice. A CPU with neither has none.
+//! A CPU's timer is armed for the earliest of its threads' deadlines and the end of the running thread's turn. A CPU with neither arms none.
 //!
-//! The time of an interrupt that serves somebody's deadlines is that thread's ([`Bill`], S-16). While a thread runs on a promise, deadlines of others
-//! may take a small part of its time only; what is more waits, so they are in a queue of their own.
+//! The time of an interrupt that serves a thread's timer is a deferred charge of that thread ([`Bill`], S-16). While a thread runs on a promise,
+//! timers of other threads may take only a small part of its time; the rest of them wait, so they are in queues of their own ([`Class`]).
 
 use crate::arch::percpu::Asked;
 pub use crate::clock::now_ns;
@@ -14,27 +14,27 @@ use crate::planted::{self, Bug};
 use core::sync::atomic::Ordering;
 use kcore::debt::Debt;
 
-/// Whose timers those of a CPU are. Of those that are due, the highest class is served first, and in it the earliest: thousands of sleeps that end at one
-/// moment keep nobody waiting who was promised more (K-26).
+/// The class of a timer, by the thread that set it. Of the timers that are due, the highest class is served first, and in it the earliest deadline:
+/// so a thread that was promised more does not wait behind thousands of sleeps that end at the same moment (K-26).
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// Of threads that had no context when they set them, or no budget when they fired.
+    /// The thread had no context when it set the timer, or no budget when it fired.
     Other = 0,
-    /// Of threads with a context.
+    /// The thread has a context of the lowest band.
     Promised = 1,
-    /// Of threads with a context of a higher band than the lowest: that is authority, which somebody gave them (S-17).
+    /// The thread has a context of a higher band, for which it was given the authority (S-17).
     Urgent = 2,
 }
 
-/// How many there are.
+/// How many classes there are.
 pub const CLASSES: usize = 3;
 
 impl Class {
-    /// All, the lowest first.
+    /// All classes, the lowest first.
     pub const ALL: [Class; CLASSES] = [Class::Other, Class::Promised, Class::Urgent];
 
-    /// Of what `thread` sets now.
+    /// The class of a timer that `thread` sets now.
     #[inline(always)]
     pub fn of(thread: &ThreadHead) -> Class {
         match thread.context() {
@@ -45,30 +45,30 @@ impl Class {
     }
 }
 
-/// Who pays: a thread, or a context, when a thread is next queued with it. Records of both are never unmapped.
+/// Who is charged: a thread, or a context (which is charged when a thread is next queued with it). Records of both are never unmapped.
 #[derive(Clone, Copy)]
 pub struct Payer {
-    /// What is owed goes there.
+    /// Where the charge is added.
     pub debt: &'static Debt,
-    /// Of a thread, which life of its record: it may be another's by the end.
+    /// The thread's generation, if it is a thread: its record may be another thread's when the interrupt ends.
     generation: Option<u32>,
 }
 
 impl Payer {
-    /// The thread that has the record in this life of it.
+    /// The thread of this generation of a record.
     #[inline(always)]
     pub fn thread(thread: &'static ThreadHead, generation: u32) -> Payer {
         Payer { debt: &thread.debt, generation: Some(generation) }
     }
 
-    /// Who pays for what another CPU is asked to do for `thread`: its context, if it has one. A thread that is bound and unbound again and again would
-    /// otherwise owe what it has no budget for by then.
+    /// Who is charged for what another CPU is asked to do for `thread`: its context, if it has one. Otherwise a thread that is bound and unbound
+    /// again and again would be charged when it has no budget.
     #[inline(always)]
     pub fn of(thread: &'static ThreadHead) -> Payer {
         Payer { debt: thread.context().map_or(&thread.debt, |ctx| &ctx.debt), generation: None }
     }
 
-    /// The current thread, who asks another CPU for something.
+    /// Who is charged if the current thread asks another CPU for something on its own behalf.
     pub fn asker() -> Option<Payer> {
         heads::current_or_none().map(Payer::of)
     }
@@ -80,20 +80,21 @@ impl Payer {
         }
     }
 
-    /// The same debt, of the same life?
+    /// Whether the charge goes to the same thread or context.
     #[inline(always)]
     fn is(&self, other: &Payer) -> bool {
         core::ptr::eq(self.debt, other.debt) && self.generation == other.generation
     }
 }
 
-/// What the context of `thread` owes, for whoever makes it pay now.
+/// Takes the deferred charge of the context of `thread`: the caller charges it now.
 #[inline]
 pub fn debt_of_context(thread: &ThreadHead) -> u64 {
     thread.context().filter(|ctx| ctx.debt.ns() != 0).map_or(0, |ctx| ctx.debt.pay())
 }
 
-/// A thread that does not run loses its context, out of which it would have paid what it owes: the context does, when it is next queued.
+/// Moves the deferred charge of a thread that loses its context to that context, which is charged when a thread is next queued with it. Otherwise the
+/// budget for which the interrupts worked would not be charged.
 pub fn leave_debt(thread: &ThreadHead) {
     if let Some(ctx) = thread.context()
         && thread.debt.ns() != 0
@@ -102,40 +103,40 @@ pub fn leave_debt(thread: &ThreadHead) {
     }
 }
 
-/// Who pays for an interrupt (S-16): whom it serves, from its beginning on or from where it began to serve somebody else. Nobody, until it has
-/// served somebody.
+/// Who is charged for an interrupt (S-16): the thread or context that it serves. The first one is charged from the beginning of the interrupt, each
+/// further one from where the interrupt began to serve it. An interrupt that has served none is charged to none.
 pub struct Bill {
     payer: Option<Payer>,
-    /// For whom another CPU has asked, if it did.
+    /// For whom another CPU has sent the interrupt, if one did.
     asked_for: Option<Payer>,
-    /// It has no better right to the CPU than who runs, by a promise: what it takes is limited.
+    /// Whether `payer` has no better right to the CPU than the running thread, which runs on a promise: what it takes is limited.
     is_other: bool,
     since_ns: u64,
-    /// What those before it owe by now, and what of it is others'.
+    /// What was charged before `since_ns`, and the part of it that was charged with `is_other`.
     owned_ns: u64,
     others_ns: u64,
 }
 
 impl Bill {
-    /// Of an interrupt that began at `now`, and has served nobody.
+    /// For an interrupt that began at `now`, and has served no thread yet.
     #[inline(always)]
     pub const fn new(now: u64) -> Bill {
         Bill { payer: None, asked_for: None, is_other: false, since_ns: now, owned_ns: 0, others_ns: 0 }
     }
 
-    /// Whether anybody was served.
+    /// Whether the interrupt has served a thread, which is charged.
     #[inline(always)]
     pub fn is_due(&self) -> bool {
         self.payer.is_some()
     }
 
-    /// Others ran meanwhile: whether the way back to the interrupted thread is paid for by whom the interrupt served.
+    /// If other threads ran meanwhile: whether the thread that the interrupt served is charged for the way back to the interrupted thread.
     #[inline(always)]
     pub fn pays_for_way_back(&self) -> bool {
         self.is_due() && !planted::is(Bug::NoWayBack)
     }
 
-    /// The payer owes the time up to `now`.
+    /// Adds the time up to `now` to the deferred charge of the payer.
     #[inline(always)]
     fn settle(&mut self, now: u64) {
         let Some(payer) = &self.payer else { return };
@@ -148,25 +149,25 @@ impl Bill {
         self.since_ns = now;
     }
 
-    /// The interrupt ends: what all owe for it, and what of it others do.
+    /// Settles the interrupt, which ends at `now`. Returns what is charged for it in all, and the part of that which is limited (`is_other`).
     #[inline(always)]
     pub fn total(&mut self, now: u64) -> (u64, u64) {
         self.settle(now);
         (self.owned_ns, self.others_ns)
     }
 
-    /// It serves `thread` from here on, which has the CPU next, or a refill, or news.
+    /// The interrupt serves `thread` from here on: its refill has come, its budget ends, or its context has news.
     pub fn falls_to(&mut self, thread: &'static ThreadHead) {
         self.turn_to(Payer::thread(thread, thread.reference().thread_generation), false);
     }
 
-    /// Another CPU asked for it. That one is known to the end: the interrupt may serve others by the way.
+    /// Notes for whom another CPU has sent the interrupt. It is kept apart until the end, because the interrupt may serve other threads as well.
     #[inline(always)]
     pub fn is_asked_for(&mut self, asked: &Asked) {
         self.asked_for = asked.take().map(|debt| Payer { debt, generation: None });
     }
 
-    /// It has served nobody else: so it is theirs for whom another CPU asked. Was there anybody?
+    /// If the interrupt has served no other thread, charges the one for which another CPU has sent it. Returns whether anyone is charged now.
     #[inline(always)]
     pub fn falls_to_asked(&mut self) -> bool {
         if self.payer.is_none()
@@ -177,12 +178,12 @@ impl Bill {
         self.is_due()
     }
 
-    /// It has ended, and goes on for whom it served last, from where `part` begins.
+    /// Continues an interrupt that had ended, for the thread that it served last, from where `part` begins.
     pub fn goes_on(&mut self, part: &Bill) {
         (self.since_ns, self.owned_ns, self.others_ns) = (part.since_ns, 0, 0);
     }
 
-    /// The interrupt serves `payer` from here on; if that is the first one, from its beginning on.
+    /// The interrupt serves `payer` from here on. If `payer` is the first one, it is charged from the interrupt's beginning.
     #[inline(always)]
     pub fn turn_to(&mut self, payer: Payer, is_other: bool) {
         if let Some(before) = &self.payer {
@@ -194,20 +195,20 @@ impl Bill {
         (self.payer, self.is_other) = (Some(payer), is_other);
     }
 
-    /// What others have taken of this interrupt by now.
+    /// How much of this interrupt was spent so far on threads with no better right to the CPU than the running one (`is_other`).
     pub fn others_ns(&self) -> u64 {
         let is_other = self.is_other && self.payer.is_some();
         self.others_ns + if is_other { now_ns().saturating_sub(self.since_ns) } else { 0 }
     }
 }
 
-/// Has somebody's deadline come, or passed?
+/// Whether a thread's timer is due.
 #[inline(always)]
 pub fn is_anybody_due(me: &PerCpu, now: u64) -> bool {
     next_deadline(me) <= now
 }
 
-/// When the timer must fire for deadlines.
+/// When the CPU's timer must fire for threads' timers, those that are held back included.
 #[inline]
 pub fn next_deadline(me: &PerCpu) -> u64 {
     let [other, promised, urgent] = &me.dispatch.nearest;
@@ -218,14 +219,14 @@ pub fn next_deadline(me: &PerCpu) -> u64 {
     urgent.load(Ordering::Relaxed).min(promised_ns).min(other_ns)
 }
 
-/// Sees to it that this CPU's event fires no later than `until_ns`. For its deadlines it is armed already: where one comes or the event was
-/// used up, that is seen to at once (`timers::set_timer`, [`arm_for_deadlines`]).
+/// Makes this CPU's timer fire no later than `until_ns`. For threads' timers it is armed already, wherever one is set, fires, or is no longer held
+/// back (`timers::set_timer`, `timers::event`, [`stop_holding`]).
 ///
-/// One that is armed for earlier stays: it finds nothing due and arms the right one. Slices mostly end later than the last one would have,
-/// so most switches do not touch the hardware.
+/// A timer that is armed for an earlier time stays as it is: its interrupt finds nothing due, and arms the right time. A slice mostly ends later than
+/// the last one would have, so most switches do not touch the hardware.
 #[inline(always)]
 pub fn arm(me: &PerCpu, until_ns: u64, now: u64) {
-    // While an event is being served there may be none.
+    // While a timer interrupt is being served, the timer may not be armed.
     debug_assert!(
         me.in_interrupt.get() || me.armed_ns.load(Ordering::Relaxed) <= next_deadline(me),
         "a CPU has no event for its next deadline"
@@ -235,7 +236,7 @@ pub fn arm(me: &PerCpu, until_ns: u64, now: u64) {
     }
 }
 
-/// Arms it, for earlier than it is.
+/// Arms the CPU's timer for `at_ns`, which is earlier than what it is armed for.
 #[inline(never)]
 pub fn program(me: &PerCpu, at_ns: u64, now: u64) {
     me.armed_ns.store(at_ns, Ordering::Relaxed);
@@ -245,7 +246,7 @@ pub fn program(me: &PerCpu, at_ns: u64, now: u64) {
     event::program_oneshot(at_ns.saturating_sub(now));
 }
 
-/// Deadlines come earlier than they seemed to.
+/// Arms the CPU's timer for the next deadline, if that is earlier than what it is armed for.
 #[cold]
 fn arm_for_deadlines(me: &PerCpu) {
     let at_ns = next_deadline(me);
@@ -254,7 +255,7 @@ fn arm_for_deadlines(me: &PerCpu) {
     }
 }
 
-/// Somebody runs without a promise, or in a lower band, or nobody: the deadlines of others are held back no more.
+/// Holds back no timers any more: the next thread does not run on a promise, or may be of a lower band, or there is none.
 #[cold]
 #[inline(never)]
 pub fn stop_holding(me: &PerCpu) {

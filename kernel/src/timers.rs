@@ -1,6 +1,6 @@
-//! Timers of threads: which of them are due, and what becomes of their operations.
+//! Timers of threads: which of them are due, and what happens to the operations that wait for them.
 //!
-//! The queues are those of the CPU where a timer was set; they run through the records of the threads.
+//! A timer is in a queue of the CPU where it was set. The queues are linked through the records of the threads.
 
 use crate::clock;
 use crate::dispatch::percpu::{self, PerCpu};
@@ -12,23 +12,23 @@ use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
 use kcore::timerq::{Node, Store, TimerQueue};
 
-/// Due timers that one interrupt looks at; the rest gets the next, which comes at once.
+/// How many due timers one interrupt serves; the rest is left to the next one, which comes at once.
 const BATCH: usize = 8;
-/// Others are held back for this long at least, for an interrupt to be worth its while.
+/// Timers of other threads are held back for at least this long, so that they are worth an interrupt.
 const HOLD_NS: u64 = 100_000;
 
-/// Ends a park, by its key, whose time is over.
+/// Ends a park whose time is over; the second argument is the key that it waits on.
 type ParkEnds = fn(&Waiter, (u64, u64));
 
-/// Parking is above this layer.
+/// A hook, because parking is in a higher layer.
 static PARK_ENDS: Hook<ParkEnds> = Hook::empty();
 
-/// From here on `park_ends` is told of parks whose time is over; at boot.
+/// Sets the function that ends parks whose time is over; called at boot.
 pub fn hand_down(park_ends: ParkEnds) {
     PARK_ENDS.set(park_ends);
 }
 
-/// This CPU's event fired, and is armed no more: what each event does, whomever it comes for.
+/// What every timer event does, whichever thread it comes for. The CPU's timer is not armed any more.
 #[inline(always)]
 fn fired(me: &'static PerCpu, now: u64) {
     me.armed_ns.store(u64::MAX, Ordering::Relaxed);
@@ -39,7 +39,7 @@ fn fired(me: &'static PerCpu, now: u64) {
     crate::watchdog::event(me, now);
 }
 
-/// As [`event`], of one that no sleeper waits for: it is armed for the next of those, and the dispatcher does the rest.
+/// As [`event`], if no thread's timer is due: arms the CPU's timer for the next of them, and leaves the rest to the dispatcher.
 #[inline(always)]
 pub fn event_of_turn(me: &'static PerCpu, now: u64) {
     fired(me, now);
@@ -49,7 +49,7 @@ pub fn event_of_turn(me: &'static PerCpu, now: u64) {
     }
 }
 
-/// The event fired; `now` is when its interrupt began. Those whom it serves are put on the bill.
+/// Handles a timer event; `now` is when its interrupt began. The threads that it serves are charged for it.
 #[inline(always)]
 pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     if crate::selftest::take_event() {
@@ -76,7 +76,7 @@ pub fn event(me: &'static PerCpu, now: u64, bill: &mut Bill) {
         }
         at_ns = next_deadline(me);
     }
-    // The event was used up; who was woken may have armed one for the end of a slice.
+    // The event that fired is used up, so the timer is armed again, unless a wake-up has already armed it for an earlier time.
     at_ns = at_ns.min(me.flight.watch.next_ns());
     if at_ns < me.armed_ns.load(Ordering::Relaxed) {
         program(me, at_ns, now_ns());
@@ -112,17 +112,18 @@ fn end_park(waiter: &Waiter) {
     }
 }
 
-/// What an interrupt finds.
+/// What an interrupt finds in the timer queues.
 enum Taken {
-    /// Somebody whose time has come, and whether that one has no better right to the CPU than who runs, by a promise.
+    /// A timer that is due, and whether its thread has no better right to the CPU than the running one, which runs on a promise.
     Due(Due, bool),
-    /// The timer of this thread, of this generation, was set on a promise that is used up: it waits among those of others from now on.
+    /// The thread (with its generation) has a context but no budget left, so its timer was moved to `Class::Other`.
     Moved(&'static Thread, u32),
-    /// Nobody whom it may serve now.
+    /// No timer that may be served now.
     Nothing,
 }
 
-/// Somebody whose time has come. Of others not more than may be taken from who runs on a promise: they are held back then.
+/// Takes a timer that is due. Timers of other threads may use only a limited part of the time of a thread that runs on a promise; beyond that they
+/// are held back.
 #[inline(always)]
 fn take_due(me: &PerCpu, now: u64, bill: &Bill) -> Taken {
     let left_ns = me.dispatch.service_left_ns.get();
@@ -134,11 +135,11 @@ fn take_due(me: &PerCpu, now: u64, bill: &Bill) -> Taken {
     take_permitted(me, left_ns, now, bill)
 }
 
-/// [`take_due`], while somebody runs on a promise who has `left_ns` to spare for others.
+/// [`take_due`], while a thread runs on a promise, of whose time other threads may use `left_ns` more.
 #[inline(never)]
 fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Taken {
     let others_may = bill.others_ns() < left_ns;
-    // Beside one of a higher band, those of the lowest are others, too.
+    // While a thread of a higher band runs, timers of the lowest band are held back, too.
     let is_urgent = thread::current_or_none().is_some_and(|thread| Class::of(thread) == Class::Urgent);
     let least = match (others_may, is_urgent) {
         (true, _) => Class::Other,
@@ -160,7 +161,8 @@ fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Taken {
     };
     let is_other = class == Class::Other || !has_budget(me, &who, now);
     let mut timers = me.dispatch.timers.lock();
-    // Whoever set it may have taken it back meanwhile, on another CPU: what is first now waits for the next interrupt, which comes at once.
+    // The timer may have been cancelled meanwhile, by another CPU. Then the timer that is first now is left to the next interrupt, which comes at
+    // once.
     if timers[class as usize].first().is_none_or(|(_, first)| first != id) {
         return Taken::Nothing;
     }
@@ -168,14 +170,14 @@ fn take_permitted(me: &PerCpu, left_ns: u64, now: u64, bill: &Bill) -> Taken {
     if others_may || !is_other {
         return Taken::Due(due, is_other);
     }
-    // It has a context, and has used it up.
+    // The thread has a context, but has used its budget up.
     let (thread, slot) = split(id);
     let deadline = Records.node(id).deadline();
     insert(me, &mut timers, thread, slot, Class::Other, deadline);
     Taken::Moved(thread, who.thread_generation)
 }
 
-/// The deadlines of others wait until they may have something of a promised time again.
+/// Holds the timers of other threads back until they may use some of the running thread's promised time again.
 #[cold]
 fn hold_others(me: &PerCpu, now: u64) {
     if now >= me.dispatch.held_until_ns.get() {
@@ -184,7 +186,7 @@ fn hold_others(me: &PerCpu, now: u64) {
     }
 }
 
-/// May a thread be served although another one runs on a promise? It has budget itself, and waits, or it is that one.
+/// Whether a thread may be served without limit although a thread runs on a promise: it is that thread, or it is blocked and has budget itself.
 fn has_budget(me: &PerCpu, who: &ThreadRef, now: u64) -> bool {
     let Some(thread) = thread::get(who.tid) else { return false };
     if core::ptr::eq(me.current.get(), &raw const **thread) {
@@ -199,7 +201,7 @@ struct Records;
 impl Store for Records {
     fn node(&mut self, id: u32) -> &mut Node {
         let (thread, slot) = split(id);
-        // SAFETY: nodes belong to the queue of one CPU, whose lock the callers hold.
+        // SAFETY: a node is in the queue of one CPU, and is accessed only under that CPU's `timers` lock, which the callers hold.
         unsafe { &mut *thread.timers[slot].node.get() }
     }
 }
@@ -212,7 +214,7 @@ fn split(id: u32) -> (&'static Thread, usize) {
     (thread::get(id >> 6).expect("timers belong to records"), id as usize & 63)
 }
 
-/// The highest class of which a timer is due, down to the `least` that may be served.
+/// The highest class that has a due timer, if it is not below `least`, the lowest class that may be served.
 #[inline(always)]
 fn first_due(timers: &[TimerQueue; CLASSES], least: Class, now: u64) -> Option<Class> {
     let is_due = |class: &Class| timers[*class as usize].first_deadline() <= now;
@@ -233,7 +235,7 @@ fn pop(me: &PerCpu, timers: &mut [TimerQueue; CLASSES], class: Class, now: u64) 
     due
 }
 
-/// The first deadline of a class may be another one.
+/// Publishes the first deadline of a class, which may have changed, for readers without the lock.
 #[inline(always)]
 fn publish(me: &PerCpu, timers: &[TimerQueue; CLASSES], class: Class) {
     me.dispatch.nearest[class as usize].store(timers[class as usize].first_deadline(), Ordering::Relaxed);
@@ -251,12 +253,12 @@ fn insert(
     let timer = &thread.timers[slot];
     timer.cpu.store(me.id as u32, Ordering::Relaxed);
     timer.class.store(class as u8, Ordering::Relaxed);
-    // Linked through the threads' records: no memory (K-30).
+    // The queue is linked through the threads' records, so this allocates nothing (K-30).
     timers[class as usize].insert(&mut Records, join(thread, slot), deadline);
     publish(me, timers, class);
 }
 
-/// Timer `slot` of the current thread will fire at `deadline`: of a park, or of a sleep or a wait.
+/// Sets timer `slot` of the current thread to fire at `deadline`. It ends a park, or otherwise a sleep or a wait.
 #[inline]
 pub fn set_timer(thread: &'static Thread, slot: usize, sequence: u32, is_park: bool, deadline: u64) {
     debug_assert!(slot <= OPS);
@@ -272,17 +274,17 @@ pub fn set_timer(thread: &'static Thread, slot: usize, sequence: u32, is_park: b
     }
 }
 
-/// Timer `slot` of the current thread will not fire any more. Did it wait to?
+/// Cancels timer `slot` of the thread. Returns whether it was set.
 pub fn cancel_timer(thread: &'static Thread, slot: usize) -> bool {
     cancel_if(thread, slot, |_| true)
 }
 
-/// The timer of somebody's operation will not fire any more, if it is still that operation's (K-05): the thread may have ended, and another
-/// one may have set the timer in its place.
+/// Cancels the timer of an operation, if the timer is still that operation's (K-05): the thread may have ended, and a later one with the same record
+/// may have set the timer. Returns whether it was set.
 pub fn cancel_operation(waiter: &Waiter) -> bool {
     let Some(thread) = thread::get(waiter.thread.tid) else { return false };
     let is_its = |timer: &TimerSlot| {
-        // A thread that ends takes its timers back before its record is used again.
+        // These two checks are enough, because a thread that ends cancels its timers before its record is used again.
         thread.is(&waiter.thread) && timer.sequence.load(Ordering::Relaxed) == waiter.sequence
     };
     cancel_if(thread, waiter.op as usize, is_its)
@@ -293,7 +295,7 @@ fn cancel_if(thread: &'static Thread, slot: usize, is_meant: impl FnOnce(&TimerS
     let owner = timer.cpu.load(Ordering::Relaxed);
     let Some(cpu) = percpu::get(owner as usize) else { return false };
     let mut timers = cpu.dispatch.timers.lock();
-    // It may have fired in the meantime.
+    // The timer may have fired before this CPU got the lock.
     if timer.cpu.load(Ordering::Relaxed) != owner || !is_meant(timer) {
         return false;
     }

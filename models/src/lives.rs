@@ -1,15 +1,15 @@
-//! A thread's life among those who bind, wake, lend, kill and revoke (K-31): `kcore::life` itself, driven from several CPUs.
+//! A thread's life while other actors bind, wake, lend, kill and revoke (K-31): `kcore::life` itself, driven from several CPUs.
 //!
-//! One record of a thread, used twice, and one context, whose record is the kernel's own book (`kcore::loans`). A step is what happens under one
-//! lock (*wait*, or a CPU's); the lock of the context's record is held over several. What the machine answers is done here as the kernel does it
-//! (`kernel/src/dispatch.rs`, `sched/budgets.rs`, `context.rs`), so that a rule that only holds if nobody comes in between is broken by somebody who
-//! does.
+//! There is one thread record, used by two threads in turn, and one context, whose record is the kernel's own book (`kcore::loans`). A step is what
+//! happens under one lock (*wait*, or a CPU's); the lock of the context's record is held over several steps. What `kcore::life` answers is done here
+//! as the kernel does it (`kernel/src/dispatch.rs`, `kernel/src/dispatch/budgets.rs`, `kernel/src/context.rs`). So a rule that holds only if no other
+//! actor comes in between is broken in some interleaving.
 
 use kcore::life::{Action, Event, Life, Refused, Stage, StopReason};
 use kcore::loans::{Book, Rules};
 use stateright::{Model, Property};
 
-/// The life that everybody refers to; the next one is a stranger.
+/// The generation of the thread that all actors refer to; the next thread of the record is none of their business.
 const FIRST: u32 = 1;
 /// The generation that every capability to the context has.
 const HELD: u64 = 1;
@@ -17,41 +17,41 @@ const HELD: u64 = 1;
 /// A bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flaw {
-    /// Whoever binds asks whether the thread is there, and not whether it is to end.
+    /// A bind checks whether the thread exists, but not whether it is about to end.
     BindsTheEnding,
-    /// A thread that is to end is stopped for want of a context, like any other.
+    /// A thread that is about to end is stopped for lack of a context, like any other.
     StopsTheEnding,
-    /// The record's number is enough to find a thread.
+    /// A thread is found by the number of its record, without its generation.
     NoGeneration,
-    /// A thread is asked to bind without a look whether it came to wait meanwhile.
+    /// A thread is asked to bind without a check whether it has blocked meanwhile.
     RequestsBindBlindly,
-    /// A killed thread loses its context before it is said to end.
+    /// A killed thread loses its context before it is marked as ending.
     StripsFirst,
-    /// A thread that was stopped on its way to a context is left to fetch it.
+    /// A thread that was stopped before it could fetch a promised context is left to fetch it itself.
     NotDelivered,
-    /// Who gives a stopped thread its context does not wake it.
+    /// The actor that gives a stopped thread its context does not wake it.
     NotWoken,
-    /// A thread that was killed on the way to what is promised to it fetches that.
+    /// A thread that was killed before it fetched a promised context still fetches it.
     FetchesTheEnding,
 }
 
-/// Who acts besides the thread and the dispatcher.
+/// An actor besides the thread and the dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Actor {
-    /// Binds it, once; without its context it stops, or goes on.
+    /// Binds the thread to the context, once.
     Binder {
-        /// Which of the two.
+        /// Whether the thread stops when it loses the context; otherwise it goes on without one.
         context_only: bool,
     },
-    /// Wakes it, once.
+    /// Wakes the thread, once.
     Waker,
-    /// Kills it.
+    /// Kills the thread.
     Killer,
     /// Ends the context.
     Revoker,
-    /// Takes it from the thread, and leaves it for the next bind.
+    /// Takes the context from the thread, and leaves it for the next bind.
     Unbinder,
-    /// Lends it another one while it waits, and takes that back.
+    /// Lends the thread another context while it is blocked, and takes that back.
     Lender,
 }
 
@@ -59,15 +59,15 @@ pub enum Actor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     Begin,
-    /// Has claimed, or said that it is to end, or lent.
+    /// Has done its first step: has claimed the thread, told it to end, or lent to it.
     Second,
-    /// Holds the record's lock and gives the box: to one that waits, that is queued, that runs.
+    /// Holds the record's lock, and tries to give the context to a thread that is blocked; then to one that is queued; then to one that runs.
     Waiting,
     Queued,
     Runs,
-    /// Has the thread in hand, taken from a queue.
+    /// Holds the thread's entity, which it took from a queue.
     Hand,
-    /// Wakes it at last.
+    /// Wakes the thread, as its last step.
     Wakes,
     Done,
 }
@@ -75,13 +75,13 @@ enum At {
 /// Where the scheduler's entity is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
-    /// Nobody has made it, or it is not started.
+    /// With its creator: the thread has not been started.
     Maker,
     Queue,
     Cpu,
     /// Under the *wait* lock.
     Parked,
-    /// In the hands of an actor or of the dispatcher.
+    /// Held by an actor or by the dispatcher, in no queue.
     Hand,
 }
 
@@ -89,19 +89,19 @@ enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Anything,
-    /// Has completed the bind, and looks into the record; what it does if that has nothing.
+    /// It was asked to bind, and looks into the record. The value is what it does if there is nothing to fetch.
     Fetches(Option<bool>),
-    /// Has the box in hand.
+    /// It has taken the context from the record, and binds to it.
     Binds,
-    /// Ends: looks for its contexts, closes, leaves.
+    /// It ends: first it gives up its contexts, then it can no longer be found, then it leaves its stack.
     Strips,
     Closes,
     Ends,
-    /// Is off its stack.
+    /// It no longer uses its stack.
     Gone,
 }
 
-/// Whose context the thread has, by its record.
+/// Which context the thread has, as its record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Has {
     Nothing,
@@ -109,7 +109,7 @@ enum Has {
     Loan,
 }
 
-/// The book's rules. With a bug around it, its invariants may not hold.
+/// The book's rules. Its invariants are not asserted if a bug is planted, which may break them.
 #[derive(Clone, Copy, Debug)]
 struct Law {
     is_sound: bool,
@@ -121,29 +121,30 @@ impl Rules for Law {
     }
 }
 
-/// Everything.
+/// A state of the whole model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     life: u64,
     place: Place,
     context_only: bool,
-    /// The entity has a box.
+    /// Whether the entity has a context.
     boxed: bool,
     doing: Doing,
     has: Has,
-    /// The record of the context that may be bound: threads go by their generation, and the box is [`State::boxed`] while it is away.
+    /// The record of the context that can be bound. It names threads by their generation; while the context is not in the record, [`State::boxed`] is
+    /// set.
     book: Book<u32, (), Law>,
     bound_only: bool,
-    /// Who has the record's lock.
+    /// The actor that holds the record's lock.
     locked: Option<u8>,
     actors: Vec<At>,
-    /// The dispatcher: has it off its stack, to be placed anew; has it in hand, for want of this; is to deliver.
+    /// The dispatcher's pending work: to place the thread again, to stop it for this reason, to deliver a promised context.
     requeues: bool,
     evicts: Option<Evicts>,
     delivers: bool,
-    /// The handler was asked.
+    /// The timeout handler was asked, and has not answered.
     asked: bool,
-    /// Somebody was promised that it runs.
+    /// The thread was woken or stopped, and has to run as soon as it can.
     owed: bool,
     broken: Option<&'static str>,
 }
@@ -157,29 +158,29 @@ enum Evicts {
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// The dispatcher runs it.
+    /// The dispatcher runs the thread.
     Dispatch,
-    /// Takes it off its CPU: back to a queue, or in hand.
+    /// The dispatcher preempts the thread: it is queued, or held by the dispatcher to be stopped.
     Preempt,
-    /// Takes it off its CPU because its budget is spent.
+    /// The dispatcher takes the thread off its CPU because its budget is spent.
     Spend,
-    /// Puts down what it has in hand.
+    /// The dispatcher stops the thread that it holds.
     Stop,
-    /// Places who was set aside.
+    /// The dispatcher places the thread again that was switched out for that.
     Requeue,
-    /// Delivers what was promised to one that it stopped.
+    /// The dispatcher delivers the promised context to a thread that it stopped.
     Deliver,
-    /// The handler answers.
+    /// The timeout handler answers.
     Answer,
-    /// The thread waits.
+    /// The thread blocks.
     Block,
-    /// Is set aside.
+    /// The thread is switched out to be placed again.
     SwitchOut,
-    /// Goes on with what it is about.
+    /// The thread goes on with what it is doing.
     Goes,
-    /// Begins to end.
+    /// The thread begins to end.
     Exit,
-    /// Its record is freed, and used again.
+    /// The record is freed and used again, or its new thread is started.
     Reuse,
     /// Actor number n goes on.
     Act(u8),
@@ -213,7 +214,7 @@ impl State {
         Ok(action)
     }
 
-    /// What cannot be refused.
+    /// Applies an event that cannot be refused.
     fn must(&mut self, event: Event) -> Option<Action> {
         let done = self.turn(event);
         if done.is_err() {
@@ -254,13 +255,13 @@ impl State {
         }
     }
 
-    /// Takes the box out of the record or the entity; `None` if it is on its way. The thread may be in hand then.
+    /// Takes the context out of the record or the entity; `None` if it is in transit. `Some(true)` if the caller holds the thread's entity now.
     fn take_box(&mut self) -> Option<bool> {
-        // The loan's own record is another one.
+        // A borrowed context has a record of its own, which is not modelled.
         if self.has == Has::Loan { self.take_from_entity() } else { self.seize_own() }
     }
 
-    /// The same of the record's own box.
+    /// The same for the context of the modelled record.
     fn seize_own(&mut self) -> Option<bool> {
         if self.book.seize().is_some() {
             return Some(false);
@@ -284,13 +285,13 @@ impl State {
 }
 
 impl Lives {
-    /// Is it the thread that was meant? Without a generation, whoever is there.
+    /// Whether the actors' reference names the thread in the record. With the bug of not looking at generations, it names any thread there.
     fn names(&self, state: &State) -> bool {
         state.life().names(FIRST)
             || self.flaw == Some(Flaw::NoGeneration) && state.life().live_generation() != 0
     }
 
-    /// Is nobody in the middle of something?
+    /// Whether no actor, and not the dispatcher, is in the middle of something.
     fn is_quiet(&self, state: &State) -> bool {
         let at_rest = |at: &At| matches!(at, At::Begin | At::Done);
         let loan_out = |(at, actor): (&At, &Actor)| *actor == Actor::Lender && *at == At::Second;
@@ -315,7 +316,7 @@ impl Lives {
         state.delivers |= action == Action::Deliver && self.flaw != Some(Flaw::NotDelivered);
     }
 
-    /// Gives the box, under the record's lock, to one that waits: whether it is to be woken, or nothing if it runs.
+    /// Gives the context, under the record's lock, to a thread that is blocked or stopped. Says whether it is to be woken; `None` if it is neither.
     fn give_waiting(&self, state: &mut State) -> Option<bool> {
         if !self.names(state) || state.life().after(Event::Bind).is_err() {
             return Some(false);
@@ -384,7 +385,8 @@ impl Lives {
                 if state.place != Place::Queue {
                     return At::Runs;
                 }
-                // The record's lock is held since it named this thread, which does not end without it: no generation is looked at here.
+                // The generation need not be checked here: the record names this thread, its lock is held, and the thread does not end without that
+                // lock.
                 if !state.life().names(FIRST) {
                     state.broke(STRANGERS);
                 }
@@ -423,7 +425,7 @@ impl Lives {
         }
     }
 
-    /// Takes from a thread what it runs on. `None`: it is on its way.
+    /// Takes the context that a thread runs on; `None` if that is in transit.
     fn strip(&self, state: &mut State) -> Option<At> {
         if !state.life().names(FIRST) {
             return Some(At::Done);
@@ -520,7 +522,7 @@ impl Lives {
         }
     }
 
-    /// Can actor `me` go on?
+    /// Whether actor `me` can go on.
     fn can_act(&self, state: &State, me: usize) -> bool {
         let at = state.actors[me];
         let takes_record = match self.actors[me] {
@@ -533,7 +535,7 @@ impl Lives {
             Actor::Revoker | Actor::Unbinder => at == At::Begin,
             Actor::Lender => matches!(at, At::Begin | At::Second),
         };
-        // The loan's own record is another one; its box is found where the thread is.
+        // A borrowed context has a record of its own, which is not modelled: it is taken from where the thread is.
         let is_locked = takes_record && state.locked.is_some() && self.actors[me] != Actor::Lender;
         at != At::Done && !is_locked
     }
@@ -565,7 +567,7 @@ impl Lives {
             }
             Doing::Strips => match state.has {
                 Has::Nothing => state.doing = Doing::Closes,
-                // Its own: it ends with the thread.
+                // The thread's own context ends with it.
                 Has::Own if state.life().names(*state.book.owner()) => {
                     state.seize_own();
                     state.has = Has::Nothing;
@@ -640,7 +642,7 @@ impl Model for Lives {
         let life = state.life();
         match state.place {
             Place::Queue => steps.push(Step::Dispatch),
-            // The kernel does not preempt itself, and nothing lets others run on the way to the box.
+            // The kernel does not preempt itself, and there is no preemption point while a thread fetches a context.
             Place::Cpu if !matches!(state.doing, Doing::Fetches(_) | Doing::Binds) => {
                 steps.push(Step::Preempt);
                 if state.boxed {
@@ -717,7 +719,7 @@ impl Model for Lives {
                 }
             }
             Step::SwitchOut => {
-                // Who is asked to bind fetches first: a step of its own.
+                // A thread that is asked to bind fetches the context first, which is a step of its own.
                 if state.must(Event::SwitchOut)? == Action::Park {
                     (state.place, state.requeues) = (Place::Parked, true);
                 }
@@ -773,19 +775,19 @@ impl Model for Lives {
     }
 }
 
-/// The word and the place agree.
+/// The life's word and the place of the entity agree.
 pub const COHERENT: &str = "who waits, is set aside, is stopped or has ended is parked, and nobody else";
-/// What the panic `a record in a context` was.
+/// Broken, this was the kernel's panic `a record in a context`.
 pub const CLEAN: &str = "a record that is used again has no context";
-/// What the endless loop was.
+/// Broken, this was an endless loop at a thread's end.
 pub const ENDS: &str = "a thread that ends finds no context of another life";
 /// Generations are looked at.
 pub const STRANGERS: &str = "nobody touches the next life";
-/// The core takes no others.
+/// The core accepts only runnable threads.
 pub const QUEUED_RUNS: &str = "who is queued can run";
-/// The kernel's `must`.
+/// The kernel panics (`ThreadHead::must`) if this does not hold.
 pub const NO_REFUSAL: &str = "what cannot be refused is not";
-/// What the processes that could not be killed were.
+/// Broken, this was a process that could not be killed.
 pub const MORTAL: &str = "who is to end is not left waiting";
 /// A kill does not wait for a refill.
 pub const UNPAID: &str = "who was killed runs on no budget";

@@ -1,20 +1,20 @@
 //! The donation stack: every interleaving of calls, answers, revocations and ends on a few threads and contexts (M-01, S-06, S-07, S-09).
 //!
-//! The rules of loans are the kernel's own book, `kcore::loans`: this model drives that very file, as the kernel does, and has no copy of them.
-//! What it has is the kernel's part around the book: locks, wake-ups, and the way of the box (`docs/contexts.md`). A step is one region under locks (record, ring, wait or CPU; a region under several that nest is one
-//! step, as nobody can look into it), or one look of somebody who waits without a lock. Every thread has a CPU to itself: more interleavings
-//! than a kernel has, never fewer.
+//! The rules of loans are the kernel's own book, `kcore::loans`: this model drives that very file, as the kernel does, and has no copy of them. It
+//! models the kernel's part around the book: locks, wake-ups, and the moves of a context (the [`Box`]) between threads and its record
+//! (`docs/contexts.md`). A step is one critical section (record, ring, wait or CPU lock; nested ones are one step, because no other CPU can see into
+//! them), or one check by an actor that waits without a lock. Every thread has a CPU to itself: more interleavings than a kernel has, never fewer.
 //!
-//! # The way of a box
-//! On the fast path the record names the new holder first, and the box follows when the thread that has it blocks. In between it is *on its way*:
-//! the new holder stands in the handoff place of that thread's CPU. Whoever else wants the box waits, without a lock. That this ends is
-//! [`WAITS_END`]: whoever waits, waits for somebody who moves, or who waits for somebody who does.
+//! # Contexts in transit
+//! On the fast path the record names the new holder first, and the context follows when the thread that has it blocks. In between it is *in transit*:
+//! the new holder is in the handoff slot of that thread's CPU. An actor that wants the context meanwhile waits, without a lock. That such waits end
+//! is [`WAITS_END`]: a chain of actors that wait for each other ends with one that can go on.
 //!
 //! # What it does not cover
 //! * Memory ordering and the locks' own order: the latter is [`crate::teardown`]'s part.
-//! * CPU masks, hosting on another CPU, throttling: a thread without budget cannot work, and that is all.
+//! * CPU masks, hosting on another CPU, throttling: here a thread without budget only cannot work.
 //! * Refills: budget only goes down here.
-//! * Fairness: it shows that nobody waits for ever on somebody who waits, not how long it takes.
+//! * Fairness: it shows that no circle of actors wait for each other for ever, not how long a wait takes.
 
 mod check;
 mod end;
@@ -30,23 +30,23 @@ pub use state::{Action, Box, Config, Errand, Op, State};
 /// A bug that can be planted, in the book or around it. A kernel has none of these branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flaw {
-    /// One of the book.
+    /// A bug in the book itself.
     Book(BookFlaw),
-    /// The lender is charged after the box has left it: the charge finds no account.
+    /// The lender is charged after its context has left it, so the charge goes to no account.
     ChargedAfterMove,
     /// A call that fails completes its caller and leaves the loan.
     ReturnSkippedOnException,
-    /// Who waits for a box keeps the record's lock.
+    /// An actor that waits for a context keeps the record's lock.
     LockHeldWhileWaiting,
-    /// A thread is asked to bind before its box lies in the record.
+    /// A thread is asked to bind before the context is in the record.
     RequestsBindTooEarly,
-    /// Who waits for a box does not settle its own way first.
+    /// A thread that waits for a context does not empty its own handoff slot first.
     OwnWayOpen,
     /// The end of a loan wakes its lender only if the ring says so.
     LenderNotWoken,
     /// A lender that is woken by something else goes back to user mode.
     LenderRuns,
-    /// Lending and binding look whether the thread has a context, and do not claim it.
+    /// Lending and binding check whether the thread has a context, but do not claim the thread.
     Unclaimed,
     /// A server keeps its loan when it asks for the next call.
     KeptOverRecv,
@@ -71,7 +71,7 @@ impl Model for Loans {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        // Nothing is to be learned behind a fault.
+        // The search stops at a fault: what follows from it tells nothing.
         if state.faults() == 0 {
             state.enabled(&self.0, actions);
         }
@@ -104,7 +104,7 @@ impl Model for Loans {
 
 type Seen = fn(&Loans, &State) -> bool;
 
-/// What a search must have met, by the bits of [`Config::expect`]; otherwise it proves less than it says.
+/// What a search must have met, by the bits of [`Config::expect`]: a search that never met it would prove less than it claims.
 const SEEN: [(u16, &str, Seen); 7] = [
     (mark::LENT, "a box is lent", |_, state| state.marks & mark::LENT != 0),
     (mark::NESTED, "a loan is lent on", |_, state| state.marks & mark::NESTED != 0),
@@ -117,15 +117,15 @@ const SEEN: [(u16, &str, Seen); 7] = [
 
 /// What the last step showed, as bits.
 pub mod mark {
-    /// A box went to a server.
+    /// A context went to a server.
     pub const LENT: u16 = 1;
-    /// By one who had it on loan.
+    /// The lender had it on loan itself.
     pub const NESTED: u16 = 2;
-    /// A box came back with an answer.
+    /// A context came back with an answer.
     pub const BACK: u16 = 4;
-    /// Somebody else than the two ended a loan.
+    /// An actor other than lender and borrower ended a loan.
     pub const ENDED: u16 = 8;
-    /// A box was taken from a thread, stale.
+    /// A revoked context was taken from the thread that had it.
     pub const CHASED: u16 = 16;
     /// A thread fetched what was promised to it.
     pub const FETCHED: u16 = 64;
@@ -135,33 +135,33 @@ pub mod mark {
 
 /// What is wrong with a state, as bits.
 pub mod fault {
-    /// A box is in no place, or in two, or was laid over another.
+    /// A context is in no place, in two, or was put where another one was.
     pub const PLACE: u16 = 1;
     /// A thread is in user mode while its context is lent.
     pub const LENDER_RUNS: u16 = 2;
-    /// A thread is in user mode on a stale box.
+    /// A thread is in user mode on a context of an earlier generation.
     pub const STALE: u16 = 4;
-    /// What was used is not what is gone.
+    /// The budget that is gone is not the work that was done.
     pub const SPENT: u16 = 8;
-    /// The record's frames do not say who has the box.
+    /// The record's chain of loans does not lead to the thread that has the context.
     pub const STACK: u16 = 16;
-    /// Somebody waits for a box that nobody will move.
+    /// An actor waits for a context that no actor will move.
     pub const WAITS: u16 = 32;
     /// At rest, something is left undone.
     pub const REST: u16 = 64;
 }
 
-/// A box is a value.
+/// A context is a value that cannot be copied.
 pub const ONE_PLACE: &str = "every box is in exactly one place";
-/// Donor blocked until the loan is back.
+/// A lender stays blocked until the loan is back.
 pub const LENDERS_WAIT: &str = "nobody is in user mode while its context is lent";
 /// Generations are obeyed.
 pub const NOBODY_STALE: &str = "nobody runs on a stale box";
-/// Never amplified.
+/// Lending never amplifies a budget.
 pub const SPENT_IS_SPENT: &str = "what was used is gone from the box, no more and no less";
-/// The record is true.
+/// The record tells the truth.
 pub const STACK_IS_TRUE: &str = "frames form a chain from the owner to whoever has the box";
-/// No deadlock among those who wait for boxes.
+/// There is no deadlock among actors that wait for contexts.
 pub const WAITS_END: &str = "whoever waits for a box waits for somebody who moves";
 /// Nothing is forgotten.
 pub const NOTHING_LEFT: &str = "at rest no wake, request to bind, frame or box is forgotten";

@@ -2,8 +2,8 @@
 //! (M-01, S-09). Ranks are those of `docs/kernel.md`, with *context* between *object* and *park*.
 //!
 //! A CPU is a list of acquisitions and releases, as `docs/contexts.md` and the kernel's paths have them; the model visits every
-//! interleaving. What is done under the locks is [`crate::loans`]'s part, except for the box on its way, which is a thing to wait for like a
-//! lock, without being one: ranks cannot see it, so it is modelled here too.
+//! interleaving. What is done under the locks is the subject of [`crate::loans`], with one exception: a context in transit. CPUs wait for it
+//! as for a lock, but it has no rank, so it is modelled here, too.
 
 use stateright::{Model, Property};
 
@@ -37,7 +37,7 @@ impl Lock {
         }
     }
 
-    /// May it be taken by one who holds `held`?
+    /// Whether a CPU that holds `held` may take this lock.
     fn may_follow(self, held: Lock) -> bool {
         match (held, self) {
             (Lock::Cpu(held), Lock::Cpu(wanted)) => held < wanted,
@@ -46,8 +46,8 @@ impl Lock {
     }
 }
 
-/// The threads: who calls, and who serves. Caller and loan live on CPU 0; the server came from CPU 1, and those who end things run there or
-/// on others.
+/// The threads that call and serve. The caller and the loan are on CPU 0; the server came from CPU 1, and the paths that end something run there
+/// or on other CPUs.
 const CALLER: u8 = 0;
 const SERVER: u8 = 1;
 const HOME: Lock = Lock::Cpu(0);
@@ -60,13 +60,14 @@ enum Step {
     Take(Lock),
     /// Lets it go.
     Drop(Lock),
-    /// Takes it and lets it go. Whoever holds a lock and takes no other does not wait, so nothing is missed by not stopping in between.
+    /// Takes a lock and releases it, in one step. A CPU that takes no other lock meanwhile does not wait while it holds this one, so no
+    /// interleaving is missed.
     Touch(Lock),
-    /// The record names the new holder: the box is on its way. Nothing, if it is already: then this one does not have it.
+    /// The record names the new holder, and the context is in transit. Does nothing if it is already: then this path does not have it.
     Send,
-    /// It has arrived.
+    /// The context has arrived.
     Arrive,
-    /// Waits until no box is on its way.
+    /// Waits until no context is in transit.
     Await,
 }
 
@@ -77,19 +78,19 @@ use Step::{Arrive, Await, Drop, Send, Take, Touch};
 pub enum Flaw {
     /// A thread that ends fails its calls under the record's lock: record, then endpoint.
     Inverted,
-    /// The box is given to its lender under the lock of the CPU that it was taken from.
+    /// The context is given to its lender under the lock of the CPU that it was taken from.
     GivenUnderCpu,
     /// The wait slots of both threads are held for the move.
     TwoSlots,
-    /// Who closes an endpoint waits for the box with the endpoint's lock held.
+    /// The path that closes an endpoint waits for the context with the endpoint's lock held.
     AwaitsUnderEndpoint,
-    /// Who closes an endpoint waits for the box with the record's lock held.
+    /// The path that closes an endpoint waits for the context with the record's lock held.
     AwaitsUnderRecord,
     /// Two CPUs' locks are taken in the order in which they are met.
     CpusUnordered,
 }
 
-/// Who is under way.
+/// A path through the kernel that takes several locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
     /// A call to a waiting server, up to the switch; if the server is gone, the loan is undone.
@@ -120,12 +121,12 @@ fn wake(thread: u8, cpu: Lock) -> Vec<Step> {
     under(Lock::Wait(thread), &under(cpu, &[]))
 }
 
-/// The current thread waits, and who was handed over runs: the box arrives under both locks.
+/// The current thread blocks, and the thread in the handoff slot runs: the context arrives under both locks.
 fn block(thread: u8) -> Vec<Step> {
     under(Lock::Wait(thread), &under(HOME, &[Arrive]))
 }
 
-/// Under the record's lock: the box is taken from a slot or a CPU, and then given to a slot. One lock at a time.
+/// Under the record's lock: the context is taken from a wait slot or a CPU, and then given to a wait slot. One of these locks at a time.
 fn move_box(flaw: Option<Flaw>) -> Vec<Step> {
     let (from, to) = (Lock::Wait(SERVER), Lock::Wait(CALLER));
     let inside = match flaw {
@@ -142,14 +143,14 @@ fn fail(flaw: Option<Flaw>) -> Vec<Step> {
 }
 
 impl Path {
-    /// The whole of it.
+    /// All steps of the path, in order.
     fn steps(self, flaw: Option<Flaw>) -> Vec<Step> {
         let (caller, server) = (Lock::Ring(CALLER), Lock::Ring(SERVER));
         match self {
             Path::Call => {
                 let judge = under(Lock::Record, &under(Lock::Wait(SERVER), &[]));
                 let meet = under(Lock::Endpoint, &[under(caller, &[]), judge].concat());
-                // A receiver that died under our hands: the flight is taken back.
+                // The receiver may have ended meanwhile: then the call is taken back.
                 let undelivered = under(Lock::Endpoint, &[]);
                 let met = [under(Lock::Process, &meet), under(server, &[]), undelivered].concat();
                 let looks = [under(caller, &[]), under(Lock::Wait(SERVER), &[])].concat();
@@ -207,13 +208,13 @@ impl Path {
 #[derive(Clone, Debug)]
 pub struct Teardown(Vec<Vec<Step>>);
 
-/// How far each path is, and who has what.
+/// How far each path is, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     at: Vec<u8>,
     /// Lock and path.
     held: Vec<(Lock, u8)>,
-    /// Whose box is on its way.
+    /// The path that has sent the context, while that is in transit.
     on_way: Option<u8>,
     breach: bool,
 }
@@ -290,5 +291,5 @@ impl Model for Teardown {
 
 /// Ranks ascend.
 pub const ORDER: &str = "no lock of a lower or equal rank is taken";
-/// Somebody can always go on.
+/// Some path can always go on.
 pub const NO_DEADLOCK: &str = "somebody can go on until all is done";

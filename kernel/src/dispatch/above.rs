@@ -1,4 +1,4 @@
-//! What the dispatcher asks of layers above it, which hand it down at boot (K-25). None of it is on the usual path of a switch.
+//! The functions of higher layers that the dispatcher calls; those layers pass them down at boot (K-25). None is on the usual path of a switch.
 
 use crate::dispatch::heads::{self, ContextHead, ThreadHead};
 use crate::hook::Hook;
@@ -7,23 +7,23 @@ use ::sched::{ContextInfo, Missed, Noted, ThreadId};
 use core::sync::atomic::Ordering;
 use kcore::generation::ThreadRef;
 
-/// What layers above do.
+/// The functions of higher layers that the dispatcher calls.
 pub struct Above {
-    /// The current thread fetches the context that is promised to it, before it waits.
+    /// Makes the current thread fetch the context that is promised to it, before it blocks.
     pub complete_bind: fn(&'static ThreadHead),
-    /// The budget of a thread is spent, and the thread was stopped for that.
+    /// Raises the timeout fault of a thread that was stopped because its budget is spent.
     pub fault: fn(&'static ThreadHead),
-    /// A thread was stopped on the way to a context that is promised to it.
+    /// Gives a thread the context that is promised to it, because it was stopped before it could fetch it.
     pub deliver: fn(&'static ThreadHead),
-    /// Observers of a context are told. Without a lock held.
+    /// Tells the observers of a context. Called without a lock held.
     pub post: fn(&News),
-    /// A thread has ended, and is off its stack.
+    /// Frees the resources of a thread that has ended and no longer uses its stack.
     pub reap: fn(&'static ThreadHead, OffStackToken),
 }
 
 static ABOVE: Hook<&'static Above> = Hook::empty();
 
-/// Before the first thread runs.
+/// Sets the functions of higher layers; called once, before the first thread runs.
 pub fn hand_down(above: &'static Above) {
     ABOVE.set(above);
 }
@@ -37,28 +37,29 @@ pub(super) fn above() -> &'static Above {
 pub struct News {
     /// The context's record, as threads name it.
     pub context: *const ContextHead,
-    /// Which life of the record it is about.
+    /// Which context this is about: records are used again, under another number.
     pub id: u64,
     /// What was noted.
     pub noted: Noted,
-    /// Who ran on it.
+    /// The thread that ran on it.
     pub holder: ThreadRef,
-    /// Usable then.
+    /// How much of the budget was usable then.
     pub remaining_ns: u64,
-    /// The next refill, or the deadline that passed.
+    /// When the next refill comes; for [`News::of_missed`], the deadline that was missed.
     pub next_ns: u64,
-    /// The holder had it on loan.
+    /// Whether the holder had it on loan.
     pub donated: bool,
 }
 
 impl News {
-    /// Who ran on the context.
+    /// The thread that ran on the context.
     pub(super) fn thread(&self) -> Option<&'static ThreadHead> {
         heads::get(self.holder.tid)
     }
 
-    /// `thread` left its CPU, and the core noted something about its context, which has `left` if it is queued. The CPU's lock is held, and so
-    /// the thread's *wait* lock if it waits: nobody takes its context away meanwhile, and the record is still its.
+    /// What the core noted about the context of `thread`, which was switched out; `left` is the context's state if the thread is queued. The caller
+    /// holds the CPU's lock, and the thread's *wait* lock if it blocks: so the context cannot be taken away meanwhile, and the record is still this
+    /// thread's.
     pub(super) fn of_left(thread: &ThreadHead, noted: Noted, left: Option<&ContextInfo>) -> Option<News> {
         let context = thread.context()?;
         Some(News {
@@ -68,12 +69,12 @@ impl News {
             holder: thread.reference(),
             remaining_ns: left.map_or(0, |left| left.available_ns),
             next_ns: left.map_or(0, |left| left.ready_at_ns),
-            // Without the record's lock, which may not be taken here: a chain that changes at this moment may be told either way.
+            // Read without the context record's lock, which may not be taken here: if the loan changes at this moment, either answer is right.
             donated: thread.borrows.load(Ordering::Relaxed),
         })
     }
 
-    /// A deadline passed while its thread waited for the CPU, or ran (S-15). Without a lock held.
+    /// A deadline that passed while its thread was queued or running (S-15). Called without a lock held.
     pub(super) fn of_missed(missed: &Missed) -> Option<News> {
         let ThreadId(tid) = missed.thread;
         let thread = heads::get(tid as u32)?;

@@ -1,5 +1,5 @@
-//! Admission outside the CPU's lock (S-14): what a CPU has promised is copied under its lock, tested without, and what was judged is promised if
-//! nothing else was meanwhile.
+//! Admission outside the CPU's lock (S-14): the promises of a CPU are copied under its lock and tested without it; then the new promise is made under
+//! the lock, if the CPU has made no other one meanwhile.
 
 use super::Queue;
 use crate::dispatch::percpu::{self, PerCpu};
@@ -15,17 +15,18 @@ use alloc::boxed::Box;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A place for what a CPU has promised, where this one judges a newcomer. Who finds none there, because others judge and pause, makes one.
+/// A CPU's preallocated copy of promises ([`Survey`]), in which it tests a newcomer. It is absent while another test that began on this CPU is
+/// paused; then a new one is allocated.
 pub struct Desk(Cell<Option<Survey>>);
 
 impl Desk {
-    /// With a survey of nothing on it; at boot (K-30).
+    /// With an empty survey. Called at boot, so it may allocate (K-30).
     pub fn new() -> Desk {
         Desk(Cell::new(Some(Survey::default())))
     }
 }
 
-/// The queue of CPU `id`, which knows what this kernel takes for itself.
+/// A new run queue for CPU `id`, which knows the overheads of this kernel.
 pub(super) fn queue(id: CpuId) -> Queue {
     let mut queue = Queue::new(id, super::policy(), time::now_ns());
     let is_overload_taken = IS_OVERLOAD_TAKEN.load(Ordering::Relaxed);
@@ -35,22 +36,22 @@ pub(super) fn queue(id: CpuId) -> Queue {
 
 static IS_OVERLOAD_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The boot option `overload`: what is promised may be late. Before any CPU has a queue.
+/// The boot option `overload`: CPUs may promise more than they can keep, so that deadlines are missed. Called before any CPU has a run queue.
 pub fn take_overload() {
     IS_OVERLOAD_TAKEN.store(true, Ordering::Relaxed);
 }
 
-/// How often somebody else may be promised something while we compute.
+/// How often a test is tried, if the CPU makes another promise while it runs.
 pub const TRIES: usize = 8;
 
-/// Between two pieces of a test that no lock is held for: interrupts are served, and others run (K-26). They may be promised something
-/// meanwhile; then the test begins anew.
+/// Called between two pieces of a test that holds no lock: serves interrupts and lets other threads run (K-26). If one of these is promised something
+/// by the same CPU, the test begins again.
 pub fn pause() -> bool {
     preempt::point();
     true
 }
 
-/// Surveys `home` and judges. Usually nothing is allocated: every CPU has a place for one survey.
+/// Copies the promises of `home` and judges them. Usually nothing is allocated, because every CPU keeps one survey.
 fn judged(
     home: &PerCpu,
     successor: Successor,
@@ -65,12 +66,12 @@ fn judged(
     queue.survey(successor, time::now_ns(), &mut survey);
     drop(queue);
     let verdict = judge(&mut survey);
-    // It may be another CPU by now, with a survey of its own.
+    // This may be another CPU by now; then its own survey is replaced, and freed.
     percpu::this().desk.0.set(Some(survey));
     verdict
 }
 
-/// Has CPU `home` promise a proposal.
+/// Admits a proposal on CPU `home`: tests it, and makes the promise.
 pub fn admit(home: &PerCpu, proposal: Proposal) -> Result<Box<Context>, Refused> {
     let is_planted = planted::is(Bug::SuccessorOfNobody);
     let successor = if is_planted { Successor::OfNobody } else { Successor::OfTemplate(proposal.template()) };
@@ -92,7 +93,7 @@ pub fn admit(home: &PerCpu, proposal: Proposal) -> Result<Box<Context>, Refused>
             Ok(time) => return Ok(time),
             Err(refused) if refused.why == AdmissionError::Stale => {
                 proposal = refused.proposal;
-                // Eight short tests are a long one (K-26).
+                // Several short tests in a row are as long as one long test, so there is a preemption point between them (K-26).
                 pause();
             }
             Err(refused) => return Err(refused),
@@ -101,14 +102,14 @@ pub fn admit(home: &PerCpu, proposal: Proposal) -> Result<Box<Context>, Refused>
     Err(Refused { why: AdmissionError::Stale, proposal })
 }
 
-/// May CPU number `cpu` promise `spec` to the context `id` in place of what it has promised to it? No lock is held.
+/// Judges whether CPU number `cpu` may promise `spec` to the context `id`, in place of its present promise. No lock is held.
 pub fn judge_change(cpu: usize, id: u64, spec: &Spec) -> Result<Verdict, AdmissionError> {
     let Some(home) = percpu::get(cpu) else { return Err(AdmissionError::Stale) };
     judged(home, Successor::OfNobody, |survey| survey.judge_change(id, spec, &mut pause))
 }
 
-/// Changes what was promised, on its CPU, as it was judged; or the box comes back as it was. Says under which number the CPU holds what was used of
-/// the old promise. Where that `may_leave` nothing, a context that would is refused.
+/// Changes a context's promise on its CPU, as it was judged, or returns the context unchanged. Also returns the number under which the CPU holds what
+/// was used of the old promise, if anything. Unless `may_leave` is set, a change that would leave something to be held is refused.
 pub fn readmit(
     cpu: usize,
     time: Box<Context>,
@@ -129,11 +130,11 @@ pub fn readmit(
     changed.map(|time| (time, departed))
 }
 
-/// Pieces of tests that one call may take to find a host for what it lends. Locks are held all the while, so these are few; what is not
-/// judged by then is not lent.
+/// How many pieces of tests one call may take to find a host for the context that it lends. Locks are held all the while, so they are few; if none
+/// was found by then, the context is not lent.
 pub const HOST_PIECES: u32 = 2;
 
-/// CPU number `cpu` takes a guest in, if that is found in so many `pieces`; or the box comes back as it was.
+/// Has CPU number `cpu` host a context of another home, if the test says so within `pieces` pieces; otherwise the context is returned unchanged.
 pub fn host(cpu: usize, time: Box<Context>, pieces: &mut u32) -> Changed {
     let (successor, spec) = (Successor::OfItself(time.identity().id), *time.spec());
     let Some(at) = percpu::get(cpu) else { return Err((AdmissionError::Elsewhere(time.home()), time)) };

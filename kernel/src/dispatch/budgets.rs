@@ -1,4 +1,4 @@
-//! What contexts ask of the dispatcher: to find the box of a thread, wherever that is, and to have threads go on with one.
+//! What contexts ask of the dispatcher: to take a thread's context, wherever the thread is, and to let a thread go on with one.
 
 use super::above::above;
 use super::looks::charge;
@@ -25,7 +25,8 @@ pub fn take_context(cpu: usize, thread: &'static ThreadHead) -> Option<Box<Conte
     let mut queue = target.dispatch.queue.lock();
     let ticket = thread.ticket();
     if queue.current() == Some(ticket.thread) && queue.current_context().is_some() {
-        // Out of what it loses: who is bound and unbound again and again never leaves its CPU with it.
+        // The deferred charge is taken from the context that the thread loses. A thread that is bound and unbound again and again would otherwise
+        // never be switched out with it, and never be charged.
         pay(target, &mut queue, thread, now);
     }
     let taken = queue.take_context(&ticket, now)?;
@@ -34,14 +35,15 @@ pub fn take_context(cpu: usize, thread: &'static ThreadHead) -> Option<Box<Conte
     time::leave_debt(thread);
     apply(target, me, taken.effect, thread, now);
     if let Some(blocked) = taken.stopped {
-        // It was queued, so it stands on no stack. What is promised to it, if anything, is what was just taken.
+        // It was queued, so it does not use its stack. If a context is promised to it, it is the one that was just taken, so there is nothing to
+        // deliver.
         let (wait, action) = evict(thread, blocked, StopReason::Context);
         follow(wait, action);
     }
     Some(taken.context)
 }
 
-/// A thread has no place in a queue any more, and stands on no stack.
+/// Puts a thread that is in no queue any more, and does not use its stack, under its *wait* lock as stopped.
 fn evict(
     thread: &'static ThreadHead,
     blocked: Blocked<SchedRef>,
@@ -53,7 +55,7 @@ fn evict(
     (wait, action)
 }
 
-/// A thread was taken off its CPU, and stands on its stack no more: it waits until somebody decides what becomes of it.
+/// Stops a thread that was taken off its CPU and no longer uses its stack, until it gets a context or its fault handler has answered.
 #[cold]
 pub(super) fn stop(thread: &'static ThreadHead, evicted: Evicted<SchedRef>) {
     let Evicted { thread: blocked, reason } = evicted;
@@ -70,16 +72,16 @@ pub(super) fn stop(thread: &'static ThreadHead, evicted: Evicted<SchedRef>) {
     }
 }
 
-/// A thread that is stopped has nothing to fetch any more: it does what it was bound to do then.
+/// Tells a stopped thread that there is no context to fetch any more: it does what its request to bind said for this case.
 pub fn find_nothing(thread: &'static ThreadHead) {
     let mut wait = thread.wait.lock();
-    // Refused if it goes on already.
+    // Refused if the thread is no longer stopped.
     if let Ok(action) = thread.turn(&mut wait, Event::Fetch) {
         follow(wait, action);
     }
 }
 
-/// A thread that waits may run without a context from now on.
+/// Lets a parked thread run without a context from now on.
 pub(super) fn free(parked: &mut Blocked<SchedRef>) {
     if parked.is_context_only() {
         tracing::depends(percpu::this(), parked.id(), false, time::now_ns());
@@ -87,7 +89,7 @@ pub(super) fn free(parked: &mut Blocked<SchedRef>) {
     }
 }
 
-/// The current thread stops without a context from now on, or does not; at once, if it has none.
+/// Sets whether the current thread stops while it has no context. If it has none, it stops at once.
 pub fn depend(only: bool) {
     let (me, now) = (percpu::this(), time::now_ns());
     let mut queue = me.dispatch.queue.lock();
@@ -100,15 +102,15 @@ pub fn depend(only: bool) {
     }
 }
 
-/// Why a thread was not bound in a queue; the box comes back.
+/// Why a queued thread was not bound; the context is given back.
 pub enum NotBound {
-    /// It is in none.
+    /// The thread is in no queue.
     NotQueued(Box<Context>),
-    /// It may not run where the time was promised.
+    /// The thread may not run on the CPU that promised the time.
     Elsewhere(Box<Context>),
 }
 
-/// A thread that is queued somewhere goes on with `time`, where that was promised.
+/// Binds a thread that is queued on some CPU to `time`, and queues it on the CPU that promised the time.
 pub fn bind_queued(
     thread: &'static ThreadHead,
     who: &ThreadRef,
@@ -119,7 +121,7 @@ pub fn bind_queued(
     let (me, now) = (percpu::this(), time::now_ns());
     let bound = runnable.bind(time);
     if bound.is_ok() {
-        // Not before: a thread that runs on contexts only and was refused one has no place in any queue.
+        // Only after the bind: a thread that needs a context and has none may be in no queue.
         if let Some(only) = context_only {
             tracing::depends(me, runnable.id(), only, now);
             runnable.set_context_only(only);
@@ -132,16 +134,17 @@ pub fn bind_queued(
     bound.map(|before| debug_assert!(before.is_none(), "it had one already")).map_err(NotBound::Elsewhere)
 }
 
-/// Takes a thread out of the queue that it waits in, wherever that is. Nobody, if it is in none, or moves from one to another meanwhile.
+/// Takes a thread out of the run queue that it is in, on any CPU. `None` if it is in no queue, or migrates meanwhile.
 fn dequeue(thread: &'static ThreadHead, who: &ThreadRef) -> Option<Runnable<SchedRef>> {
     let cpu = percpu::get(thread.ticket().cpu.index())?;
     let mut queue = cpu.dispatch.queue.lock();
-    // The record of its context is locked and names it, and no thread ends without that lock: `models/src/lives.rs` shows that nobody else is here.
+    // The record of its context is locked and names it, and no thread with a context ends without that lock. So the record still belongs to this
+    // thread, as `models/src/lives.rs` shows.
     debug_assert!(thread.is(who), "K-31: {who:?} has ended while its context was given to it");
     take_out(cpu, &mut queue, &thread.ticket(), time::now_ns())
 }
 
-/// Takes a thread out of the queue of `cpu`, if it is there.
+/// Takes a thread out of the run queue of `cpu`, if it is there.
 pub(super) fn take_out(
     cpu: &PerCpu,
     queue: &mut Queue,
@@ -153,7 +156,7 @@ pub(super) fn take_out(
     Some(runnable)
 }
 
-/// What the context of `thread` has left, if the thread runs or is queued on CPU number `cpu`.
+/// The state of the context of `thread`, charged up to now, if the thread runs or is queued on CPU number `cpu`.
 pub fn context_info(cpu: usize, thread: &ThreadHead) -> Option<ContextInfo> {
     let target = percpu::get(cpu)?;
     let mut queue = target.dispatch.queue.lock();
@@ -161,7 +164,7 @@ pub fn context_info(cpu: usize, thread: &ThreadHead) -> Option<ContextInfo> {
     queue.context_info(&thread.ticket())
 }
 
-/// Sends a guest home.
+/// Takes a hosted context back from its host, and returns the number of the promise that the host still holds for it, if any.
 pub fn send_home(time: Box<Context>) -> (Box<Context>, Option<u64>) {
     if !time.is_hosted() {
         return (time, None);
@@ -184,12 +187,13 @@ pub fn obey(effect: Effect, now: u64) {
     }
 }
 
-/// May the current thread run on CPU number `cpu`, by its mask?
+/// Whether the affinity of the current thread allows CPU number `cpu`.
 pub fn current_may_run_on(cpu: usize) -> bool {
     CpuId::new(cpu).is_some_and(|cpu| may_run_on(heads::current(), cpu))
 }
 
-/// May the current thread run on `cpu`, by its mask? Of others that is not known here; they are asked when they fetch a context.
+/// Whether the affinity of `thread` allows `cpu`, if it is the current thread. For other threads the answer is always yes, because their mask is not
+/// known here; it is checked when they fetch a context.
 pub fn may_run_on(thread: &'static ThreadHead, cpu: CpuId) -> bool {
     let me = percpu::this();
     if !core::ptr::eq(me.current.get(), thread) {
@@ -198,7 +202,7 @@ pub fn may_run_on(thread: &'static ThreadHead, cpu: CpuId) -> bool {
     me.dispatch.queue.lock().current_allowed().is_none_or(|allowed| allowed.contains(cpu))
 }
 
-/// The current thread queues behind the one that `target` names, if that is ready on this CPU with budget.
+/// Queues the current thread behind the one that `target` names, if both have budget and the target is ready on this CPU; `false` otherwise.
 pub fn yield_to(target: &ThreadRef) -> bool {
     let me = percpu::this();
     let thread = heads::current();
@@ -211,7 +215,7 @@ pub fn yield_to(target: &ThreadRef) -> bool {
         return false;
     };
     let Ok(decision) = queue.yield_to(&ticket, now) else {
-        // Whether it has budget is known after a charge only.
+        // The core charges before it can tell whether the target has budget, so the trace records a charge.
         tracing::note(me, Kind::Charge, now);
         return false;
     };
@@ -221,7 +225,8 @@ pub fn yield_to(target: &ThreadRef) -> bool {
     true
 }
 
-/// The current thread goes on with `time`: here, if it `is_here` that it was promised, otherwise there. `context_only` if that changes.
+/// Binds the current thread to `time`, and moves it to the CPU that promised the time unless that `is_here`. `context_only` is `None` if it stays as
+/// it was.
 pub fn bind_current(
     time: Box<Context>,
     is_here: bool,
@@ -246,8 +251,8 @@ pub fn bind_current(
         obey(effect, now);
         return Ok(());
     }
-    // Not after it was taken off its CPU: it would be queued with the box in its hands, and whoever looks for that waits, in the kernel, on the CPU where
-    // it is queued.
+    // Checked before the thread is taken off its CPU. Afterwards it would be queued while it still has to give the context back, and a thread that
+    // waits in the kernel for that context, on the CPU where it is queued, would keep it from running.
     if !may_run_on(heads::current(), time.home()) {
         return Err(time);
     }

@@ -1,4 +1,4 @@
-//! What interrupts ask of the dispatcher: whose time they are (S-16), and whether somebody else should run.
+//! What interrupts ask of the dispatcher: which thread is charged for them (S-16), and whether another thread should run.
 
 use super::above::{News, above};
 use super::looks::assert_time;
@@ -15,7 +15,7 @@ use ::sched::{CpuId, Effect, Missed, ThreadId};
 use core::sync::atomic::{AtomicU64, Ordering};
 use trace::Kind;
 
-/// As [`look`], when another CPU asked: the loop of an idle CPU asks the core itself, next.
+/// As [`look`], at the request of another CPU. An idle CPU does not ask the core here, because its idle loop does so next.
 #[inline(always)]
 pub fn look_as_asked(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     if me.current.get().is_null() {
@@ -25,11 +25,11 @@ pub fn look_as_asked(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     }
 }
 
-/// As [`look`], when somebody was woken here. Whoever has asked an idle CPU to look meanwhile has interrupted it, too.
+/// As [`look`], after a thread was woken here. An idle CPU need not look: its idle loop does, and a CPU that has a request for it interrupts it.
 #[inline(always)]
 pub fn look_for_woken(me: &'static PerCpu, bill: &mut Bill) {
     if !me.current.get().is_null() {
-        // Waking takes time.
+        // The clock is read again, because waking took time.
         look(me, time::now_ns(), bill);
     }
 }
@@ -38,18 +38,18 @@ fn thread_of(id: ThreadId) -> Option<&'static ThreadHead> {
     heads::get(id.0 as u32)
 }
 
-/// Deadlines that passed, of which one look tells; with more it looks again.
+/// How many missed deadlines one look at the run queue reports; if there may be more, it is repeated.
 const MISSES: usize = 4;
 
-/// Deadlines that have passed, which a look at the run queue has found, and whose observers are to be told.
+/// Missed deadlines that a look at the run queue has found, and whose observers are to be told.
 #[derive(Default)]
 pub(super) struct Misses {
     found: [Option<Missed>; MISSES],
     count: usize,
 }
 
-/// Looks, under the CPU's lock: what does the core ask for, and until when may the running thread go on? The thread that has a refill is put on the
-/// bill.
+/// Asks the core, under the CPU's lock, what is to be done and until when the running thread may go on. A thread whose refill has come is charged for
+/// the interrupt from here on.
 #[inline(always)]
 pub(super) fn look_under(
     me: &PerCpu,
@@ -59,7 +59,7 @@ pub(super) fn look_under(
     misses: &mut Misses,
 ) -> (Effect, u64) {
     tracing::note(me, Kind::Timer, now);
-    // A dispatch has seen to the refills that came before.
+    // Forgets refills that came before this interrupt: a dispatch has dealt with them.
     let _ = queue.take_refilled();
     while misses.count < MISSES
         && let Some(one) = queue.next_missed(now)
@@ -79,18 +79,19 @@ pub(super) fn look_under(
 }
 
 impl Misses {
-    /// Is there nobody to be told?
+    /// Whether no missed deadline was found.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// There may be more of them: whoever has told of these looks again.
+    /// Whether there may be more missed deadlines: after these were reported, the caller looks again.
     pub(super) fn is_full(&self) -> bool {
         self.count == MISSES
     }
 
-    /// Tells the observers of those whose deadlines have passed, who pay for it. No lock is held: telling takes locks of higher layers.
+    /// Tells the observers of the threads that missed their deadlines, and charges these threads for it. No lock is held, because telling takes locks
+    /// of higher layers.
     #[cold]
     #[inline(never)]
     pub(super) fn tell(&self, me: &PerCpu, bill: &mut Bill) {
@@ -106,12 +107,13 @@ impl Misses {
     }
 }
 
-/// The timer fired or another CPU asked: what does the core say? Threads that have a refill, or have missed a deadline, are put on the bill.
+/// Asks the core what is to be done, because the timer fired or another CPU sent a request. Threads whose refill has come, or that missed a deadline,
+/// are charged for their part of the interrupt.
 pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     PENDING.remove(me.id);
     if now >= me.dispatch.balance_ns.get() {
         let id = CpuId::new(me.id).expect("a CPU number");
-        // One that is alone has nobody to look at, ever.
+        // The only CPU never has another one to compare itself with.
         let is_alone = percpu::count() == 1;
         me.dispatch.balance_ns.set(if is_alone { u64::MAX } else { sched::next_balance_ns(id, now) });
         if !planted::is(Bug::NoBalance) {
@@ -121,7 +123,7 @@ pub fn look(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     look_again(me, now, bill);
 }
 
-/// [`look`], as often as there are deadlines to tell of.
+/// [`look`] without balancing, repeated as long as there are missed deadlines to report.
 pub(super) fn look_again(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     let (effect, until_ns) = loop {
         let mut misses = Misses::default();
@@ -139,14 +141,14 @@ pub(super) fn look_again(me: &'static PerCpu, now: u64, bill: &mut Bill) {
     }
 }
 
-/// The way into an interrupt and out of it: what lies before the first reading of the clock and after the last. It is no more the time of who was
-/// interrupted than what lies between (S-16).
+/// The time of the way into an interrupt, before its first reading of the clock, and of the way out of it, after the last one. The interrupted thread
+/// is no more charged for these than for what lies between (S-16).
 static WAY_IN_NS: AtomicU64 = AtomicU64::new(0);
 static WAY_OUT_NS: AtomicU64 = AtomicU64::new(0);
-/// So often are the two measured; the least counts, because the host may have other things to do.
+/// How often the two are measured. The least value counts, because the host may do other things during a measurement.
 const TRIES: usize = 32;
 
-/// Measures the way into an interrupt and out of it, at boot, with nobody there to be interrupted. Says how long they are.
+/// Measures the way into an interrupt and out of it, at boot, when no thread runs that could be interrupted, and returns both in ns.
 pub fn measure_ways() -> (u64, u64) {
     let me = percpu::this();
     let (mut in_ns, mut out_ns) = (u64::MAX, u64::MAX);
@@ -154,7 +156,7 @@ pub fn measure_ways() -> (u64, u64) {
         let counted_ns = me.dispatch.queue.lock().time().interrupt_ns;
         let (before, after) = cpu::interrupt_oneself();
         let queue = me.dispatch.queue.lock();
-        // Up to here it was counted, and since then that is what was counted.
+        // The interrupt ended at the time up to which the queue has charged, and began as much earlier as interrupt time was counted.
         let ended_ns = queue.at_ns();
         let began_ns = ended_ns - (queue.time().interrupt_ns - counted_ns);
         in_ns = in_ns.min(began_ns.saturating_sub(clock::ns_at(before)));
@@ -167,18 +169,18 @@ pub fn measure_ways() -> (u64, u64) {
     (in_ns, out_ns)
 }
 
-/// So many CPUs take turns (`turns=n`), and the clock of each goes on while the others do: the ways take as many times what they took at boot, when one
-/// was there alone.
+/// Scales the two ways to `cpus` CPUs that take turns (`turns=n`): the clock of each goes on while the others run, so the ways take that many times
+/// as long as at boot, when one CPU ran alone.
 pub fn share_ways(cpus: usize) {
     for way in [&WAY_IN_NS, &WAY_OUT_NS] {
         way.store(way.load(Ordering::Relaxed) * cpus as u64, Ordering::Relaxed);
     }
 }
 
-/// An interrupt came when the counter read `tsc`. Says when that was, and who pays for it.
+/// Begins an interrupt that came when the counter read `tsc`. Returns when that was, and the record of who is charged.
 ///
-/// One that comes for others has begun with the way into it. One that ends a turn has not: if who runs were charged with neither way, what is left of
-/// the turn might be shorter than they are, and the next interrupt would find nearly as much of it.
+/// An interrupt for other threads begins with the way into it. One that ends the running thread's turn does not: if the thread were charged for
+/// neither way, what is left of its turn might be shorter than they are, and the next interrupt would find nearly as much left.
 #[inline(always)]
 pub fn interrupt_begins(me: &PerCpu, tsc: u64, is_asked: bool) -> (u64, Bill) {
     let now = clock::ns_at(tsc);
@@ -191,14 +193,14 @@ pub fn interrupt_begins(me: &PerCpu, tsc: u64, is_asked: bool) -> (u64, Bill) {
     )
 }
 
-/// As [`interrupt_begins`], of one that interrupts nobody, or that the current thread looks for itself.
+/// As [`interrupt_begins`], for an interrupt of the idle loop, or one that the current thread finds waiting at a preemption point.
 #[inline(always)]
 pub fn interrupt_is_found(me: &PerCpu, tsc: u64) -> (u64, Bill) {
     let now = clock::ns_at(tsc);
     (now, time_stops(me, now, |_| 0))
 }
 
-/// Since the way in before `now`, time is nobody's but the kernel's.
+/// From the beginning of the way in, `way_ns` before `now`, time is charged to interrupts and to no thread.
 #[inline(always)]
 fn time_stops(me: &PerCpu, now: u64, way_ns: impl FnOnce(&Queue) -> u64) -> Bill {
     let mut queue = me.dispatch.queue.lock();
@@ -218,14 +220,15 @@ fn time_stops_under(me: &PerCpu, queue: &mut Queue, now: u64, way_ns: u64) -> Bi
     Bill::new(began_ns)
 }
 
-/// As [`interrupt_begins`], under the CPU's lock, of an interrupt that serves no deadline of a sleeper.
+/// As [`interrupt_begins`], under the CPU's lock, for an interrupt in which no thread's timer is due.
 #[inline(always)]
 pub(super) fn turn_interrupted(me: &PerCpu, queue: &mut Queue, now: u64) -> Bill {
     let way_ns = if queue.is_refill_due(now) { WAY_IN_NS.load(Ordering::Relaxed) } else { 0 };
     time_stops_under(me, queue, now, way_ns)
 }
 
-/// The interrupt ends, for others with the way out of it: then time goes to the running thread again. The last that is done in it.
+/// Ends an interrupt, together with the way out of it if it served other threads: from then on time is charged to the running thread again. Called
+/// last.
 #[inline(always)]
 pub fn interrupt_ends(me: &PerCpu, mut bill: Bill) {
     ends_under(me, &mut me.dispatch.queue.lock(), &mut bill);
@@ -239,7 +242,7 @@ pub(super) fn ends_under(me: &PerCpu, queue: &mut Queue, bill: &mut Bill) {
     time_goes_on(me, queue, bill, now);
 }
 
-/// As [`interrupt_ends`], of one that has interrupted nobody, or that the current thread has found.
+/// As [`interrupt_ends`], for one that began with [`interrupt_is_found`].
 #[inline(always)]
 pub fn found_interrupt_ends(me: &PerCpu, mut bill: Bill) {
     let mut queue = me.dispatch.queue.lock();
@@ -247,7 +250,7 @@ pub fn found_interrupt_ends(me: &PerCpu, mut bill: Bill) {
     time_goes_on(me, &mut queue, &mut bill, now);
 }
 
-/// From `now` on time goes to the running thread or to idle.
+/// From `now` on time is charged to the running thread or to idle.
 #[inline(always)]
 fn time_goes_on(me: &PerCpu, queue: &mut Queue, bill: &mut Bill, now: u64) {
     settle(queue, bill, now);
@@ -255,7 +258,7 @@ fn time_goes_on(me: &PerCpu, queue: &mut Queue, bill: &mut Bill, now: u64) {
     queue.interrupt_end(now);
 }
 
-/// Whom the interrupt served last owes its time up to `now`.
+/// Adds the time up to `now` to the deferred charge of the thread that the interrupt served last.
 #[inline(always)]
 pub(super) fn settle(queue: &mut Queue, bill: &mut Bill, now: u64) {
     if bill.is_due() {
@@ -264,8 +267,8 @@ pub(super) fn settle(queue: &mut Queue, bill: &mut Bill, now: u64) {
     }
 }
 
-/// What is done for `thread`, which was left, on the stack of who runs next: it is the time of neither, but of the one that it is done for. From where
-/// the next one was chosen on, under the lock under which it was.
+/// Begins work for `thread`, which was switched out, on the stack of the next thread. The next thread is not charged for it; it becomes a deferred
+/// charge of `thread`, from the time at which the next thread was chosen. Called under the same hold of the lock as that choice.
 #[cold]
 pub(super) fn work_begins(me: &PerCpu, queue: &mut Queue, thread: &'static ThreadHead) -> Option<Bill> {
     if planted::is(Bug::NewsUnpaid) {
@@ -277,18 +280,18 @@ pub(super) fn work_begins(me: &PerCpu, queue: &mut Queue, thread: &'static Threa
     Some(bill)
 }
 
-/// It is done.
+/// Ends work that [`work_begins`] began.
 #[cold]
 pub(super) fn work_ends(me: &PerCpu, queue: &mut Queue, mut bill: Bill) {
     let now = time::now_ns();
     time_goes_on(me, queue, &mut bill, now);
 }
 
-/// The current thread was interrupted for somebody, others ran meanwhile, and now it is on its way back to what it did. That way, from where it was
-/// chosen on, is part of that interrupt, and paid for by whom that served.
+/// The current thread was interrupted on behalf of another one, other threads ran meanwhile, and now it returns to what it did. The way back, from
+/// the time at which it was chosen, is part of that interrupt, and charged to the thread that the interrupt served.
 ///
-/// Under the lock under which it was chosen. Afterwards would be too late: another CPU that does something to this queue charges the running thread with the
-/// time up to then, and what is charged is not given back.
+/// Called under the same hold of the lock as the choice. Later would be too late: another CPU that changes this queue charges the running thread for
+/// the time up to then, and what is charged is not given back.
 #[cold]
 pub(super) fn goes_on(queue: &mut Queue, since_ns: u64, bill: &mut Bill) {
     if bill.pays_for_way_back() {
@@ -297,7 +300,8 @@ pub(super) fn goes_on(queue: &mut Queue, since_ns: u64, bill: &mut Bill) {
     }
 }
 
-/// Time is nobody's but the kernel's from `since_ns` on: since somebody was chosen to run, which is the last that was charged for, or later.
+/// From `since_ns` on time is charged to interrupts and to no thread. `since_ns` is when the running thread was chosen, up to which all is charged,
+/// or later.
 fn begins_at(me: &PerCpu, queue: &mut Queue, since_ns: u64) -> Bill {
     tracing::note(me, Kind::System, since_ns);
     queue.interrupt_begin(since_ns);

@@ -1,4 +1,4 @@
-//! The end of a switch, on the stack that was switched to: what it held is opened, and the rest is done for the thread that was left.
+//! The end of a switch, on the stack of the next thread: its locks are released, and what is left to do for the previous thread is done.
 
 use super::above::{News, above};
 use super::budgets::stop;
@@ -9,12 +9,12 @@ use crate::lock::Guard;
 use crate::mm::stacks::OffStackToken;
 use crate::time;
 
-/// The first thing on a stack that was switched to: opens what the switch held, and frees who ended.
+/// The first thing that is done on a stack that was switched to: releases the locks of the switch, and frees the previous thread if it ended.
 pub fn finish_switch() {
     finish_switch_and(AS_IT_WAS);
 }
 
-/// As [`finish_switch`]; `resumed` comes before that.
+/// As [`finish_switch`]; `resumed` is called first, or, if there is work for the previous thread, after that.
 #[inline(always)]
 pub(super) fn finish_switch_and(resumed: Option<impl FnOnce(&mut Queue, u64)>) {
     let me = percpu::this();
@@ -38,18 +38,18 @@ pub(super) fn finish(
     open(me, queue);
 }
 
-/// Opens what a switch held.
+/// Releases the locks that a switch held.
 #[inline(always)]
 fn open(me: &PerCpu, queue: Guard<'_, Queue>) {
     drop(queue);
     if let Some(left) = me.dispatch.leaving.take() {
-        // SAFETY: `block` or `end` forgot the guard.
+        // SAFETY: the function that set `leaving` has taken this lock on this CPU and forgotten the guard just before the switch.
         unsafe { left.wait.unlock_forgotten() };
     }
     me.mark_dispatch(false);
 }
 
-/// Does what else is to be done for the thread that was left, and tells the observers of its context.
+/// Does what is left to do for the previous thread, and tells the observers of its context.
 #[cold]
 #[inline(never)]
 fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl FnOnce(&mut Queue, u64)>) {
@@ -57,8 +57,8 @@ fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl Fn
     let (after, evicted, news) =
         (me.dispatch.after.take(), me.dispatch.evicted.take(), me.dispatch.news.take());
     let told = evicted.as_ref().map(|(left, _)| *left).or(news.as_ref().and_then(News::thread));
-    // Who has ended pays for nothing any more: its end is the time of who runs next, or it would be nobody's, and a storm of short threads would
-    // take more than its share (F-15).
+    // A thread that has ended cannot be charged any more. Freeing it is charged to the next thread: if it were charged to no thread, a storm of short
+    // threads would take more than its share (F-15).
     let left = match &after {
         Some(After::Requeue(left)) if resumed.is_some() => Some(*left),
         _ => None,
@@ -88,9 +88,9 @@ fn finish_work(me: &PerCpu, mut queue: Guard<'_, Queue>, resumed: Option<impl Fn
         (above().reap)(left, token);
     }
     if let Some(resumed) = resumed {
-        // Freeing may go in pieces, between which others run: this may be another CPU.
+        // Freeing may go in pieces, between which other threads run, so this may be another CPU by now.
         let mut queue = percpu::this().dispatch.queue.lock();
-        // The way back of who was interrupted comes after that: whom the interrupt served owes nothing for those who ended meanwhile.
+        // The way back of the interrupted thread begins after that: the thread that the interrupt served is not charged for freeing another one.
         let since_ns = if ended.is_some() { time::now_ns() } else { queue.at_ns() };
         resumed(&mut queue, since_ns);
     }

@@ -1,7 +1,7 @@
-//! Threads as the dispatcher knows them: where each is in its life, where it waits or was queued, what it stands on (K-05, K-17, K-31).
+//! Threads as the dispatcher knows them: the stage of each thread's life, where it waits or was queued, its stack (K-05, K-17, K-31).
 //!
-//! Their records are a table that is never unmapped, so that a stale reference can be looked up and found stale. A record begins with a [`ThreadHead`];
-//! each layer above puts its own part behind the one below it, and the topmost of them makes the record (`process::records`).
+//! Thread records are a table that is never unmapped, so that a stale reference can be looked up and found stale. A record begins with a
+//! [`ThreadHead`]; each higher layer puts its own part behind that of the layer below, and the topmost layer makes the record (`process::records`).
 
 use super::percpu;
 use crate::arch::fpu;
@@ -17,22 +17,22 @@ use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event, Life, Refused};
 use sched::{Blocked, CpuId, Key, Payload, QueueKind, ThreadId, Ticket};
 
-/// Threads that the machine can have.
+/// The most threads that the machine can have.
 pub const MAX_THREADS: u32 = 1 << 16;
 
-/// Where the thread is while it is in no queue. Its lock is held over the switch away from it, so that whoever wakes it finds it off its stack;
-/// and whoever changes its life holds that lock ([`ThreadHead::turn`]).
+/// Holds the thread's entity while it is in no queue. When the thread blocks, this lock is held over the switch, so that a waker finds it off its
+/// stack; and every change of its life happens under this lock ([`ThreadHead::turn`]).
 pub struct Wait {
-    /// The thread itself, as the scheduler knows it, if `Life::is_parked`.
+    /// The thread's entity, if `Life::is_parked`.
     pub parked: Option<Blocked<SchedRef>>,
 }
 
-/// The scheduler's hold on a thread. There is one for each life of a record, made with it and taken back with it, and it cannot be copied: so
-/// a thread is in one queue, one slot or one hand, and who has it in hand knows that nobody else names it (K-17).
+/// The scheduler's reference to a thread. There is one for each thread of a record, made with the thread and gone with it, and it cannot be copied:
+/// so a thread is in one queue, one slot or one hand, and code that holds the reference knows that no queue or slot has the thread (K-17).
 pub struct SchedRef(&'static ThreadHead);
 
 impl SchedRef {
-    /// Whose.
+    /// The thread that it refers to.
     pub fn head(&self) -> &'static ThreadHead {
         self.0
     }
@@ -48,28 +48,28 @@ impl Payload for SchedRef {
     }
 }
 
-/// Where a thread was queued last: a [`Ticket`]. Written under that CPU's lock. Who reads it takes the lock of the CPU that it names, and looks
-/// again; half of another ticket finds nobody, or somebody who is seen not to be the one.
+/// Where a thread was queued last: a [`Ticket`], written under that CPU's lock. A reader takes the lock of the CPU that the ticket names, and reads
+/// it again under that lock. A mix of two tickets does no harm: a search by it finds no thread, or another one, which is noticed.
 struct LastPlace {
     at: AtomicU32,
     tag: AtomicI64,
     sequence: AtomicU64,
 }
 
-/// The beginning of a scheduling context's record: what may be known of it without its lock, which the dispatcher may not take. Records of contexts
-/// are never freed.
+/// The beginning of a scheduling context's record: the part that can be read without the record's lock, which the dispatcher may not take. Records of
+/// contexts are never freed.
 #[repr(C)]
 pub struct ContextHead {
-    /// Which life of the record it is.
+    /// The number of the context that has the record at present; records are used again.
     pub life: AtomicU64,
     /// Its band of criticality.
     pub band: AtomicU8,
-    /// What interrupts did for it that it has not paid for: it does when a thread is next queued with it (S-16).
+    /// The deferred charge for interrupts that served it: it is charged when a thread is next queued with it (S-16).
     pub debt: Debt,
 }
 
 impl ContextHead {
-    /// Of a record that is free.
+    /// For a record that is free.
     pub const fn new() -> ContextHead {
         ContextHead { life: AtomicU64::new(0), band: AtomicU8::new(0), debt: Debt::new() }
     }
@@ -79,46 +79,46 @@ impl ContextHead {
 #[repr(C)]
 pub struct ThreadHead {
     tid: u32,
-    /// Who is here, and where in its life (K-31). Changes under the *wait* lock, by [`ThreadHead::turn`] alone; that it is not to be found any more,
-    /// under the ring's lock, too.
+    /// Which thread has the record, and the stage of its life (K-31). Changed under the *wait* lock, only by [`ThreadHead::turn`]; the step after
+    /// which no reference finds the thread is taken under its ring's lock, too.
     life: AtomicU64,
-    /// Its process, and that one's generation.
+    /// Its process, whose generation is the next field.
     pub pid: AtomicU32,
     /// See `pid`.
     pub process_generation: AtomicU32,
-    /// Where it runs or ran.
+    /// The CPU on which it runs or ran last.
     pub cpu: AtomicU32,
-    /// What interrupts did on its behalf, and it has not paid for.
+    /// The deferred charge for interrupts that served it.
     pub debt: Debt,
-    /// Saved kernel stack pointer; touched by the CPU that switches.
+    /// Saved kernel stack pointer; accessed only by the CPU that switches to or from the thread.
     pub rsp: Cell<u64>,
-    /// The top of its kernel stack; touched as `rsp`.
+    /// The top of its kernel stack; accessed as `rsp`.
     pub stack_top: Cell<u64>,
-    /// Its address space, which whoever made the thread keeps until it is reaped; touched as `rsp`.
+    /// Its address space, which the layer that made the thread keeps alive until the thread is reaped; accessed as `rsp`.
     pub space: Cell<*const Space>,
-    /// What its process is called, for traces; written before it runs.
+    /// The name of its process, for traces; written before the thread runs.
     pub name: Cell<Name>,
-    /// FS base; touched by the thread itself and by the CPU that switches.
+    /// FS base; accessed by the thread itself and by the CPU that switches to it.
     pub fs_base: Cell<u64>,
-    /// MXCSR over a wait in a system call.
+    /// MXCSR, saved while the thread is switched out in the kernel.
     pub mxcsr: Cell<u32>,
-    /// The context that it runs on or has lent, its own or on loan; null for none. Written under that context's lock.
+    /// The context that it runs on or has lent, its own or borrowed; null for none. Written under that context's lock.
     context: AtomicPtr<ContextHead>,
-    /// Its context is lent along this operation (`ring::Waiter::ticket`; 0: it is not): it does not return to user mode. Written under that context's
-    /// lock.
+    /// The operation along which its context is lent (`ring::Waiter::ticket`), or 0. A thread whose context is lent does not return to user mode.
+    /// Written under that context's lock.
     pub lent: AtomicU64,
-    /// The context that it runs on is another thread's. Written with `context`.
+    /// Whether the context that it runs on is another thread's. Written with `context`.
     pub borrows: AtomicBool,
     place: LastPlace,
     /// See [`Wait`].
     pub wait: SpinLock<Wait>,
 }
 
-// SAFETY: cells are touched only as their comments say; everything else is atomic or locked.
+// SAFETY: cells are accessed only as their comments say, by one CPU at a time; everything else is atomic or locked.
 unsafe impl Sync for ThreadHead {}
 
 impl ThreadHead {
-    /// Of record number `tid`, without a thread.
+    /// The head of record number `tid`, which has no thread yet.
     pub fn new(tid: u32) -> ThreadHead {
         ThreadHead {
             tid,
@@ -141,7 +141,7 @@ impl ThreadHead {
         }
     }
 
-    /// The record is a new thread's, which is not known to the scheduler yet: its seat there.
+    /// Begins the life of a new thread in this record, and makes the scheduler's reference to it.
     pub fn seat(&'static self) -> SchedRef {
         assert!(
             self.context().is_none() && self.lent.load(Ordering::Relaxed) == 0,
@@ -152,19 +152,19 @@ impl ThreadHead {
         SchedRef(self)
     }
 
-    /// Its number.
+    /// The number of the record, and of the thread in it.
     #[inline]
     pub fn tid(&self) -> u32 {
         self.tid
     }
 
-    /// What traces call the thread that is here: its number, and above it 16 bits that count who had that number.
+    /// The name of this thread in traces: its number, and above it 16 bits of its generation.
     pub fn trace_id(&self) -> u32 {
         const _: () = assert!(MAX_THREADS <= 1 << 16);
         self.tid | self.life().generation() << 16
     }
 
-    /// Names the thread that is here now.
+    /// A reference to the thread that has the record now.
     pub fn reference(&self) -> ThreadRef {
         ThreadRef {
             pid: self.pid.load(Ordering::Relaxed),
@@ -174,7 +174,7 @@ impl ThreadHead {
         }
     }
 
-    /// Is it the one that `reference` names? A reference that was taken when the record had no thread (generation 0) names nobody.
+    /// Whether it is the thread that `reference` names. A reference that was taken when the record had no thread (generation 0) names none.
     #[inline]
     pub fn is(&self, reference: &ThreadRef) -> bool {
         self.life().names(reference.thread_generation)
@@ -188,20 +188,21 @@ impl ThreadHead {
         self.context.load(Ordering::Acquire)
     }
 
-    /// What the dispatcher may know of that one.
+    /// The head of that context's record: what the dispatcher may read.
     #[inline(always)]
     pub fn context(&self) -> Option<&'static ContextHead> {
         // SAFETY: records of contexts are never freed.
         unsafe { self.context_record().as_ref() }
     }
 
-    /// See [`ThreadHead::context_record`]; under that context's lock. `borrows`: it is another thread's.
+    /// Sets [`ThreadHead::context_record`], under that context's lock; `borrows` says that the context is another thread's.
     pub fn set_context(&self, context: *const ContextHead, borrows: bool) {
         self.borrows.store(borrows, Ordering::Relaxed);
         self.context.store(context.cast_mut(), Ordering::Release);
     }
 
-    /// [`ThreadHead::set_context`], if it has none: whoever gives it one from outside does so under its *wait* lock, or by this.
+    /// [`ThreadHead::set_context`] if the thread has no context and is not about to end. A context is given to another thread under that thread's
+    /// *wait* lock, or with this function.
     pub fn claim(&self, context: *const ContextHead, borrows: bool) -> bool {
         let mut wait = self.wait.lock();
         let is_free = self.context().is_none() && self.turn(&mut wait, Event::Bind).is_ok();
@@ -211,13 +212,14 @@ impl ThreadHead {
         is_free
     }
 
-    /// Where it is in its life, as far as one can see without its *wait* lock.
+    /// The state of its life. Unless the caller holds the *wait* lock, it may have changed already.
     #[inline(always)]
     pub fn life(&self) -> Life {
         Life::from_word(self.life.load(Ordering::Acquire))
     }
 
-    /// Something happens in its life: what is to be done about it, while the lock is held? `_wait` is its own.
+    /// Applies an event to its life, and returns what the caller has to do before it releases the lock. `_wait` shows that the thread's own *wait*
+    /// lock is held.
     #[inline(always)]
     pub fn turn(&self, _wait: &mut Wait, event: Event) -> Result<Action, Refused> {
         let (life, action) = self.life().after(event)?;
@@ -225,7 +227,7 @@ impl ThreadHead {
         Ok(action)
     }
 
-    /// As [`ThreadHead::turn`], of what cannot be refused.
+    /// As [`ThreadHead::turn`], for an event that cannot be refused.
     #[inline(always)]
     pub fn must(&self, wait: &mut Wait, event: Event) -> Action {
         match self.turn(wait, event) {
@@ -262,7 +264,7 @@ impl ThreadHead {
         }
     }
 
-    /// Its context is lent along the operation with this ticket; 0: it is not, any more. Under that context's lock.
+    /// Notes that its context is lent along the operation with this ticket, or no longer lent (0). Called under that context's lock.
     pub fn set_lent(&self, wait: &mut Wait, ticket: u64) {
         self.lent.store(ticket, Ordering::Release);
         self.must(wait, if ticket == 0 { Event::Return } else { Event::Lend });
@@ -271,10 +273,10 @@ impl ThreadHead {
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Bytes of a whole record: a [`ThreadHead`], and what layers above keep behind it.
+/// Bytes of a whole record: a [`ThreadHead`], and what higher layers keep behind it.
 pub const RECORD_BYTES: usize = 3392;
 
-/// There is one record more; its number is that of those before.
+/// Sets the number of records, after one more was initialised.
 pub fn add_record(count: u32) {
     COUNT.store(count, Ordering::Release);
 }
@@ -298,18 +300,18 @@ pub fn record(tid: u32) -> *mut ThreadHead {
 /// The thread that runs on this CPU.
 #[inline(always)]
 pub fn current() -> &'static ThreadHead {
-    // SAFETY: records are never unmapped; null only in the idle loop, which does not ask.
+    // SAFETY: records are never unmapped. The pointer is null only in the idle loop, which does not call this; then `expect` panics.
     unsafe { percpu::this().current.get().as_ref() }.expect("a thread runs")
 }
 
-/// As [`current`], if one does.
+/// As [`current`]; `None` in the idle loop.
 #[inline(always)]
 pub fn current_or_none() -> Option<&'static ThreadHead> {
     // SAFETY: as in `current`.
     unsafe { percpu::this().current.get().as_ref() }
 }
 
-/// Records that exist, used or not.
+/// The number of records that exist, used or not.
 pub fn count() -> u32 {
     COUNT.load(Ordering::Acquire)
 }

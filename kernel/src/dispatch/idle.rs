@@ -1,4 +1,4 @@
-//! What a CPU does with nothing to do.
+//! The idle loop of a CPU.
 
 use super::moves::steal;
 use super::{IDLE, end_irq_off, enqueue_on, leave};
@@ -16,7 +16,7 @@ static IDLE_TOLD: AtomicBool = AtomicBool::new(false);
 static PROGRAMS_SPEAK: AtomicBool = AtomicBool::new(false);
 const NOBODY: usize = usize::MAX;
 
-/// K-16: the steady-state idle loop was reached. Said at once while the kernel is alone, and at power-off once programs use the console.
+/// K-16: notes that the steady-state idle loop was reached. It is printed at once while no program uses the console, and at power-off otherwise.
 fn note_idle(cpu: usize) {
     if IDLE_CPU.load(Ordering::Relaxed) == NOBODY
         && IDLE_CPU.compare_exchange(NOBODY, cpu, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -26,12 +26,12 @@ fn note_idle(cpu: usize) {
     }
 }
 
-/// From here on the console is the programs'.
+/// From here on programs use the console, so the line of [`tell_idle`] waits for power-off.
 pub fn programs_speak() {
     PROGRAMS_SPEAK.store(true, Ordering::Relaxed);
 }
 
-/// Says which CPU was idle first, once.
+/// Prints which CPU was idle first, once.
 pub fn tell_idle() {
     let cpu = IDLE_CPU.load(Ordering::Relaxed);
     if cpu != NOBODY && !IDLE_TOLD.swap(true, Ordering::Relaxed) {
@@ -39,7 +39,7 @@ pub fn tell_idle() {
     }
 }
 
-/// What a CPU does with nothing to do. Never returns, never blocks.
+/// Runs threads as they come, and waits for interrupts while there are none. Never returns, never blocks.
 pub extern "C" fn idle_loop(_: u64) -> ! {
     let me = percpu::this();
     loop {
@@ -57,7 +57,7 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
         if !queue.stays_idle() {
             let now = time::now_ns();
             let decision = queue.dispatch(now);
-            // Somebody's refill comes then.
+            // If no thread can run, this is when the next refill comes.
             until_ns = decision.until_ns;
             tracing::decided(me, None, Why::Idle, &decision, now);
             if decision.run.is_some() {
@@ -70,10 +70,10 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
             }
         }
         drop(queue);
-        // The mark first: whoever queued for a busy neighbour before it was seen is found by the look at the neighbours that follows. Who
-        // queues for this CPU interrupts it.
+        // This CPU is marked as idle before it tries to steal. A thread that was queued on a busy neighbour before the mark was seen is found by
+        // `steal`, which looks at the neighbours afterwards; and a CPU that queues a thread here interrupts this one.
         if !me.dispatch.idle.swap(true, Ordering::Relaxed) {
-            // A mask, of fixed size (K-30).
+            // The mask has a fixed size, so this allocates nothing (K-30).
             IDLE.insert(me.id);
         }
         if steal(me) {
@@ -88,11 +88,11 @@ pub extern "C" fn idle_loop(_: u64) -> ! {
     }
 }
 
-/// Runs the thread that has woken this idle CPU, or queues it if that is not alone.
+/// Runs the thread that has woken this idle CPU, or queues it if it is not the only one.
 #[inline(always)]
 fn run_woken(me: &'static PerCpu, next: Runnable<SchedRef>) {
     let mut queue = me.dispatch.queue.lock();
-    // Since the end of the interrupt that woke it, this CPU has worked for nobody else: the time is the thread's.
+    // The thread is charged from the end of the interrupt that woke the CPU, which has done nothing else since then.
     let now = queue.at_ns();
     if tracing::on() && queue.runs_at_once(&next) {
         tracing::arrives(me, &next, now);
@@ -103,7 +103,7 @@ fn run_woken(me: &'static PerCpu, next: Runnable<SchedRef>) {
             me.counters.queue_depth_max.raise(1);
             me.mark_dispatch(true);
             unmark_idle(me);
-            // It has waited: the way back to user mode is short, or it says how long it is (`irqoff::begins`).
+            // The interrupts-off span can end here. The thread returns to user mode soon, or begins a span of its own (`irqoff::begins`).
             end_irq_off();
             leave(me, queue, decision, now);
         }

@@ -1,4 +1,4 @@
-//! Steps of threads' lives (K-31): each is a change of the word under the thread's *wait* lock (`kcore::life`), and what that asks for.
+//! Steps of threads' lives (K-31): each changes the life's word under the thread's *wait* lock (`kcore::life`), and does what that change asks for.
 
 use super::budgets::{free, take_out};
 use super::percpu::{self, PerCpu};
@@ -12,15 +12,15 @@ use ::sched::{Blocked, DEFAULT_WEIGHT, Runnable, Snapshot, Weight};
 use kcore::generation::ThreadRef;
 use kcore::life::{Action, Event};
 
-/// Lets a thread go on, if it is still the one that is meant. With `direct` it runs here as soon as the current thread waits, in what is left
-/// of that one's slice: the fast path of a call to a waiting server.
+/// Wakes a thread, if `who` still names it. With `direct` it runs here as soon as the current thread blocks, in what is left of the current thread's
+/// slice: the fast path of a call to a waiting server.
 pub fn wake(who: &ThreadRef, direct: bool) {
     if let Some(thread) = heads::get(who.tid) {
         wake_thread(thread, who, direct);
     }
 }
 
-/// As [`wake`], of the record that `who` names.
+/// As [`wake`], if the caller has the record that `who` names already.
 #[inline(always)]
 pub fn wake_thread(thread: &'static ThreadHead, who: &ThreadRef, direct: bool) {
     let mut wait = thread.wait.lock();
@@ -28,7 +28,7 @@ pub fn wake_thread(thread: &'static ThreadHead, who: &ThreadRef, direct: bool) {
         return;
     }
     let runnable = wait.parked.as_ref().is_some_and(Blocked::is_runnable);
-    // One that runs, or was stopped, finds that it was woken; of one that is gone, nothing is left to wake.
+    // A thread that runs or was stopped is marked as woken, and sees that when it wants to block. Refused if it has ended: there is nothing to wake.
     let Ok(action) = thread.turn(&mut wait, Event::Wake { runnable }) else { return };
     let Some(runnable) = released(&mut wait, action) else { return };
     if direct {
@@ -39,7 +39,7 @@ pub fn wake_thread(thread: &'static ThreadHead, who: &ThreadRef, direct: bool) {
     }
 }
 
-/// The thread that lay under this lock, if it is to run.
+/// Takes the entity from under this lock, if the action says that the thread is to run.
 #[inline(always)]
 fn released(wait: &mut Wait, action: Action) -> Option<Runnable<SchedRef>> {
     if !matches!(action, Action::Run | Action::Free) {
@@ -55,14 +55,14 @@ fn released(wait: &mut Wait, action: Action) -> Option<Runnable<SchedRef>> {
     blocked.wake().ok()
 }
 
-/// Does what a change of a thread's life asks for, and lets its lock go.
+/// Queues the thread if its change of life asks for it, and releases its lock.
 pub(super) fn follow(mut wait: Guard<'_, Wait>, action: Action) {
     if let Some(runnable) = released(&mut wait, action) {
         enqueue(runnable);
     }
 }
 
-/// A new thread may run.
+/// Starts a new thread.
 pub fn start(runnable: Runnable<SchedRef>) {
     let thread = runnable.payload().head();
     crate::recorder::introduce(thread);
@@ -70,12 +70,12 @@ pub fn start(runnable: Runnable<SchedRef>) {
     enqueue(runnable);
 }
 
-/// A thread that was taken from its wait runs, on what it was given.
+/// Queues a thread whose entity the caller has taken and given a context.
 pub fn run(runnable: Runnable<SchedRef>) {
     enqueue(runnable);
 }
 
-/// A thread is to end: it waits for nothing any more, and gets no context. False if it has ended, or is another one.
+/// Tells a thread to end: from now on it blocks for nothing, and gets no context. `false` if it has ended, or `who` names another thread.
 pub fn doom(thread: &'static ThreadHead, who: &ThreadRef) -> bool {
     let mut wait = thread.wait.lock();
     if !thread.is(who) {
@@ -90,31 +90,33 @@ pub fn doom(thread: &'static ThreadHead, who: &ThreadRef) -> bool {
     }
 }
 
-/// The current thread ends, and perhaps `is_killed`. From here on nobody gives it a context, and it is not stopped for want of one.
+/// Begins the end of the current thread: from here on it is given no context, and not stopped for lack of one. If it `is_killed`, it ends at the
+/// default weight at least.
 pub fn exit(is_killed: impl FnOnce() -> bool) {
     let thread = heads::current();
     thread.must(&mut thread.wait.lock(), Event::Exit);
     if is_killed() {
-        // It may have been on its way here, and in no queue, when whoever kills it looked for it.
+        // When its killer searched for it, it may have been in transit to this CPU, in no queue.
         hasten_on(percpu::this(), thread);
     }
 }
 
-// ---- the weight of those who are killed -------------------------------------------------------------------------------------
+// ---- the weight of killed threads -------------------------------------------------------------------------------------------
 //
-// A thread that is told to end does so at the default weight, if its own is below that (K-29): at its own it could keep its process, and all that it
-// has, for as long as others want the CPU.
+// A thread that is told to end does so at the default weight, if its own is lower (K-29): at its own weight it could keep its process, and everything
+// that the process has, for as long as other threads want the CPU.
 
 fn is_slow(snapshot: &Snapshot) -> bool {
     snapshot.weight < Weight::DEFAULT
 }
 
-/// A thread that was doomed ends at the default weight at least, also if it is queued already.
+/// Lets a thread that was told to end do so at the default weight at least, also if it is queued already.
 ///
-/// One that is in nobody's queue and does not run is about to be queued, by a CPU that may not have seen yet that it is to end. That CPU holds the lock
-/// of the queue from its look at that on: so each lock is taken once, and afterwards the thread was found, or [`hasten_arrival`] or [`exit`] finds it.
+/// A thread that neither runs nor is queued is about to be queued by a CPU that may not have seen yet that it is to end. That CPU checks this under
+/// the lock of the run queue, and holds the lock until the thread is in it. So taking each CPU's lock once is enough: either the thread is found
+/// here, or [`hasten_arrival`] or [`exit`] sees that it is to end.
 pub fn hasten(thread: &'static ThreadHead, who: &ThreadRef) {
-    // Held to the end: so the record is still this thread's, and the thread neither begins to wait nor is woken.
+    // Held to the end, so that the record stays this thread's, and the thread neither blocks nor is woken.
     let _wait = thread.wait.lock();
     if !thread.is(who) || thread.life().is_parked() {
         return;
@@ -145,14 +147,14 @@ fn hasten_on(cpu: &'static PerCpu, thread: &'static ThreadHead) -> bool {
     true
 }
 
-/// A thread that is to end is about to be queued on `target`, whose lock is held.
+/// [`hasten`] for a thread that is about to be queued on `target`, whose lock is held.
 #[cold]
 #[inline(never)]
 pub(super) fn hasten_arrival(target: &PerCpu, runnable: &mut Runnable<SchedRef>, now: u64) {
     if !is_slow(&runnable.snapshot()) {
         return;
     }
-    // The weight of one that was never queued is written when it arrives.
+    // For a thread that was never queued, the trace records the weight when it arrives.
     if runnable.last_cpu().is_some() {
         tracing::weighs(target, runnable.id(), Weight::DEFAULT, now);
     }
@@ -160,7 +162,7 @@ pub(super) fn hasten_arrival(target: &PerCpu, runnable: &mut Runnable<SchedRef>,
     debug_assert!(set.is_ok(), "a weight is a weight");
 }
 
-/// A thread that was set aside is off its stack: it is placed anew.
+/// Places a thread again that was switched out for that, now that it no longer uses its stack.
 pub(super) fn requeue(thread: &'static ThreadHead) {
     let mut wait = thread.wait.lock();
     let runnable = wait.parked.as_ref().is_some_and(Blocked::is_runnable);

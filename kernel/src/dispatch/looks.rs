@@ -1,4 +1,4 @@
-//! What the scheduler counts, for those who look.
+//! Statistics of threads and CPUs, as the scheduler counts them.
 
 use super::Queue;
 use crate::arch::cpu;
@@ -10,10 +10,10 @@ use ::sched::{CpuTime, Snapshot};
 use core::sync::atomic::Ordering;
 use trace::Kind;
 
-/// How often [`snapshot`] looks for a thread that moves meanwhile.
+/// How often [`snapshot`] looks for a thread that migrates meanwhile.
 const LOOKS: usize = 4;
 
-/// What the scheduler counts of thread `tid`, wherever it is. `None` if it ended, or moved each time that we looked.
+/// What the scheduler counts for thread `tid`, wherever it is. `None` if it ended, or was found in none of several attempts because it migrated.
 pub fn snapshot(tid: u32) -> Option<Snapshot> {
     let thread = heads::get(tid)?;
     for _ in 0..LOOKS {
@@ -22,7 +22,7 @@ pub fn snapshot(tid: u32) -> Option<Snapshot> {
             return Some(parked.snapshot());
         }
         drop(wait);
-        // Where it was queued last; or where it runs, because one that wakes an idle CPU is queued nowhere.
+        // The CPU where it was queued last, or the one where it ran last: a thread that wakes an idle CPU runs without having been queued.
         let places = [thread.ticket().cpu.index(), thread.cpu.load(Ordering::Relaxed) as usize];
         let found = places.into_iter().find_map(|cpu| snapshot_on(percpu::get(cpu)?, thread));
         if found.is_some() {
@@ -35,7 +35,7 @@ pub fn snapshot(tid: u32) -> Option<Snapshot> {
 
 fn snapshot_on(cpu: &PerCpu, thread: &ThreadHead) -> Option<Snapshot> {
     let mut queue = cpu.dispatch.queue.lock();
-    // What it has run or waited since its last event counts.
+    // The time since the last event counts, too.
     charge(cpu, &mut queue);
     let ticket = thread.ticket();
     if queue.current() == Some(ticket.thread) {
@@ -44,7 +44,7 @@ fn snapshot_on(cpu: &PerCpu, thread: &ThreadHead) -> Option<Snapshot> {
     queue.queued_snapshot(&ticket)
 }
 
-/// What the scheduler counts of the thread that runs here, up to now.
+/// What the scheduler counts for the thread that runs here, charged up to now.
 pub fn current_snapshot() -> Option<Snapshot> {
     let me = percpu::this();
     let mut queue = me.dispatch.queue.lock();
@@ -52,7 +52,7 @@ pub fn current_snapshot() -> Option<Snapshot> {
     queue.current_snapshot()
 }
 
-/// Brings the accounts of a CPU up to now.
+/// Charges the time of a CPU up to now.
 pub(super) fn charge(cpu: &PerCpu, queue: &mut Queue) {
     let now = time::now_ns();
     tracing::note(cpu, Kind::Charge, now);
@@ -67,12 +67,13 @@ pub fn cpu_time(cpu: &PerCpu) -> (CpuTime, usize) {
     (queue.time(), queue.waiting())
 }
 
-/// Threads that came to a CPU from another one.
+/// How often a thread migrated to this CPU.
 pub fn migrations(cpu: &PerCpu) -> u64 {
     cpu.dispatch.queue.lock().migrations()
 }
 
-/// S-12: every nanosecond of a CPU went to a thread, to idle or to interrupts; and threads pay for no more of those than there was (S-16).
+/// S-12: every nanosecond of a CPU was charged to a thread, to idle or to interrupts. S-16: threads are charged for no more interrupt time than there
+/// was.
 pub(super) fn assert_time(queue: &Queue) {
     let time = queue.time();
     assert_eq!(time.total_ns(), queue.wall_ns(), "S-12: a CPU's time does not add up");

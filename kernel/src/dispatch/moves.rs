@@ -1,4 +1,4 @@
-//! Threads that change CPU though they wait: stolen by an idle one, or moved because clocks are apart.
+//! Migration of queued threads: an idle CPU steals them, or balancing moves them because the virtual clocks of CPUs are apart.
 
 use super::{Queue, apply};
 use crate::dispatch::heads;
@@ -8,7 +8,7 @@ use crate::tracing;
 use ::sched::{CpuId, MoveOutcome};
 use trace::Kind;
 
-/// Takes the most overdue thread that another CPU has waiting.
+/// Steals the most overdue thread that waits on another CPU. Says whether it got one.
 pub(super) fn steal(me: &'static PerCpu) -> bool {
     if percpu::count() == 1 {
         return false;
@@ -47,10 +47,10 @@ fn with_both(
     with(&mut mine, &mut theirs, now)
 }
 
-/// A CPU that is ahead takes a thread from one that is behind.
+/// Moves a thread from a CPU whose virtual clock is behind to one whose clock is ahead.
 ///
-/// Both may ask for it. A CPU with one thread has no timer that would make it look, and is the one that is ahead: so a CPU with threads that
-/// wait gives one to whoever should take it, too.
+/// Either of the two may do this. A CPU with one thread is the one that is ahead, but has no timer that would make it look. So a CPU with waiting
+/// threads also gives one to a CPU that should take it.
 pub(super) fn balance(me: &'static PerCpu, now: u64) {
     if percpu::count() == 1 {
         return;
@@ -70,7 +70,7 @@ pub(super) fn balance(me: &'static PerCpu, now: u64) {
         pull(me, slow, me, now);
     } else if mine.waiting > 0 {
         let fast = neighbours(me, now).filter_map(|other| {
-            // What it has run alone since its last event counts.
+            // Charged up to now first: the CPU may have run one thread for long, without an event.
             let mut queue = other.dispatch.queue.try_lock()?;
             tracing::note(other, Kind::Charge, now);
             let theirs = queue.refreshed_summary(now);
@@ -83,7 +83,7 @@ pub(super) fn balance(me: &'static PerCpu, now: u64) {
     }
 }
 
-/// The CPUs that this one looks at in a balance step. With more than one step looks at, every step looks at others.
+/// The CPUs that this one looks at in a balance step. If there are more than a step looks at, each step looks at the next ones.
 fn neighbours(me: &'static PerCpu, now: u64) -> impl Iterator<Item = &'static PerCpu> {
     let (count, others) = (percpu::count(), percpu::count() - 1);
     let scan = others.min(::sched::BALANCE_SCAN_CPUS);

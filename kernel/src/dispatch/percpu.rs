@@ -1,4 +1,4 @@
-//! What each CPU has of its own, as the dispatcher sees it. Layers above put more behind it (`context::leaving`).
+//! The record of each CPU, as far as the dispatcher sees it. Higher layers put their parts behind it (`context::leaving`).
 
 use super::{CpuSched, Desk};
 use crate::arch::percpu::{self as machine, MachineCpu};
@@ -16,19 +16,19 @@ use core::ops::Deref;
 #[repr(C)]
 pub struct PerCpu {
     memory: MemoryCpu,
-    /// Who runs; null when idle.
+    /// The thread that runs; null when idle.
     pub current: Cell<*const ThreadHead>,
     /// Run queue, timers, idle context.
     pub dispatch: CpuSched,
-    /// Where it judges newcomers with a context.
+    /// Memory in which it tests whether a new context can be admitted.
     pub desk: Desk,
-    /// What it has done, if that is recorded.
+    /// Its trace, if one is taken.
     pub trace: tracing::Buffer,
     /// Its part of the flight recorder.
     pub flight: recorder::Flight,
 }
 
-// SAFETY: cells are touched by their own CPU only, with interrupts off; what others touch is atomic or locked.
+// SAFETY: cells are accessed by their own CPU only, with interrupts off; what other CPUs access is atomic or locked.
 unsafe impl Sync for PerCpu {}
 
 impl Deref for PerCpu {
@@ -39,8 +39,8 @@ impl Deref for PerCpu {
     }
 }
 
-/// Makes this layer's part of a new record where it will be; at boot (K-30). A record is large, and the stack of the boot is not: on the way there it would lie
-/// on it more than once.
+/// Makes this layer's part of a new record in place. Called at boot, so it may allocate (K-30). In place, because a record is large and the boot
+/// stack is small: a record that is returned by value would lie on the stack more than once.
 ///
 /// # Safety
 /// `place` may be written.
@@ -57,10 +57,11 @@ pub unsafe fn make_at(place: *mut PerCpu, id: usize, apic_id: u32, idle_stack: S
     }
 }
 
-/// From here on a record is found by its number.
+/// Registers a record, so that it is found by its number.
 ///
 /// # Safety
-/// `record` points to a whole record, of all layers, which begins with a [`PerCpu`], lives for ever, and that nobody else knows yet.
+/// `record` points to a complete record of all layers, which begins with a [`PerCpu`] and lives for ever, and to which there is no other reference
+/// yet.
 pub unsafe fn register(record: *mut PerCpu) -> &'static PerCpu {
     // SAFETY: the caller's promise; a `PerCpu` begins with a `MemoryCpu`, which begins with a `MachineCpu`.
     unsafe {
@@ -72,10 +73,10 @@ pub unsafe fn register(record: *mut PerCpu) -> &'static PerCpu {
     }
 }
 
-/// The CPU this runs on.
+/// The record of the CPU that this runs on.
 #[inline(always)]
 pub fn this() -> &'static PerCpu {
-    // SAFETY: `register` has every record begin with a `PerCpu`.
+    // SAFETY: every registered record begins with a `PerCpu`, as the contract of `register` says, and lives for ever.
     unsafe { &*machine::this_record().cast() }
 }
 

@@ -1,8 +1,9 @@
-//! From a timer interrupt to the decision who runs next.
+//! From a timer interrupt to the decision which thread runs next.
 //!
-//! Most timer interrupts come for the running thread alone: its slice or its budget ends. Such an interrupt takes the CPU's lock once, from the moment
-//! at which the thread's time stops to the switch ([`turn_ends`]). An interrupt that serves deadlines of sleepers, or a request of another CPU, has to
-//! open the lock in between, because waking takes locks of higher layers: it decides afterwards ([`reschedule_interrupted`]), in the same place.
+//! Most timer interrupts come for the running thread alone: its slice or its budget ends. Such an interrupt takes the CPU's lock once, and holds it
+//! from the moment at which the thread's time stops to the switch ([`turn_ends`]). An interrupt that serves threads' timers, or a request of another
+//! CPU, has to release the lock in between, because waking takes locks of higher layers: it decides afterwards ([`reschedule_interrupted`]), by the
+//! same code.
 
 use super::events::{self, Misses};
 use super::heads;
@@ -15,14 +16,14 @@ use crate::time::{self, Bill};
 use crate::tracing::{self, Why};
 use ::sched::Effect;
 
-/// May the timer interrupt that came at `now` be taken by [`turn_ends`]? Not if there are deadlines to serve, or neighbours to look at.
+/// Whether [`turn_ends`] may handle the timer interrupt that came at `now`: no thread's timer is due, and no balance step.
 #[inline(always)]
 pub fn may_end_turn(me: &PerCpu, now: u64) -> bool {
     !time::is_anybody_due(me, now) && now < me.dispatch.balance_ns.get()
 }
 
-/// The timer fired at `now`, in user mode, and serves no deadline: others may run, until the interrupted thread is chosen again. The bill of the
-/// interrupt if the way back from it is still to be paid for.
+/// Handles a timer interrupt at `now`, from user mode, in which no thread's timer is due: other threads may run, until the interrupted thread is
+/// chosen again. Returns the [`Bill`] of the interrupt if the way back from it is still to be charged.
 #[inline(always)]
 pub fn turn_ends(me: &'static PerCpu, now: u64) -> Option<Bill> {
     PENDING.remove(me.id);
@@ -45,7 +46,7 @@ pub fn turn_ends(me: &'static PerCpu, now: u64) -> Option<Bill> {
     bill.pays_for_way_back().then_some(bill)
 }
 
-/// The rest of [`turn_ends`] if there are observers to tell of missed deadlines, for which the lock was opened.
+/// The rest of [`turn_ends`] if there are observers to tell of missed deadlines, for which the lock was released.
 #[cold]
 #[inline(never)]
 fn after_misses(
@@ -65,10 +66,11 @@ fn after_misses(
     (!others_ran || bill.pays_for_way_back()).then_some(bill)
 }
 
-/// The current thread, which was interrupted, goes back to the queue if others are to run; did they? Then the interrupt ended, and the time is
-/// theirs, where they were chosen. One that another CPU asked for, and that has served nobody else, is theirs for whom it asked.
+/// Puts the current thread, which was interrupted, back into the run queue if others are to run, and says whether it did. Then the interrupt ended
+/// where the next thread was chosen, which is charged from there on. If another CPU asked for the interrupt and it has served no other thread, the
+/// one for which that CPU asked is charged for it.
 ///
-/// If the interrupt served somebody, it goes on where this thread is chosen again ([`events::goes_on`]), and the caller ends it.
+/// If the interrupt served a thread, it goes on where this thread is chosen again ([`events::goes_on`]), and the caller ends it.
 #[cold]
 #[inline(never)]
 pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
@@ -81,11 +83,12 @@ pub fn reschedule_interrupted(me: &'static PerCpu, bill: &mut Bill) -> bool {
     true
 }
 
-/// Others ran. What was done after the switch for the thread that was left may have brought up more: a handler that is told of a timeout.
+/// Switches again as long as it is asked for: the work for the previous thread after a switch may have woken more threads, such as the handler of a
+/// timeout fault.
 #[inline(always)]
 fn reschedule_rest(bill: &mut Bill) {
     loop {
-        // It may be on another CPU by now.
+        // The thread may be on another CPU by now.
         let me = percpu::this();
         if !me.is_attention_asked() || !is_switch_wanted(me) {
             return;
@@ -95,7 +98,7 @@ fn reschedule_rest(bill: &mut Bill) {
     }
 }
 
-/// Nobody is in the handoff place any more; is somebody else to run?
+/// Empties the handoff slot, and says whether another thread should run.
 #[inline(always)]
 fn is_switch_wanted(me: &'static PerCpu) -> bool {
     flush_handoff(me);
@@ -106,7 +109,7 @@ fn is_switch_wanted(me: &'static PerCpu) -> bool {
     is_wanted
 }
 
-/// The interrupt ends and the core decides who runs; comes back when the interrupted thread is chosen again.
+/// Ends the interrupt and switches to the thread that the core chooses; returns when the interrupted thread is chosen again.
 #[inline(always)]
 fn decide(me: &'static PerCpu, mut queue: Guard<'_, Queue>, bill: &mut Bill, others_ran: bool) {
     let thread = heads::current();
@@ -118,7 +121,7 @@ fn decide(me: &'static PerCpu, mut queue: Guard<'_, Queue>, bill: &mut Bill, oth
     }
     pay(me, &mut queue, thread, now);
     if !others_ran && !bill.falls_to_asked() && queue.is_promised() {
-        // It ends the budget, or a piece of it, of the running thread.
+        // The interrupt came because the running thread's budget, or a piece of it, is used up.
         bill.falls_to(thread);
     }
     let mut decision = queue.dispatch(now);
