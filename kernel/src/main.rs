@@ -53,7 +53,7 @@ use ::sched::{CpuIds, Policy as _};
 use arch::boot::{self, Loader};
 use arch::smp::{NewCpu, Start};
 use arch::{acpi, apic, features, pit, segments, serial, smp};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use dispatch::percpu;
 use mm::stacks::Stack;
 use mm::{frames, paging};
