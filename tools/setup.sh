@@ -10,7 +10,7 @@ fail() {
   exit 1
 }
 
-# install PACKAGE WHY: by apt-get where we may.
+# install PACKAGE WHY: with apt-get, if this user may install.
 install_package() {
   local package=$1 why=$2
   if ! has apt-get; then
@@ -23,8 +23,8 @@ install_package() {
     fail "apt-get could not install $package ($why); see the lines above"
 }
 
-# with_lists COMMAND...: the lists of a fresh machine are empty or old: fetch them, where we may, only when the first
-# try fails. What the second says at its end is shown.
+# with_lists COMMAND...: runs the command; if it fails, fetches the package lists (those of a fresh machine are empty or old), if this
+# user may, and runs it again. The end of the second run's output is shown.
 with_lists() {
   local log
   log=$(mktemp)
@@ -56,8 +56,8 @@ unpack() {
   (cd "$folder" && apt-get download "$@" && printf '%s\0' ./*.deb | xargs -0 -I{} dpkg -x {} . && rm -f ./*.deb)
 }
 
-# use_backports FOLDER: fetches a list of the backports that is ours alone, from where the machine's own packages come. apt-get and apt-cache
-# read it, and nothing else, with the options in BACKPORTS.
+# use_backports FOLDER: fetches a private list of the backports from the mirror of the machine's own packages. With the options in BACKPORTS,
+# apt-get and apt-cache read that list and no other.
 use_backports() {
   local folder=$1 base uri key=/usr/share/keyrings/debian-archive-keyring.gpg
   base=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
@@ -70,7 +70,7 @@ use_backports() {
   apt-get "${BACKPORTS[@]}" -q update
 }
 
-# dependency PACKAGE PATTERN OPTION...: the first package that it depends on and that looks like this.
+# dependency PACKAGE PATTERN OPTION...: the first package that PACKAGE depends on and that matches PATTERN.
 dependency() {
   apt-cache depends "${@:3}" "$1" | sed -n "s/.*Depends: \($2\)\$/\1/p" | head -n 1 | grep .
 }
@@ -106,7 +106,7 @@ step_rust() {
   component clippy cargo clippy --version
 }
 
-# The trace tests load what we export with Perfetto's own classes, in a virtual environment.
+# The trace tests load the exported traces with Perfetto's own classes, in a virtual environment.
 step_python() {
   has python3 || install_package python3 "the trace tests read our exports with a parser that is not ours"
   python3 -c 'import ensurepip, venv' 2>/dev/null ||
@@ -165,14 +165,14 @@ step_qemu() {
   has objcopy || install_package binutils "programs go into the boot image without their debug information"
 }
 
-# `make debug` looks into the machine with it. Nothing else needs it: where it is not to be had that is said, and its test is skipped.
+# gdb, for `make debug`. Nothing else needs it: if it cannot be installed, there is a message, and its test is skipped.
 step_gdb() {
   if gdb -nx -batch -ex 'python print(1)' >/dev/null 2>&1; then return; fi
   (install_package gdb "make debug looks into the machine with it") || say "going on without gdb: its test is skipped"
 }
 
-# A newer QEMU for some rows of the suite, from Debian's backports, unpacked and not installed. It is worth having, and nothing needs it: where it is
-# not to be had that is said, and the suite skips its rows.
+# A newer QEMU for some rows of the suite, from Debian's backports, unpacked and not installed. It is optional: if it is not available, there is
+# a message, and the suite skips its rows.
 step_qemu10() {
   local folder
   folder=$(target_folder)/qemu-10
@@ -183,7 +183,7 @@ step_qemu10() {
   }
 }
 
-# fetch_qemu10 FOLDER: with what the machine itself has not, from its own lists.
+# fetch_qemu10 FOLDER: unpacks it with the libraries that the machine lacks, which come from the machine's own lists.
 fetch_qemu10() {
   local folder=$1 library libraries=()
   { rm -rf "$folder" && mkdir -p "$folder"; } || return 1
@@ -255,8 +255,8 @@ step_fuzz() {
   has c++ || install_package g++ "the fuzzer's own runtime is C++"
 }
 
-# What the peers of make bench-runtime are built with. Each is worth having without the others: what cannot be
-# installed is said, and the benchmark goes on without it (a subshell, because `fail` leaves).
+# What the peers of make bench-runtime are built with. Each is optional: if one cannot be installed, there is a message, and the benchmark
+# goes on without it (a subshell, because `fail` exits).
 step_peers() {
   (has c++ || install_package g++ "the peers Boost.Fiber and Boost.Context are C++") || say "going on without C++ peers"
   ([ -e /usr/include/boost/fiber/all.hpp ] || install_package libboost-fiber-dev "a peer of make bench-runtime") ||

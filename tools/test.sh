@@ -28,14 +28,14 @@ groups=(
   "docs:      tools/doc.sh"
 )
 
-# Groups that boot one machine after the other, or wait for one: neighbours of the list among these run beside each other.
+# Groups that boot one machine after the other, or wait for one: adjacent groups of the list that are among these run in parallel.
 light=" terminal iso "
 is_light() { [[ $light == *" $1 "* ]]; }
 
 logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs" || exit 2
 export CARGO_TERM_COLOR=never
-# A fresh clone is built once: what would make the second build faster only fills the disk.
+# A fresh clone is built once: data that would make a second build faster would only fill the disk.
 if [ "${CI-}" = true ]; then export CARGO_INCREMENTAL=0; fi
 
 all_names() {
@@ -132,7 +132,7 @@ while [ $# -gt 0 ]; do
     execute "${batch[0]}"
     report "${batch[0]}"
   else
-    # What runs in the background does not hear Ctrl-C: whoever is told to stop stops all.
+    # Background jobs do not get Ctrl-C, so the process that gets it stops all of them.
     trap 'trap - TERM; kill 0' INT TERM
     for name in "${batch[@]}"; do execute "$name" & done
     wait

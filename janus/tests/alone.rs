@@ -1,4 +1,4 @@
-//! A task that checks is no hog, also when it is alone and there is nobody to give way to.
+//! A task that checks is no hog, also when it is alone and there is no other task to yield to.
 
 use janus::{Config, Runtime};
 use std::sync::Arc;

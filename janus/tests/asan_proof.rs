@@ -1,4 +1,4 @@
-//! J-06: the proof that `tools/asan.sh` finds what it is for: a use-after-free inside a task.
+//! J-06: proves that `tools/asan.sh` finds a use-after-free inside a task.
 
 use janus::{Config, Runtime};
 use std::hint::black_box;

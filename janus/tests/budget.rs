@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const PLENTY: Budget =
     Budget { ops: 50_000, memory: 50_000, spawn_count: 100, channel_ops: 500, syscalls: 500 };
 
-/// Nobody recharges by itself.
+/// A nursery whose children are recharged only explicitly.
 fn manual() -> NurseryOptions {
     NurseryOptions::new().recharge(Recharge::Manual)
 }
@@ -29,7 +29,7 @@ fn with_budget<T: Send + 'static>(budget: Budget, body: impl FnOnce(&Cx) -> T + 
     result.lock().unwrap().take().unwrap()
 }
 
-/// What `body` takes of each component.
+/// How much `body` uses of each component.
 fn spent(cx: &Cx, body: impl FnOnce()) -> [i64; 5] {
     let before = cx.budget();
     body();
@@ -41,7 +41,8 @@ fn spent(cx: &Cx, body: impl FnOnce()) -> [i64; 5] {
 fn the_runtime_charges_every_cell_of_the_table_by_its_own_operations() {
     with_budget(PLENTY, |cx| {
         let (tx, rx) = channel::<u8>(8);
-        // The first of each kind draws from the meter; the later ones from what is in hand. Both must be exact.
+        // The first operation of each kind draws from the meter, the later ones from what is in hand. Both must be
+        // exact.
         for round in 0..3 {
             assert_eq!(spent(cx, || cx.check().unwrap()), [1, 0, 0, 0, 0], "loop iteration or call, {round}");
             assert_eq!(spent(cx, || cx.charge_ops(7).unwrap()), [7, 0, 0, 0, 0], "several, {round}");
@@ -274,7 +275,7 @@ fn a_task_recharges_itself_up_to_the_limit_of_its_capability() {
     });
 }
 
-/// J-15: a parent without memory has none for a child either, and learns it at the spawn.
+/// J-15: a parent without memory has none for a child, either, and is told so at the spawn.
 #[test]
 fn a_spawn_without_memory_is_an_error() {
     with_budget(PLENTY.with(Resource::Memory, 0), |cx| {

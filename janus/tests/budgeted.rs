@@ -1,5 +1,5 @@
-//! Evidence for J-04: `#[budgeted]` functions as they run. An endless loop in one starves nobody, spends its budget and can
-//! be cancelled, whatever the function returns; the charges are those of the table; a seed replays it.
+//! Evidence for J-04: `#[budgeted]` functions as they run. An endless loop in one starves no other task, uses up its budget
+//! and can be cancelled, whatever the function returns; the charges are those of the table; a seed replays it.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn recurse(cx: &Cx, depth: u64) -> u64 {
     recurse(cx, depth - 1).wrapping_add(recurse(cx, depth - 1))
 }
 
-/// The endless loop is the library's; the closure is ours.
+/// The endless loop is in the library; the closure is in this test.
 #[budgeted]
 fn endless_iterator(cx: &Cx) -> u64 {
     std::iter::repeat_with(|| 1_u64).fold(0, |sum, one| sum.wrapping_add(one))
@@ -166,7 +166,7 @@ fn j_04_unwinding_cleans_up_and_is_no_panic() {
                 Ok(child.join(cx).unwrap_err())
             })
         });
-        // Who was asked to end has not failed: the nursery ends well.
+        // A task that was asked to end has not failed: the nursery ends well.
         assert!(matches!(end.unwrap(), Ok(TaskError::Cancelled)));
         assert_eq!(tally.made(), 2);
         tally.assert_even();
@@ -174,7 +174,7 @@ fn j_04_unwinding_cleans_up_and_is_no_panic() {
     });
 }
 
-/// A destructor that is budgeted itself, run by a panic, does not make two of one.
+/// A destructor that is budgeted itself, and run by a panic, does not turn one panic into two.
 #[test]
 fn j_04_a_budgeted_destructor_survives_a_panic() {
     struct Sweeper<'a>(&'a Cx, &'a AtomicU64);

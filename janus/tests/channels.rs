@@ -143,7 +143,7 @@ fn receivers_get_what_is_left_and_then_the_end() {
             assert_eq!((rx.recv(cx), rx.try_recv(cx)), (Ok(1), Ok(2)));
             assert_eq!((rx.recv(cx), rx.try_recv(cx)), (Err(RecvError::Closed), Err(RecvError::Closed)));
             assert_eq!(rx.recv_timeout(cx, LONG), Err(RecvError::Closed));
-            // Who waits is woken by it.
+            // A waiting task is woken by it.
             let (tx, rx) = channel::<u8>(0);
             let ends = cx.nursery(|n| {
                 let waiters = [0; 3].map(|_| {

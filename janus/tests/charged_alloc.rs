@@ -22,7 +22,7 @@ const RESERVE: u64 = 64 * KIB;
 fn runtime(workers: usize, memory: u64) -> Runtime {
     let budget = Budget { memory, ..Budget::UNLIMITED };
     let config = Config::new().workers(workers).root_budget(budget).memory_reserve(RESERVE);
-    // Nobody here is a hog for long enough to matter, and reports allocate.
+    // No task here is a hog for long enough to matter, and reports allocate.
     // SAFETY: no task here keeps anything of its thread over a suspension.
     unsafe { Runtime::new(config.watchdog(None)) }.unwrap()
 }
@@ -36,7 +36,7 @@ fn budget(memory: u64) -> Budget {
     Budget { memory, ops: 10_000_000, channel_ops: 1_000_000, ..Budget::ZERO }
 }
 
-/// It ended because its memory is spent.
+/// Fails unless the task ended because its memory was used up.
 fn exceeded<T: std::fmt::Debug>(end: Result<T, TaskError>) {
     assert!(matches!(end, Err(TaskError::BudgetExceeded(Resource::Memory))), "{end:?}");
 }
@@ -366,7 +366,7 @@ fn an_overdraft_ends_at_the_next_check() {
             let child = n.task().budget(budget(10 * KIB)).spawn(|cx| {
                 let _note = Note(&dropped);
                 let fits = vec![1_u8; 8 * 1024];
-                // It has a quantum in hand: the very next check looks nevertheless.
+                // It has a quantum in hand, but the very next check finds out nevertheless.
                 assert!(cx.check().is_ok() && cx.ops_in_hand() > 0);
                 let beyond = vec![1_u8; 60 * 1024];
                 let cancelled = cx.check().is_err();
@@ -435,8 +435,8 @@ fn beyond_the_reserve_a_task_is_given_up_on_the_spot() {
     }
 }
 
-/// A given-up task's own children, who may use its frames, stand still before it ends; their pool goes back to where it
-/// came from.
+/// The children of an abandoned task, which may use its frames, stand still before it ends; their pool goes back to where
+/// it came from.
 #[test]
 fn a_given_up_parent_waits_for_its_children() {
     let rt = runtime(2, MEMORY);

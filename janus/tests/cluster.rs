@@ -104,7 +104,7 @@ fn cast(cx: &Cx, actor: &Address<Do>, order: Do) {
     assert!(actor.cast(cx, order).is_ok(), "{} is gone", actor.name());
 }
 
-/// Three obedient children, `body` in the task beside them; what happened, and how the plan ended.
+/// Three obedient children, with `body` in the task beside them; returns what happened, and how the plan ended.
 fn three(
     runtime: &Runtime,
     strategy: Strategy,
@@ -174,7 +174,7 @@ fn j_14_rest_for_one_restarts_the_later_ones() {
 /// An order, and the exit that comes of it.
 type Way = (fn() -> Do, &'static str);
 
-/// Each way to end, as a monitor tells it; and what the three kinds of children make of it.
+/// Each way to end, as a monitor reports it; and how the three kinds of children react to it.
 #[test]
 fn j_14_exits_have_reasons() {
     everywhere(|runtime| {
@@ -225,7 +225,7 @@ fn j_14_exits_have_reasons() {
     });
 }
 
-/// When nobody is left, a plan is finished.
+/// When no child is left, a plan is finished.
 #[test]
 fn j_14_a_plan_ends_with_its_last_child() {
     everywhere(|runtime| {
@@ -446,8 +446,8 @@ fn j_14_a_recharged_actor_misses_nothing() {
     });
 }
 
-/// A flood finds a bounded mailbox: who tries is refused, who waits waits, and everything that was accepted arrives, in
-/// order.
+/// A flood meets a bounded mailbox: a sender that only tries is refused, one that waits waits, and everything that was
+/// accepted arrives, in order.
 #[test]
 fn j_14_a_flood_meets_back_pressure() {
     everywhere(|runtime| {
@@ -486,7 +486,7 @@ fn j_14_a_flood_meets_back_pressure() {
     });
 }
 
-/// Nobody takes anything: a mailbox takes as many as it has room for, and no more.
+/// No message is taken: a mailbox accepts as many as it has room for, and no more.
 #[test]
 fn j_14_a_full_mailbox_refuses() {
     everywhere(|runtime| {
@@ -611,7 +611,7 @@ fn j_14_links_pass_faults_on() {
     });
 }
 
-/// A link holds for the incarnations that made it: the next one of a restarted actor is nobody's partner.
+/// A link holds for the incarnations that made it: the next incarnation of a restarted actor has no partner.
 #[test]
 fn j_14_links_end_with_an_incarnation() {
     everywhere(|runtime| {
@@ -660,7 +660,7 @@ fn j_14_what_does_not_run_is_not_watched() {
                     assert_eq!(ping(cx, &it), Ok(1));
                     let monitors: Vec<_> = (0..256).map(|_| it.monitor().unwrap()).collect();
                     assert_eq!(it.monitor().unwrap_err(), LinkError::TooMany);
-                    // Who looks no more leaves its place to others.
+                    // A monitor that is dropped leaves its place to others.
                     let mut monitors = monitors;
                     monitors.truncate(255);
                     monitors.push(it.monitor().unwrap());

@@ -23,7 +23,7 @@ enum Happened {
 
 type Line = (Duration, usize, u64, Happened);
 
-/// Numbers that depend on nothing but the seed and who asks.
+/// Numbers that depend only on the seed and on the caller.
 fn mix(seed: u64, salt: u64) -> u64 {
     let mut z = seed.wrapping_add(salt.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -118,7 +118,7 @@ fn run(seed: u64, strategy: Strategy) -> Ran {
     Ran { lines: lines.into_inner().unwrap(), end: end.unwrap(), order }
 }
 
-/// The rules, read off what happened.
+/// The rules, checked against what happened.
 fn check(ran: &Ran, strategy: Strategy) -> Result<(), String> {
     let mut alive: [Option<u64>; NAMES.len()] = [None; NAMES.len()];
     let mut last = [0_u64; NAMES.len()];

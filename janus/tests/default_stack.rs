@@ -31,7 +31,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Nobody overflowed, nobody was given up.
+/// No task overflowed, and none was abandoned.
 fn assert_fine(rt: &Runtime) {
     let stats = rt.stats();
     assert_eq!((stats.total.overflows, stats.stacks_abandoned), (0, 0));

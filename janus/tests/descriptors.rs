@@ -31,7 +31,7 @@ fn sockets() -> usize {
     names.filter(|name| name.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// What a server met.
+/// What a server experienced.
 #[derive(Default)]
 struct Seen {
     answered: AtomicUsize,
@@ -193,7 +193,7 @@ fn j_13_an_accept_loop_survives_the_end_of_descriptors() {
     });
 }
 
-/// A loop that does nothing about it but try again: it does not spin, and those who can close something run.
+/// A loop that only tries again does not spin, and tasks that can close something run.
 #[test]
 fn j_13_an_accept_loop_without_descriptors_does_not_spin() {
     let _alone = ONE_AT_A_TIME.lock();

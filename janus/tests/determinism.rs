@@ -74,7 +74,7 @@ fn workload(cx: &Cx, log: &Log) {
 
 type Order = (u64, u64);
 
-/// One run: the order and what was seen.
+/// One run: the order, and what was observed.
 fn run(workers: usize, seed: u64) -> (Order, Vec<(u32, u64)>) {
     let log = Log::default();
     let rt = seeded(workers, seed);
@@ -214,7 +214,7 @@ fn a_planted_race_is_found_and_its_seed_replays() {
     });
 }
 
-/// What every runtime of this kind can do, in one program: the order that a seed gives is pinned below.
+/// Everything that a runtime of this kind can do, in one program: the order that a seed gives is pinned below.
 fn pinned_workload(cx: &Cx) {
     let (tx, rx) = channel::<u64>(2);
     cx.nursery(|n| {

@@ -1,4 +1,5 @@
-//! Evidence for J-20: a spent budget ends what it paid for if it is told to, and the reason is never masked.
+//! Evidence for J-20: a used-up budget ends what it paid for if that was asked for, and the reason is never
+//! masked.
 
 mod common;
 
@@ -76,7 +77,7 @@ fn j_20_a_connection_that_used_its_calls_is_closed() {
     });
 }
 
-/// What a charge said, told outside of the task that its budget ends.
+/// The result of a charge, reported outside of the task that its budget ends.
 static CHARGED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 #[test]
@@ -114,7 +115,7 @@ fn j_20_the_reason_is_not_masked_by_what_the_task_returns() {
                 Err(charged.map_or(TaskError::Cancelled, TaskError::from))
             });
             assert!(CHARGED.load(std::sync::atomic::Ordering::Relaxed));
-            // A shield does not help who cannot pay.
+            // A shield does not help a task that cannot pay.
             end_with(|cx| cx.shield(Duration::from_secs(3600), || spins(cx)));
             // Nor is it a time-out.
             end_with(|cx| cx.timeout(Duration::from_secs(3600), || spins(cx)));
@@ -148,7 +149,7 @@ fn j_20_who_is_to_wait_is_not_ended_by_a_guess() {
                 n.task().budget(TEN).on_exhausted(OnExhausted::End).spawn_try(spins).join(cx)
             });
             assert!(matches!(end, Err(TaskError::BudgetExceeded(Resource::Ops))), "{end:?}");
-            // A cancellation reaches who waits.
+            // A cancellation reaches a waiting task.
             let end = cx.nursery_with(rule(OnExhausted::Wait), |n| {
                 let child = n.task().budget(TEN).spawn_try(spins);
                 until(cx, || child.state() == TaskState::BudgetExhausted);

@@ -1,5 +1,5 @@
-//! J-19: who is given up keeps its locks. Nobody may wait for one of them in silence: the process ends by name, or the error
-//! arrives all the same, or the watchdog says who waits and since when.
+//! J-19: an abandoned task keeps its locks. No task may wait for one of them silently: the process ends with a named error,
+//! or the error arrives all the same, or the watchdog reports which task waits and since when.
 
 mod common;
 
@@ -160,7 +160,7 @@ fn holds_an_output_in_vain() {
     println!("it went on");
 }
 
-/// Nobody else who holds an output, for however long, is taken for the one.
+/// No other task that holds an output, for however long, is taken for the abandoned one.
 #[test]
 fn j_19_an_output_that_others_hold_ends_nothing() {
     for case in ["moving", "pinned"] {
@@ -184,7 +184,7 @@ fn holds_an_output_and_stays() {
     }
 }
 
-/// Where tasks stay with their threads nobody can tell; it is said.
+/// Where tasks stay on their threads it cannot be told; that is reported.
 #[test]
 fn j_19_an_output_that_is_lost_for_a_pinned_runtime_is_named() {
     let (status, text) = alone("holds_an_output_and_stays", "it");
@@ -192,7 +192,7 @@ fn j_19_an_output_that_is_lost_for_a_pinned_runtime_is_named() {
     assert!(text.contains("has been locked since task #") && text.contains("\"talker\""), "{text}");
 }
 
-/// Within the reserve nothing is given up, whatever prints.
+/// Within the reserve no task is abandoned, whatever prints.
 #[test]
 fn j_19_printing_within_the_reserve_is_an_error_of_the_task() {
     common::within(|| {
@@ -258,7 +258,7 @@ fn loses_a_lock() {
     println!("it went on: {end:?}");
 }
 
-/// A sibling that waits for a lock of the culprit would keep the error from their parent, for ever.
+/// A sibling that waits for a lock of the culprit would keep the error from their parent for ever.
 #[test]
 fn j_19_a_sibling_that_waits_for_a_lost_lock_ends_the_process_by_name() {
     for (number, (what, _)) in USES.into_iter().enumerate() {
@@ -277,7 +277,7 @@ fn j_19_a_sibling_that_waits_for_a_lost_lock_ends_the_process_by_name() {
     }
 }
 
-/// A sibling that waits for somebody else, or sleeps, or computes, is waited for: its parent gets the error then.
+/// A sibling that waits for another task, or sleeps, or computes, is waited for: then its parent gets the error.
 #[test]
 fn j_19_a_sibling_that_is_only_slow_is_waited_for() {
     common::within(|| {

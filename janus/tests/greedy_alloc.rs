@@ -1,5 +1,5 @@
-//! J-06: an allocator that takes more stack than a task has left (a sanitizer's, or one that keeps books) does not leave the
-//! runtime with a lock that nobody gives back: neither where it makes stacks, nor where it allocates for a task.
+//! J-06: an allocator that takes more stack than a task has left (a sanitizer's, or one that keeps records) does not leave
+//! the runtime with a lock that is never released: neither where it makes stacks, nor where it allocates for a task.
 
 use janus::{Config, Cx, Runtime, StackClass, TaskError};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -54,7 +54,7 @@ static ALLOCATOR: Greedy = Greedy;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The greed is the whole process's: one test at a time. What hangs fails.
+/// The greed applies to the whole process: one test at a time. A test that hangs fails.
 fn in_time(test: impl FnOnce() + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

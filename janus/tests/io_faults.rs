@@ -341,7 +341,7 @@ fn j_13_where_io_uring_is_refused_epoll_does_it() {
                 janus::fs::remove_file(cx, &path).unwrap();
             })
             .unwrap();
-        // Who insists is told, by the first call that needs it, and the task goes on.
+        // A program that insists is told so by the first call that needs it, and the task goes on.
         runtime(Backend::Uring)
             .run(|cx| {
                 let (near, far) = UnixStream::pair(cx).unwrap();

@@ -222,7 +222,7 @@ fn j_13_cancellation_ends_every_wait_in_flight() {
                 assert_eq!(IoError::of(&error), Some(IoError::Cancelled), "{error}");
             }
             assert!(started.elapsed() < LONG);
-            // The connection is as it was: nothing was lost, and nobody writes into a buffer that is gone.
+            // The connection is as it was: nothing was lost, and nothing is written into a buffer that is gone.
             client.write_all(cx, b"still here").unwrap();
             let mut buffer = [0; 10];
             server.read_exact(cx, &mut buffer).unwrap();
@@ -328,7 +328,7 @@ fn j_13_every_call_is_charged_to_syscalls_and_ops() {
                 Ok(())
             })
             .unwrap();
-            // Who has none left stops, and is recharged.
+            // A task that has none left stops, and is recharged.
             let manual = NurseryOptions::new().recharge(janus::Recharge::Manual);
             cx.nursery_with(manual, |n| {
                 let (server, client) = (&server, &client);
@@ -376,7 +376,7 @@ fn j_13_refusals_have_the_errors_of_std() {
             let named = TcpStream::connect(cx, ("localhost", address.port())).unwrap();
             assert!(listener.accept(cx).is_ok());
             drop(named);
-            // Nobody reads any more: an error, and no signal that ends the process.
+            // The reader is gone: an error, and no signal that ends the process.
             let (server, client) = pair(cx);
             drop(client);
             let gone = loop {
@@ -470,7 +470,7 @@ fn j_13_unix_sockets() {
     });
 }
 
-/// Tasks that compute, with checks, beside one that serves: nobody starves.
+/// Tasks that compute, with checks, beside one that serves: no task starves.
 #[test]
 fn j_13_io_goes_on_beside_a_task_that_never_waits() {
     on_every_backend(|rt| {

@@ -1,4 +1,5 @@
-//! J-18: a dump says who is there, in which state, where and with what; statistics count; a trace can be believed.
+//! J-18: a dump says which tasks there are, in which state, where and with what; statistics count; a trace can be
+//! trusted.
 
 use janus::{Budget, Config, Cx, Dump, NurseryOptions, Recharge, Runtime, TaskState, Wait, channel};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ fn dump_until(rt: &Runtime, good: impl Fn(&Dump) -> bool) -> Dump {
     }
 }
 
-/// Who waits, and for what, in `in_every_state`.
+/// The tasks that wait, and what they wait for, in `in_every_state`.
 const WAITING: [(&str, TaskState, Wait); 4] = [
     ("receiver", TaskState::Blocked, Wait::Recv),
     ("sleeper", TaskState::Blocked, Wait::Sleep),
@@ -26,7 +27,7 @@ const WAITING: [(&str, TaskState, Wait); 4] = [
     ("joiner", TaskState::Blocked, Wait::Join),
 ];
 
-/// Does the dump show all of these?
+/// Whether the dump shows all of these.
 fn shows(dump: &Dump, expected: &[(&str, TaskState, Wait)]) -> bool {
     expected.iter().all(|&(name, state, wait)| {
         dump.tasks.iter().any(|t| t.name.as_deref() == Some(name) && (t.state, t.waits_for) == (state, wait))

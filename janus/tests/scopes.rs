@@ -150,7 +150,7 @@ fn j_20_a_join_is_not_masked_by_the_failure_that_it_waits_for() {
     });
 }
 
-/// A sibling has failed, and who is joined still cleans up: the join answers how it ended, not that something failed.
+/// A sibling has failed, and the joined task still cleans up: the join returns how it ended, not that something failed.
 #[test]
 fn j_20_a_join_waits_for_who_cleans_up_after_a_failure() {
     everywhere(|rt| {
@@ -192,7 +192,7 @@ fn j_20_a_refused_spawn_is_not_swallowed_with_its_handle() {
             refused.join(cx)
         });
         assert!(matches!(end, Err(TaskError::Refused(SpawnError::SpawnBudgetExhausted))));
-        // Who asks has the answer, and nothing has failed.
+        // With `try_spawn` the body gets the answer, and nothing has failed.
         let end = cx.nursery_with(none, |n| {
             n.spawn(|_| ());
             assert_eq!(n.try_spawn(|_| ()).err(), Some(SpawnError::SpawnBudgetExhausted));

@@ -1,5 +1,6 @@
-//! J-19: whatever overflows, nobody sees memory in the middle of a change. A task that borrows is given up with all who lent
-//! it something: the parent of the nearest owned one gets the error, and without one the process ends, with a message.
+//! J-19: whatever overflows, no task sees memory in the middle of a change. A task that borrows is abandoned with all tasks
+//! that lent it something: the parent of the nearest owned one gets the error, and without one the process ends, with a
+//! message.
 
 mod common;
 
@@ -208,7 +209,7 @@ fn lend_without_an_owned_one() {
     println!("it went on");
 }
 
-/// Without one, the process ends, and says who it was and what to do.
+/// Without an owned task the process ends, and says which task it was and what to do.
 #[test]
 fn j_19_without_an_owned_one_the_process_ends_by_name() {
     for (change, levels, workers) in [(0, 1, 1), (0, 2, 2), (0, 3, 4), (2, 1, 2), (5, 2, 1), (7, 1, 1)] {
@@ -313,8 +314,8 @@ fn j_19_a_late_join_does_not_return() {
     });
 }
 
-/// The thread that a task was given up on has thread-locals in the middle of a change: no other task sees them, and nobody
-/// drops them.
+/// The thread on which a task was abandoned has thread-locals in the middle of a change: no other task sees them, and they
+/// are not dropped.
 #[test]
 fn j_19_thread_locals_go_with_the_thread() {
     struct Half(std::cell::Cell<bool>);
@@ -352,7 +353,7 @@ fn j_19_thread_locals_go_with_the_thread() {
     });
 }
 
-/// Whoever of a family waits, wherever that is, stands still, leaves what it waited in, and keeps what it holds.
+/// Any waiting member of a family, wherever it waits, stands still, leaves what it waited in, and keeps what it holds.
 #[test]
 fn j_19_members_that_wait_leave_their_queues() {
     within(|| {

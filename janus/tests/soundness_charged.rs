@@ -1,5 +1,5 @@
-//! J-19: whatever passes its memory budget, nobody sees memory in the middle of a change. The reserve lets a task end in
-//! order; beyond it, it is given up as after a stack overflow (`soundness.rs`).
+//! J-19: when a task exceeds its memory budget, no task sees memory in the middle of a change. The reserve lets the task
+//! end in order; beyond it, the task is abandoned as after a stack overflow (`soundness.rs`).
 
 mod common;
 
@@ -68,7 +68,7 @@ fn j_19_a_borrower_ends_in_order_within_the_reserve() {
     });
 }
 
-/// Text that is larger than the budget of whoever prints it.
+/// Text that is larger than the budget of the task that prints it.
 struct Big;
 
 impl std::fmt::Display for Big {
@@ -159,7 +159,7 @@ fn a_borrower_beyond_the_reserve() {
     }
 }
 
-/// Without an owned one the process ends, and says who it was and what to do.
+/// Without an owned task the process ends, and says which task it was and what to do.
 #[test]
 fn j_19_a_borrower_beyond_the_reserve_ends_the_process_by_name() {
     let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));

@@ -1,4 +1,4 @@
-//! Evidence for J-03: nobody is left to recharge, so the await ends those who are exhausted.
+//! Evidence for J-03: when no task is left that could recharge, the await ends the exhausted ones.
 
 mod common;
 
@@ -198,7 +198,8 @@ fn when_the_last_supervisor_goes_the_exhausted_end() {
     });
 }
 
-/// An exact budget is a limit in every profile: who joins such a child, or one that waits for it, learns that it is spent.
+/// An exact budget is a limit in every profile: a task that joins such a child, or one that waits for it, learns that it
+/// is used up.
 #[test]
 fn a_join_finds_an_exact_budget_spent_in_a_default_nursery() {
     for workers in [1, 2] {

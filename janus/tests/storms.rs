@@ -264,7 +264,7 @@ fn every_unseen_overflow_keeps_its_stack_and_nothing_else() {
     assert!(each < 128, "{each} KiB for each overflow");
 }
 
-/// Children that go to sleep for the first time while their nursery is cancelled: nobody sleeps on.
+/// Children that go to sleep for the first time while their nursery is cancelled: none sleeps on.
 #[test]
 fn no_cancellation_is_lost() {
     let _alone = alone();

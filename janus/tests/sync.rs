@@ -86,7 +86,7 @@ fn j_13_a_mutex_is_first_come_first_served_and_a_panic_gives_it_back() {
     });
 }
 
-/// Who is cancelled while it waits is out of the line; those behind it are served.
+/// A task that is cancelled while it waits leaves the queue; those behind it are served.
 #[test]
 fn j_13_cancellation_ends_every_wait_of_sync() {
     everywhere(|rt| {
@@ -252,7 +252,7 @@ fn j_13_a_semaphore_lets_so_many_in_and_nobody_overtakes() {
             .unwrap();
             assert_eq!(doors.available(), 3);
             assert!(most.load(Ordering::Acquire) <= 3);
-            // Who wants all is not overtaken by those who want one; when it gives up, they go on.
+            // A task that wants all permits is not overtaken by those that want one; when it gives up, they go on.
             let one = doors.acquire(cx, 1).unwrap();
             cx.nursery_with(free(), |n| {
                 let doors = &doors;

@@ -1,4 +1,4 @@
-//! J-19, J-20: programs of twenty lines without `unsafe` against the public interface, by somebody who means it ill.
+//! J-19, J-20: malicious programs of twenty lines without `unsafe` against the public interface.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
@@ -38,7 +38,7 @@ fn lower(levels: usize, body: &mut dyn FnMut()) {
     black_box(frame);
 }
 
-/// A message that is larger than what is left of the stack: whoever sends it next finds the channel in order.
+/// A message that is larger than the rest of the stack: the next sender finds the channel in order.
 fn large_messages<const BYTES: usize>(rt: &Runtime, capacity: usize) -> usize {
     let mut overflows = 0;
     let (tx, rx) = channel::<[u8; BYTES]>(capacity);

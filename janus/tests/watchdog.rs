@@ -197,7 +197,7 @@ fn two_hogs_get_two_spares_and_a_third_none() {
             })
         });
         assert!(matches!(result, Ok(Ok(true))), "{result:?}");
-        // On a busy machine more may follow: whose thread loses its CPU for long looks like one.
+        // On a busy machine more may follow: a task whose thread loses its CPU for long looks like a hog.
         let named = &named.lock().expect("nobody panics")[..3];
         let relieved: Vec<bool> = named.iter().map(|hog| hog.relieved).collect();
         assert_eq!(relieved, [true, true, false]);
@@ -422,8 +422,8 @@ fn who_gets_no_cpu_is_no_hog() {
     });
 }
 
-/// The watchdog's word goes to standard error; whether anybody can read it there is nothing to who waits behind a hog. The test
-/// runs itself, as the standard error of a process is one for all its tests.
+/// The watchdog writes to standard error; whether that can be written must not matter to a task that waits behind a hog. The
+/// test runs itself, because all tests of a process share its standard error.
 #[test]
 fn j_18_a_standard_error_that_takes_nothing_stops_no_watchdog() {
     const CHILD: &str = "JANUS_TEST_HOG";
@@ -451,7 +451,7 @@ fn j_18_a_standard_error_that_takes_nothing_stops_no_watchdog() {
     }
 }
 
-/// Until it takes no more. It is as it was afterwards, for who writes there next: who blocks, blocks.
+/// Fills a pipe until it takes no more. Its own mode does not change: a later writer to it still blocks.
 fn fill(pipe: &std::io::PipeWriter) {
     use std::os::unix::fs::OpenOptionsExt;
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(pipe));

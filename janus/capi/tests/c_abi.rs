@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What no program here takes, unless it hangs.
+/// Longer than any program here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Building the library may take longer.
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
@@ -20,7 +20,7 @@ fn scratch() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-abi")
 }
 
-/// Runs it to its end, which must come.
+/// Runs a command to its end, which must come within the limit.
 fn output(command: &mut Command, limit: Duration) -> Output {
     let shown = format!("{command:?}");
     let log = scratch().join(format!("{:?}.log", std::thread::current().id()).replace(['(', ')'], "-"));
@@ -47,7 +47,7 @@ fn output(command: &mut Command, limit: Duration) -> Output {
     Output { status, stdout: read("out"), stderr: read("err") }
 }
 
-/// The same; it must succeed, and this is what it printed.
+/// As [`output`]; the command must succeed. Returns what it printed.
 fn succeed(command: &mut Command, limit: Duration) -> String {
     let output = output(command, limit);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -55,7 +55,7 @@ fn succeed(command: &mut Command, limit: Duration) -> String {
     out.into_owned()
 }
 
-/// Installs it, and answers what the script said.
+/// Installs the library, and returns what the script printed.
 fn install(prefix: &str, destdir: &str) -> String {
     let mut command = Command::new(here().join("install.sh"));
     // Cargo's own folder, whichever that is: two levels above the scratch folder of tests.
@@ -73,7 +73,7 @@ fn files(folder: &Path) -> Vec<String> {
     files
 }
 
-/// What a C programmer needs is there and nothing else; and the command that the script prints compiles a program that runs.
+/// Exactly what a C programmer needs is installed; and the command that the script prints compiles a program that runs.
 #[test]
 fn what_is_installed_and_the_command_that_is_printed() {
     let plain = scratch().join("own-place");
@@ -189,7 +189,7 @@ fn j_02_children_with_options_capabilities_sleep_and_channels() {
     assert!(text.contains("\"miller\""), "the child's name is told: {text}");
 }
 
-/// J-02: types have a prefix; the specification's names are there for who asks for them.
+/// J-02: types have a prefix; the specification's names are available on request.
 #[test]
 fn j_02_names_of_types_are_ours_or_the_programs() {
     both_ways("tests/names.c", "41 euros left, code 0, 8\n");
@@ -208,7 +208,7 @@ fn exceptions_stay_in_their_task() {
     assert!(!escaped.status.success() && escaped.status.code().is_none(), "{escaped:?}");
 }
 
-/// J-19: what a child was changing when its stack ended is seen by nobody, in C neither.
+/// J-19: nobody sees a half-made change of a child whose stack overflowed, in C either.
 #[test]
 fn j_19_borrowers_are_given_up_with_their_lenders() {
     both_ways("tests/borrows.c", "ok\n");
@@ -221,7 +221,7 @@ fn j_19_borrowers_are_given_up_with_their_lenders() {
     }
 }
 
-/// The names, and nothing else: programs may have Rust in them, or another libjanus_something.
+/// Exports these names and nothing else: programs may contain Rust, or another libjanus_something.
 #[test]
 fn the_shared_library_exports_its_names_only() {
     let library = prefix().join("lib/libjanus.so");

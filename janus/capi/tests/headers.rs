@@ -6,7 +6,7 @@ use std::path::Path;
 
 const NOTE: &str = "Made by cbindgen from the sources in janus/capi/src; to change it, change those.";
 
-/// Types of Rust and what they are called in C; and whether the specification calls them as Rust does.
+/// Rust types and their names in C; and whether the specification uses the Rust name.
 const NAMES: [(&str, &str, bool); 10] = [
     ("Runtime", "janus_runtime", true),
     ("RuntimeConfig", "janus_runtime_config", true),
@@ -20,7 +20,7 @@ const NAMES: [(&str, &str, bool); 10] = [
     ("Channel", "janus_channel", false),
 ];
 
-/// The end of a header: the specification's names, for who asks for them, of the types that are defined in it.
+/// The end of a header: on request, the specification's names of the types that are defined in it.
 fn spec_names(header: &str) -> String {
     let defined =
         |name: &str| header.contains(&format!(" {name};\n")) || header.contains(&format!("(*{name})("));
@@ -33,7 +33,7 @@ fn spec_names(header: &str) -> String {
     if lines.is_empty() { lines } else { format!("#ifdef JANUS_SPEC_NAMES\n{about}\n{lines}#endif\n\n") }
 }
 
-/// A header: the C that says what `source` exports.
+/// Generates the header for the exports of `source`.
 fn generate(source: &str, guard: &str, about: &str, includes: &[&str]) -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut config = Config {
@@ -56,9 +56,9 @@ fn generate(source: &str, guard: &str, about: &str, includes: &[&str]) -> String
     let made = Builder::new().with_config(config).with_src(here.join("src").join(source)).generate();
     let mut bytes = Vec::new();
     made.expect("cbindgen reads the source").write(&mut bytes);
-    // Rust's heading means nothing in C; what it says does.
+    // Rust's heading means nothing in C, but the text below it does.
     let header = String::from_utf8(bytes).expect("a header is text").replace(" # Safety\n", "");
-    // Behind everything, and read once.
+    // At the end of the header, within its include guard.
     let end = format!("#endif  /* {guard} */\n");
     header.replace(&end, &format!("{}{end}", spec_names(&header)))
 }

@@ -1,5 +1,5 @@
-//! J-12: what each instruction costs, by a table of its own. The random tests compare two passes that share one table
-//! (`janus/guest/src/pass/cost.rs`), so they do not see what is wrong in it; this one was written by hand, from the
+//! J-12: the cost of each instruction, by an independent table. The random tests compare two passes that share one
+//! table (`janus/guest/src/pass/cost.rs`), so they do not find errors in it; this one was written by hand, from the
 //! specification ([SCHED:3.3.1]) and docs/janus-guests.md.
 
 mod common;
@@ -47,7 +47,7 @@ const STORES: &str =
 
 /// Everything else: a body, and what it costs in all.
 const OTHER: &[(&str, i64)] = &[
-    // Structure is free, what it does is not: a turn of a loop is its branch.
+    // Structure is free, but its effects are not: an iteration of a loop costs its branch.
     ("nop", 0),
     ("(block nop)", 0),
     ("(loop nop)", 0),
@@ -77,7 +77,7 @@ const OTHER: &[(&str, i64)] = &[
     ("(global.set $count (global.get $count))", 2),
     ("(drop (f32.const 1))", 2),
     ("(drop (f64.const 1))", 2),
-    // Memory; one more for each 64 bytes of bulk. What a page costs the host charges, as it is asked for.
+    // Memory; one more operation for each 64 bytes of bulk. The host charges the cost of a page when it is asked for.
     ("(drop (memory.size))", 2),
     ("(drop (memory.grow (i32.const 0)))", 3),
     ("(memory.fill (i32.const 0) (i32.const 1) (i32.const 0))", 4),

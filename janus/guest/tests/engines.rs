@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 const BUDGET: Budget =
     Budget { ops: 20_000_000, memory: 8 << 20, spawn_count: 20, channel_ops: 500, syscalls: 200 };
 
-/// How a run ended: what it answered and said, or which part was spent, or that it trapped.
+/// How a run ended: its result and output, or which part of its budget was used up, or that it trapped.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Ended(Option<i64>, Option<i32>),
@@ -56,7 +56,7 @@ fn run(engine: Engine, wasm: &[u8], entry: &str, input: &str, budget: Budget) ->
     Run { outcome, used: tally.used(), output: output.text() }
 }
 
-/// Runs it on both, and answers what both did.
+/// Runs it on both engines, and returns what both did.
 fn both(name: &str, wasm: &[u8], entry: &str, input: &str, budget: Budget) -> Run {
     let one = run(Engine::Interpreter, wasm, entry, input, budget);
     let two = run(Engine::Compiler, wasm, entry, input, budget);
@@ -130,7 +130,7 @@ fn j_12_engines_agree_on_bombs() {
     }
 }
 
-/// The one thing in which they differ: how deep is too deep. Both say so.
+/// The only difference: the depth at which recursion is too deep. Both report it.
 #[test]
 fn j_12_engines_stop_recursion() {
     let wasm = wat::parse_str(r#"(module (func $main (export "main") (call $main)))"#).expect("text");

@@ -1,5 +1,5 @@
-//! J-12: what a hostile reviewer found: host memory and host time that nobody was charged for, and valid modules that were
-//! refused. Each of these failed once.
+//! J-12: findings of a hostile review: host memory and host time that were not charged, and valid modules that were
+//! refused. Each of these tests failed once.
 
 use janus::{Budget, Config, NurseryOptions, Profile, Recharge, Resource, Runtime, TaskError};
 use janus_guest::{End, Grants, GuestError, Input, Kept, Options, Output, Program, Used, World, pass};
@@ -13,7 +13,7 @@ fn program(wat: &str) -> Program {
     Program::new(&wat::parse_str(wat).expect("a test's own text"), Grants::ALL).expect("a program")
 }
 
-/// Runs `main` with exactly this budget, and says what was used also if it did not end well.
+/// Runs `main` with exactly this budget; returns its use also if it did not end well.
 fn run(
     program: &Program,
     budget: Budget,
@@ -39,7 +39,8 @@ fn value(program: &Program, budget: Budget) -> Option<i64> {
     run(program, budget, Options::default()).0.expect("no task error").expect("no guest error").value
 }
 
-/// The room of a channel is paid for by its maker: with the maker it is gone, and its number is nobody's any more.
+/// The maker of a channel is charged for its room: when the maker ends the channel ends, too, and its number is not valid
+/// any more.
 #[test]
 fn j_12_channels_end_with_who_paid_for_them() {
     let wat = r#"(module (import "janus" "spawn" (func $spawn (param i32 i64 i32) (result i32)))
@@ -66,7 +67,7 @@ fn j_12_channels_end_with_who_paid_for_them() {
     assert_eq!(value(&program(wat), SOME), Some(7));
 }
 
-/// What an engine writes down for a module of very many parts is charged before it is made.
+/// What an engine records for a module with very many parts is charged before it is made.
 #[test]
 fn j_12_instances_of_large_modules_are_paid_for() {
     let mut wat = String::from("(module (func $f) (elem func");
@@ -80,7 +81,7 @@ fn j_12_instances_of_large_modules_are_paid_for() {
     assert!(end.is_ok_and(|end| end.is_ok()) && used.ops > 40_000, "{} operations", used.ops);
 }
 
-/// A branch moves the values that it carries, and costs one operation: so there are few of them.
+/// A branch moves the values that it carries and costs one operation, so there may be only few of them.
 #[test]
 fn j_12_blocks_carry_few_values() {
     let many = "i32 ".repeat(17);
@@ -94,11 +95,12 @@ fn j_12_blocks_carry_few_values() {
     }
 }
 
-/// A branch out of a deep nest is planned at the price of one step. This takes minutes where each walks through the nest.
+/// A branch out of a deep nest is planned at the cost of one step. This would take minutes if each branch walked through
+/// the nest.
 #[test]
 fn j_12_deep_branches_are_planned_quickly() {
     const DEEP: usize = 60_000;
-    // Flat, as the folded form nests the parser of the text too.
+    // Not folded, because the folded form would also nest the parser of the text.
     for branch in ["i32.const 0 br_if 59999\n", "i32.const 0 if return end\n"] {
         let body = "block\n".repeat(DEEP) + &branch.repeat(DEEP) + &"end\n".repeat(DEEP);
         let wat = format!("(module (func (export \"main\")\n{body}))");
@@ -106,7 +108,7 @@ fn j_12_deep_branches_are_planned_quickly() {
     }
 }
 
-/// Loops that leave values on the stack, or carry one out, cannot be written out several times; they run all the same.
+/// Loops that leave values on the stack, or carry one out, cannot be unrolled, but run nevertheless.
 #[test]
 fn j_12_loops_that_cannot_be_unrolled_run() {
     let carries = r#"(module (func (export "main") (result i32) (local i32)
@@ -131,7 +133,7 @@ fn j_12_growing_by_nothing_is_charged() {
     assert_eq!(used.memory, janus_guest::INSTANCE_BYTES + (64 << 10));
 }
 
-/// What was run past a quantum before a trap is charged: nobody works on credit and then falls over.
+/// What was run beyond a quantum before a trap is charged: a guest cannot run on credit and then trap.
 #[test]
 fn j_12_a_trap_pays_what_was_run() {
     let mut work = String::new();
@@ -153,7 +155,7 @@ fn j_12_a_trap_pays_what_was_run() {
     assert!(matches!(end, Err(TaskError::BudgetExceeded(Resource::Ops))), "{end:?} after {}", used.ops);
 }
 
-/// Input that one of a family has received and not read is there for the others.
+/// Input that one member of a family has received and not read is available to the others.
 #[test]
 fn j_12_a_family_shares_its_input() {
     let wat = r#"(module (import "janus" "spawn" (func $spawn (param i32 i64 i32) (result i32)))

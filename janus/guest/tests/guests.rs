@@ -17,7 +17,7 @@ fn program(wat: &str, grants: Grants) -> Program {
     Program::new(&wat::parse_str(wat).expect("a test's own text"), grants).expect("a program")
 }
 
-/// Runs `main` in a task with exactly this budget. Nobody recharges it.
+/// Runs `main` in a task with exactly this budget, which is not recharged.
 fn run_with(
     config: Config,
     program: &Program,
@@ -29,7 +29,7 @@ fn run_with(
     let mut end = None;
     let outcome = runtime.run(|cx| {
         let manual = NurseryOptions::new().recharge(Recharge::Manual);
-        // The child's failure is what its handle says.
+        // The handle of the child reports its failure.
         let _ = cx.nursery_with(manual, |nursery| {
             end = Some(program.spawn(cx, nursery, "main", budget, options).expect("a task").join(cx));
             Ok(())
@@ -91,7 +91,7 @@ fn j_12_neighbours_go_on() {
                 let child = sum.spawn(cx, nursery, "main", SOME, Options::default()).expect("a task");
                 sums.push(child.join(cx).expect("a sum").expect("a sum").value);
             }
-            // They still run: what was joined did not wait for them.
+            // They still run: the joins did not wait for them.
             assert_eq!(nursery.live(), 3);
             nursery.cancel();
             Ok(())
@@ -183,7 +183,7 @@ fn j_12_an_import_exists_only_if_it_was_granted() {
     }
 }
 
-/// Asks for a page until it is refused, and answers how many it got.
+/// Asks for pages until it is refused, and returns how many it got.
 const GREEDY: &str = r#"(module (memory 1) (func (export "main") (result i32) (local $n i32)
     (block (loop
       (br_if 1 (i32.eq (memory.grow (i32.const 1)) (i32.const -1)))
@@ -208,7 +208,7 @@ fn j_12_memory_is_what_the_budget_has() {
     }
 }
 
-/// Every child tries to have two, and so on.
+/// Every child tries to have two children, and so on.
 const BOMB: &str = r#"(module
     (import "janus" "spawn" (func $spawn (param i32 i64 i32) (result i32)))
     (import "janus" "join" (func $join (param i32 i32) (result i32)))
@@ -378,7 +378,7 @@ fn j_12_wasi_input_and_output() {
     assert_eq!(tally.used().io, 100);
 }
 
-/// What was used is what the budget lost: the pool gets the rest back.
+/// The use equals what the budget lost: the pool gets the rest back.
 #[test]
 fn j_12_used_is_what_was_charged() {
     let race = program(RACE, Grants::NONE.with(Grant::Spawn).with(Grant::Messages));

@@ -1,5 +1,5 @@
-//! J-12: bad input. Every bomb ends with a typed error or a spent budget, and its neighbours compute what they always do;
-//! that memory is back where it was is in `memory.rs`.
+//! J-12: bad input. Every bomb ends with a typed error or a used-up budget, and its neighbours compute what they always
+//! do; `memory.rs` checks that memory comes back.
 
 mod bombs;
 
@@ -65,7 +65,7 @@ fn j_12_broken_bytes_are_refused() {
     assert!(matches!(Program::new(&long, Grants::ALL), Err(GuestError::TooLarge { what: "bytes", .. })));
 }
 
-/// 50,000 blocks in each other, on a thread with little stack: nothing recurses over them.
+/// 50,000 nested blocks, on a thread with a small stack: nothing recurses over them.
 #[test]
 fn j_12_deep_nesting() {
     use wasm_encoder::{
@@ -102,7 +102,7 @@ fn j_12_deep_nesting() {
     assert_eq!(end.expect("no task error").expect("no guest error").exit, None);
 }
 
-/// Every import with every kind of bad argument: an answer, and never a panic, a hang or a touch outside the memory.
+/// Every import with every kind of bad argument returns an answer, and never panics, hangs or touches memory outside.
 #[test]
 fn j_12_imports_survive_bad_arguments() {
     let bad: [u64; 8] = [0, 1, 8, 65_528, 65_536, 0x7FFF_FFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF];

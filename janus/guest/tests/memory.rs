@@ -1,5 +1,5 @@
-//! J-12: programs, instances and everything that they hold are gone when they end, to the byte. A process of its own, and one
-//! test, as it counts what the whole process has allocated.
+//! J-12: programs, instances and everything that they hold are freed when they end, to the byte. This test has a process of
+//! its own, because it counts what the whole process has allocated.
 
 mod bombs;
 
@@ -11,9 +11,10 @@ use std::time::Duration;
 #[global_allocator]
 static HEAP: Counted = Counted::new();
 
-/// What stays on purpose: the thread of each spare worker that the watchdog calls, and the list of whom it named.
+/// What is kept on purpose: the thread of each spare worker that the watchdog starts, and the list of the tasks that it
+/// named.
 const KEPT_MAX: usize = 16 << 10;
-/// Rounds between two looks, and looks until one of them finds nothing new: a leak is there each time.
+/// Rounds between two looks, and the most looks until one of them finds nothing new: a leak would show each time.
 const ROUNDS: usize = 4;
 const LOOKS_MAX: usize = 8;
 
@@ -30,7 +31,7 @@ fn j_12_memory_comes_back() {
             let _ = beside(&runtime, &bomb, &sum);
         }
     };
-    // On a busy machine the watchdog calls a spare worker now and then: here always.
+    // On a busy machine the watchdog starts a spare worker now and then; here it always does.
     let hog = |_: &Cx| {
         (0..60_000).any(|_| {
             std::thread::sleep(Duration::from_millis(1));

@@ -1,5 +1,5 @@
-//! J-12: the pass on random modules. What comes out is valid, computes what the original computes, and charges what a
-//! count of every single instruction finds.
+//! J-12: the pass on random modules. The output is valid, computes what the original computes, and charges what a count of
+//! every single instruction finds.
 
 mod calls;
 mod common;
@@ -35,8 +35,8 @@ fn j_12_random_modules_finish() {
     assert!(finished >= 30, "only {finished} modules ran to their end: the generator is of no use");
 }
 
-/// Callers pay for what they call, however that is: in arms, in loops, before returns, instead of them. `SEEDS=20000` tries
-/// more.
+/// Callers pay for the functions that they call, wherever the calls are: in arms, in loops, before returns, or as tail
+/// calls. `SEEDS=20000` tries more.
 #[test]
 fn j_12_random_calls() {
     let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
@@ -72,12 +72,12 @@ fn j_12_small_functions_are_paid_for_by_their_callers() {
     assert!(charged(r#"(export "small")"#));
 }
 
-/// A chain of calls that do nearly all of their work after they return to it: what runs between two checks is bounded by the
-/// lag of one function and a little for each frame, not by a lag for each frame.
+/// A chain of calls that do nearly all of their work after their callees have returned: what runs between two checks is
+/// bounded by the lag of one function and a little for each frame, not by a lag for each frame.
 #[test]
 fn j_12_returns_are_checked() {
     const DEPTH: i64 = 200;
-    // Less than a lag in all, in segments of their own: nothing of it is charged before the call.
+    // Less than a lag in all, in separate segments: nothing of it is charged before the call.
     let some = "(drop (i32.const 1))".repeat(4);
     let work = format!("(block (br_if 0 (i32.eqz (local.get $n))) {some})").repeat(80);
     let wat = format!(
@@ -87,7 +87,7 @@ fn j_12_returns_are_checked() {
     let wasm = pass::instrument(&wat::parse_str(&wat).expect("text"), false).expect("it is valid").wasm;
     let engine = Engine::default();
     let module = Module::new(&engine, &wasm).expect("the engine takes it");
-    // The most that was owed at a check; what is owed at the end is in the global.
+    // The largest debt at a check; the debt at the end is in the global.
     let mut store = Store::new(&engine, 0i64);
     let fuel = Global::new(&mut store, Val::I64(0), Mutability::Var);
     let refuel = Func::wrap(&mut store, |mut caller: wasmi::Caller<'_, i64>, left: i64| -> i64 {

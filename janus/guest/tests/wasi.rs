@@ -1,4 +1,4 @@
-//! J-12: what WASI gives a guest: every function, waiting for clocks and input, output that blocks nobody but the guest.
+//! J-12: what WASI gives a guest: every function, waiting for clocks and input, and output that blocks only the guest.
 
 use janus::io::Backend;
 use janus::{
@@ -41,7 +41,7 @@ fn j_12_wasi_is_all_there() {
     assert_eq!(offered, all.split_whitespace().collect::<Vec<_>>());
 }
 
-/// A subscription, as it lies in a guest's memory.
+/// A subscription in the layout of a guest's memory.
 fn subscription(user: u64, kind: u8, on: u32, time: u64, absolute: bool) -> Vec<u8> {
     let mut bytes = vec![0; 48];
     bytes[..8].copy_from_slice(&user.to_le_bytes());
@@ -56,7 +56,8 @@ fn after(user: u64, time: u64) -> Vec<u8> {
     subscription(user, CLOCK, MONOTONIC, time, false)
 }
 
-/// A module that polls once, and answers its error number; or else writes how many events there are, and they, to its output.
+/// A module that polls once and returns its error number; on success it writes the number of events, and the events, to its
+/// output.
 fn poller(subscriptions: &[Vec<u8>], count: u64) -> String {
     let data: String = subscriptions.concat().iter().map(|byte| format!("\\{byte:02x}")).collect();
     format!(
@@ -89,7 +90,7 @@ impl std::io::Write for Bytes {
     }
 }
 
-/// Polls once in this task; answers the error number and the events.
+/// Polls once in this task; returns the error number and the events.
 fn poll(cx: &Cx, subscriptions: &[Vec<u8>], input: Input) -> (Option<i64>, Vec<Event>) {
     let both = Grants::NONE.with(Grant::Clock).with(Grant::Io);
     let program = program(&poller(subscriptions, subscriptions.len() as u64), both);
@@ -127,11 +128,11 @@ fn j_12_poll_waits_for_clocks() {
             (cx.now() - before, found.1)
         };
         let hour = 3_600_000 * MS;
-        // The first of them, and it alone.
+        // Only the earliest of them.
         let (time, events) = passed(&[after(1, 2 * hour), after(2, hour), after(3, u64::MAX)]);
         assert_eq!(events, [(2, 0, CLOCK, 0, 0)]);
         assert!(time >= Duration::from_secs(3_600) && time < Duration::from_secs(3_601), "{time:?}");
-        // By the clock of the runtime, and by that of the wall, which began a thousand seconds before.
+        // By the runtime's clock, and by the wall clock, which began a thousand seconds before.
         for (clock, began) in [(MONOTONIC, 0), (REALTIME, 1_000_000 * MS)] {
             let to = cx.now() + Duration::from_secs(30);
             let at = began + to.as_nanos() as u64;
@@ -143,7 +144,7 @@ fn j_12_poll_waits_for_clocks() {
                 cx.now()
             );
         }
-        // What is over is there at once; a clock that there is not is an error of its own.
+        // A time that has passed is reported at once; an unknown clock is an error of its own.
         let (time, events) = passed(&[subscription(6, CLOCK, REALTIME, 5, true), after(7, hour)]);
         assert_eq!((events, time < Duration::from_secs(1)), (vec![(6, 0, CLOCK, 0, 0)], true));
         let (_, events) = passed(&[subscription(8, CLOCK, 9, 5, false), after(9, hour)]);
@@ -156,12 +157,12 @@ fn j_12_poll_waits_for_clocks() {
 fn j_12_poll_waits_for_input() {
     let long = || after(9, 3_600_000 * MS);
     let read = || subscription(1, READ, 0, 0, false);
-    // What is there, and the end of what was.
+    // Available input, and the end of the input.
     let there = seeded(|cx| poll(cx, &[read(), long()], Input::Bytes(b"abc".to_vec())));
     assert_eq!(there, (Some(0), vec![(1, 0, READ, 3, 0)]));
     let over = seeded(|cx| poll(cx, &[long(), read()], Input::Empty));
     assert_eq!(over, (Some(0), vec![(1, 0, READ, 0, 1)]));
-    // What somebody sends later, or not.
+    // Input that is sent later, or never.
     let later = seeded(|cx| {
         let (to, pieces) = janus::channel(1);
         let mut found = None;
@@ -206,7 +207,7 @@ fn j_12_poll_answers_at_once_where_nothing_waits() {
         (5, 0, READ, 0, 1),
     ];
     assert_eq!(found, ((Some(0), events), true));
-    // A bound on how many, and not none.
+    // The number of subscriptions is bounded, and must not be 0.
     let count = |count: u64| {
         seeded(|cx| {
             let program = program(&poller(&[after(1, 0)], count), Grants::ALL);
@@ -216,7 +217,7 @@ fn j_12_poll_answers_at_once_where_nothing_waits() {
     assert_eq!([0, 1, 256, 257, 0xFFFF_FFFF].map(count), [28, 0, 0, 28, 28].map(Some));
 }
 
-/// Without the right to its input a guest does not learn of it by waiting either.
+/// Without the right to its input, a guest does not learn about it by waiting, either.
 #[test]
 fn j_12_poll_gives_no_rights() {
     let wat = poller(&[subscription(1, READ, 0, 0, false)], 1)
@@ -243,8 +244,8 @@ const FLOOD: &str = r#"(module
           (br_if $fill (i32.lt_u (local.tee $at (i32.add (local.get $at) (i32.const 4))) (i32.const 4112))))
         (br_if $more (i32.eqz (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))))"#;
 
-/// A pipe that nobody reads holds up the guest that writes, and nobody else on its one worker; it can be cancelled; and what
-/// was written is in order.
+/// A pipe that nobody reads blocks the guest that writes, and no other task on its only worker; the guest can be cancelled;
+/// and what was written is in order.
 #[test]
 fn j_12_output_blocks_the_guest_alone() {
     for how in [Output::blocking, Output::descriptor] {
@@ -253,7 +254,7 @@ fn j_12_output_blocks_the_guest_alone() {
     }
     let (from, to) = std::io::pipe().expect("a pipe");
     flood_a_pipe(from, Output::descriptor(to), Backend::Epoll);
-    // What cannot be opened again; a socket holds more.
+    // A descriptor that cannot be opened again; a socket holds more.
     let (from, to) = std::os::unix::net::UnixStream::pair().expect("sockets");
     flood_a_pipe(from, Output::descriptor(to), Backend::Auto);
 }
@@ -277,7 +278,7 @@ fn flood_a_pipe(mut from: impl Read, output: Output, backend: Backend) {
         let _ = cx.nursery_with(NurseryOptions::new(), |nursery| {
             let task = nursery.task().stack(StackClass::Medium);
             let guest = task.spawn(|cx: &Cx| flood.call(cx, "main", options));
-            // Until it does not get on: a pipe holds 64 KiB.
+            // Until the guest makes no progress any more: a pipe holds 64 KiB.
             let mut written = (0, 0);
             while written.0 == 0 || written.0 != written.1 {
                 cx.sleep(Duration::from_millis(100)).expect("nobody cancels us");
@@ -295,7 +296,7 @@ fn flood_a_pipe(mut from: impl Read, output: Output, backend: Backend) {
     assert!(matches!(ended, Ok(Err(GuestError::Cancelled)) | Err(_)), "{ended:?}");
     assert_eq!(runtime.hogs(), [], "somebody held the worker");
     drop(runtime);
-    // The one that had begun goes on without its task, and then the pipe is closed.
+    // The write that had begun goes on without its task, and then the pipe is closed.
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes).expect("what was written");
     let numbers = bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
@@ -304,7 +305,7 @@ fn flood_a_pipe(mut from: impl Read, output: Output, backend: Backend) {
     assert!(tally.used().io >= 16 && tally.used().io <= bytes.len() as u64 / 4_096);
 }
 
-/// A program that does not look how much was written loses nothing: a write is all of it, however slow the reader is.
+/// A program that does not check how much was written loses nothing: a write is complete, however slow the reader is.
 #[test]
 fn j_12_output_is_written_whole() {
     let twice = program(
@@ -333,7 +334,7 @@ fn j_12_output_is_written_whole() {
     assert_eq!(reader.join().expect("no panic"), 120_000);
 }
 
-/// Where the runtime has no threads for it, the task writes itself; the charges are the same.
+/// Where the runtime has no threads for output, the task writes itself; the charges are the same.
 #[test]
 fn j_12_output_under_a_seed() {
     let hello = program(

@@ -1,5 +1,5 @@
-//! HTTP/1.1 as a server meets it: whole requests out of a stream of bytes that may be slow, broken or malicious. Whatever
-//! is refused has a status and a reason; nothing is read without a limit in bytes and in time.
+//! HTTP/1.1 as a server meets it: whole requests from a stream of bytes that may be slow, broken or malicious. Every refusal
+//! has a status and a reason; nothing is read without a limit in bytes and in time.
 
 use janus::Cx;
 use janus::net::TcpStream;
@@ -7,17 +7,18 @@ use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// Headers that a request may have.
+/// The most headers of a request.
 const HEADERS_MAX: usize = 64;
 /// Bytes that are read at a time.
 const PIECE: usize = 4 << 10;
-/// Bytes of a line that begins a chunk, extensions and all.
+/// The most bytes of a line that begins a chunk, extensions included.
 const CHUNK_LINE_MAX: usize = 256;
-/// Hex digits of a chunk's size: as many as fit.
+/// The most hex digits of a chunk's size: as many as fit into 64 bits.
 const CHUNK_DIGITS_MAX: usize = 16;
-/// White space in a header. What else Unicode has belongs to the value: others do not strip it, so neither do we.
+/// White space in a header. Other white space of Unicode belongs to the value: other servers do not strip it, so this one
+/// does not, either.
 const BLANK: [char; 2] = [' ', '\t'];
-/// Bytes that are thrown away after a refusal, so that the other side reads the answer before it is told that nobody listens.
+/// How many bytes are discarded after a refusal, so that the other side reads the answer before the connection is closed.
 const DRAIN_MAX: usize = 256 << 10;
 
 /// What a connection may take.
@@ -27,13 +28,13 @@ pub struct Limits {
     pub head_bytes: usize,
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// From the first byte of a request to the end of its headers.
+    /// Time from the first byte of a request to the end of its headers.
     pub head: Duration,
-    /// From there to the end of the body.
+    /// Time from there to the end of the body.
     pub body: Duration,
-    /// Without a request.
+    /// Time without a request.
     pub idle: Duration,
-    /// For an answer to be taken.
+    /// Time for an answer to be taken.
     pub write: Duration,
 }
 
@@ -62,16 +63,16 @@ pub struct Request {
     pub headers: Vec<(String, String)>,
     /// The body, without its framing.
     pub body: Vec<u8>,
-    /// The other side wants to send another one.
+    /// Whether the other side wants to send another request.
     pub keep_alive: bool,
 }
 
 /// Why there is no request.
 #[derive(Debug)]
 pub enum Refusal {
-    /// There will be none: the other side has ended, or was idle for too long. There is nothing to say.
+    /// There will be none: the other side has closed, or was idle for too long. There is nothing to answer.
     Over,
-    /// This is to be said, and the connection closed: what follows cannot be understood.
+    /// Answer this and close the connection, because what follows cannot be understood.
     Say(u16, &'static str),
     /// The connection is broken.
     Broken(io::Error),
@@ -93,7 +94,7 @@ struct Head {
     request: Request,
     length: usize,
     body: Body,
-    /// It waits for our word before it sends the body.
+    /// Whether the client waits for a go-ahead before it sends the body.
     expects: bool,
 }
 
@@ -101,18 +102,18 @@ struct Head {
 pub struct Reader<'a> {
     stream: &'a TcpStream,
     limits: &'a Limits,
-    /// What was read and is not used yet: perhaps the next requests.
+    /// Bytes that were read and are not used yet: perhaps the next requests.
     buffer: Vec<u8>,
 }
 
 impl<'a> Reader<'a> {
-    /// Of a fresh connection.
+    /// A reader for a new connection.
     #[must_use]
     pub fn new(stream: &'a TcpStream, limits: &'a Limits) -> Reader<'a> {
         Reader { stream, limits, buffer: Vec::new() }
     }
 
-    /// The next request. `begins` is called when its first byte is there.
+    /// The next request. `begins` is called when its first byte has arrived.
     pub fn next(&mut self, cx: &Cx, begins: impl FnOnce()) -> Result<Request, Refusal> {
         let idle = cx.now() + self.limits.idle;
         while self.buffer.is_empty() {
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
                 return Err(Refusal::Say(431, "the headers are too long"));
             }
             if self.fill(cx, until)? == 0 {
-                // Empty lines between requests are allowed, and so is to leave after them.
+                // Empty lines between requests are allowed, and so is closing after them.
                 let blank = self.buffer.iter().all(|byte| b"\r\n".contains(byte));
                 return Err(if blank { Refusal::Over } else { bad("the request ends in its headers") });
             }
@@ -168,7 +169,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads until so many bytes are there.
+    /// Reads until there are `length` bytes.
     fn want(&mut self, cx: &Cx, length: usize, until: Duration) -> Result<(), Refusal> {
         while self.buffer.len() < length {
             if self.fill(cx, until)? == 0 {
@@ -203,7 +204,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// They are read and not used.
+    /// Reads the trailers and ignores them.
     fn trailers(&mut self, cx: &Cx, until: Duration) -> Result<(), Refusal> {
         loop {
             match trailers_length(&self.buffer)? {
@@ -219,7 +220,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a piece, until then at the latest: later is a refusal. 0 is the end.
+    /// Reads a piece; a refusal if that is not possible before `until`. Returns 0 at the end.
     fn fill(&mut self, cx: &Cx, until: Duration) -> Result<usize, Refusal> {
         let late = Refusal::Say(408, "the request takes too long");
         let Some(left) = until.checked_sub(cx.now()).filter(|left| !left.is_zero()) else { return Err(late) };
@@ -236,12 +237,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether every line ends with CR and LF. Who takes a bare LF for an end sees other headers than who does not.
+/// Whether every line ends with CR and LF. A reader that accepts a bare LF as an end sees other headers than one that does
+/// not.
 fn whole_lines(bytes: &[u8]) -> bool {
     bytes.split_inclusive(|&byte| byte == b'\n').all(|line| line.ends_with(b"\r\n"))
 }
 
-/// The line that begins a chunk, if it is whole: its length and the chunk's size.
+/// Parses the line that begins a chunk, if it is complete: returns its length and the chunk's size.
 fn chunk_size(bytes: &[u8]) -> Result<Option<(usize, u64)>, Refusal> {
     let start = &bytes[..bytes.len().min(CHUNK_LINE_MAX)];
     match start.iter().position(|&byte| byte == b'\n') {
@@ -251,7 +253,7 @@ fn chunk_size(bytes: &[u8]) -> Result<Option<(usize, u64)>, Refusal> {
     }
 }
 
-/// Digits, perhaps an extension, and nothing else: whatever one reader forgives, another takes for something else.
+/// Accepts digits, an optional extension, and nothing else: anything that one reader tolerates, another may read differently.
 fn size_of_line(line: &[u8]) -> Option<u64> {
     let line = line.strip_suffix(b"\r\n")?;
     let (digits, extension) = line.split_at(line.iter().position(|&byte| byte == b';').unwrap_or(line.len()));
@@ -262,7 +264,7 @@ fn size_of_line(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// How long the trailers at the beginning of these bytes are, if they are whole.
+/// The length of the trailers at the beginning of these bytes, if they are complete.
 fn trailers_length(bytes: &[u8]) -> Result<Option<usize>, Refusal> {
     let mut found = [httparse::EMPTY_HEADER; HEADERS_MAX];
     match httparse::parse_headers(bytes, &mut found) {
@@ -272,7 +274,7 @@ fn trailers_length(bytes: &[u8]) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// The head at the beginning of these bytes, if it is whole.
+/// Parses the head at the beginning of these bytes, if it is complete.
 fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -319,7 +321,8 @@ fn origin(target: &str) -> Option<&str> {
     Some(rest.find('/').map_or("/", |at| &rest[at..]))
 }
 
-/// Two ways to say how long a body is are one too many: whoever passes such a request on may read it the other way.
+/// How the body is framed. A request with two lengths for its body is refused: a proxy that passes it on may read it the
+/// other way.
 fn framing(request: &Request, new: bool) -> Result<Body, Refusal> {
     let mut lengths = request.all("content-length");
     let mut codings = request.all("transfer-encoding");
@@ -333,7 +336,7 @@ fn framing(request: &Request, new: bool) -> Result<Body, Refusal> {
             if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
                 return Err(bad("the content length is no number"));
             }
-            // What does not fit is too long.
+            // A number that does not fit is too long.
             Ok(Body::Length(text.parse().unwrap_or(u64::MAX)))
         }
         (None, Some(_)) if !new => Err(bad("HTTP/1.0 has no chunks")),
@@ -343,7 +346,7 @@ fn framing(request: &Request, new: bool) -> Result<Body, Refusal> {
     }
 }
 
-/// An encoding that we do not have, or `chunked` in a disguise that only some see through.
+/// The refusal of an unsupported encoding, or of a disguised `chunked` that only some readers recognise.
 fn not_chunked(coding: &str) -> Refusal {
     if coding.is_ascii() && words(coding).any(|word| !word.eq_ignore_ascii_case("chunked")) {
         Refusal::Say(501, "the only encoding is `chunked`")
@@ -377,15 +380,15 @@ impl Request {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// As HTTP numbers them.
+    /// The HTTP status.
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
-    /// The part of a budget that was spent, as header `x-janus-budget`.
+    /// The part of a budget that was used up, as header `x-janus-budget`.
     pub spent: Option<&'static str>,
-    /// When to try again.
+    /// After how long to try again.
     pub retry_after: Option<Duration>,
-    /// The methods that would have been answered.
+    /// The allowed methods.
     pub allow: Option<&'static str>,
 }
 
@@ -397,11 +400,11 @@ impl Answer {
         Answer { status, body, spent: None, retry_after: None, allow: None }
     }
 
-    /// Head and body as they go out. Without a body (`HEAD`) the head is the same.
+    /// Head and body in the form in which they are sent. Without a body (`HEAD`) the head is the same.
     #[must_use]
     pub fn bytes(&self, without_body: bool, closes: bool) -> Vec<u8> {
         let (status, reason, length) = (self.status, reason(self.status), self.body.len());
-        // These two have no body, and say so by having no length.
+        // These two have no body, and therefore no length.
         let bare = matches!(status, 204 | 304);
         let mut text = format!("HTTP/1.1 {status} {reason}\r\n");
         if !bare {
@@ -451,7 +454,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Writes all of it, in that time.
+/// Writes all bytes within the limit.
 pub fn send(cx: &Cx, stream: &TcpStream, mut bytes: &[u8], limit: Duration) -> io::Result<()> {
     let until = cx.now() + limit;
     while !bytes.is_empty() {
@@ -463,8 +466,8 @@ pub fn send(cx: &Cx, stream: &TcpStream, mut bytes: &[u8], limit: Duration) -> i
     Ok(())
 }
 
-/// Ends a connection whose other side may still be sending: it is told that this is the end, and heard out for a while.
-/// To close at once would take back what it has not read yet.
+/// Ends a connection whose other side may still be sending: closes the sending direction, and reads on for a while. Closing
+/// at once would discard what the other side has not read yet.
 pub fn part(cx: &Cx, stream: &TcpStream, limit: Duration) {
     let until = cx.now() + limit;
     let mut left = DRAIN_MAX;
@@ -541,7 +544,7 @@ mod tests {
         }
     }
 
-    /// What we and a proxy before us might read differently hides a second request in the first.
+    /// A request that this server and a proxy before it might read differently can hide a second request.
     #[test]
     fn j_13_ambiguous_framing_is_refused() {
         let with = |headers: &str| refused(&format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n"));

@@ -1,11 +1,11 @@
-//! An HTTP/1.1 server whose handlers are WebAssembly guests that nobody trusts. Each tenant has a module, a budget for each
-//! request and a purse for each period; what one of them does with its own is nobody else's affair.
+//! An HTTP/1.1 server whose handlers are untrusted WebAssembly guests. Each tenant has a module, a budget for each request
+//! and a purse for each period; what a tenant does with its own budget does not affect the others.
 //!
 //! | part | is |
 //! |---|---|
 //! | [`http`] | requests in, answers out; every size and every wait has a limit |
 //! | [`tenant`] | a module, its budgets, and what becomes of a request |
-//! | [`server`] | connections: how many, who is sent away, and the end |
+//! | [`server`] | connections: how many, which are evicted, and the shutdown |
 //! | [`settings`] | the file that says which tenants there are |
 //! | [`proof`] | `make run-tenants`: the server under attack |
 //!
@@ -18,6 +18,6 @@ pub mod server;
 pub mod settings;
 pub mod tenant;
 
-/// What the process has allocated, which `GET /-/` tells.
+/// Counts the memory that the process has allocated, which `GET /-/` reports.
 #[global_allocator]
 pub static HEAP: janus::Counted = janus::Counted::new();

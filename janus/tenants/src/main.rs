@@ -74,7 +74,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Operations after which a guest gives way: instructions, smaller than what native tasks count.
+/// Operations after which a guest yields; they are instructions, so smaller than the operations that native tasks
+/// count.
 const QUANTUM: u64 = 16_384;
 
 fn serve(settings: &Path, port: u16, modules: &[PathBuf], workers: usize) -> Result<(), String> {
@@ -93,7 +94,7 @@ fn serve(settings: &Path, port: u16, modules: &[PathBuf], workers: usize) -> Res
     }
     let (open, stop) = janus::channel::<()>(1);
     let reader = std::thread::Builder::new().name("input".into()).spawn(move || {
-        // Whatever is typed says nothing; the end of it is the end of the server.
+        // Input is ignored; the end of the input ends the server.
         let mut piece = [0; 64];
         while std::io::stdin().read(&mut piece).is_ok_and(|got| got > 0) {}
         drop(open);

@@ -1,7 +1,8 @@
-//! `make run-tenants`: a server in a process of its own, attacked from this one, with well-behaved tenants beside.
+//! `make run-tenants`: a server in a process of its own is attacked from this one, beside well-behaved tenants.
 //!
-//! Every answer of a well-behaved tenant is compared to the byte, every attack must end as it should, and when it is over
-//! the server's memory, tasks and descriptors must be what they were (`proof/memory.rs`). Times are printed and not judged.
+//! Every answer of a well-behaved tenant is compared to the byte, every attack must have the expected result, and
+//! afterwards the server's memory, tasks and descriptors must be what they were (`proof/memory.rs`). Times are printed, but
+//! not judged.
 
 mod attack;
 mod client;
@@ -18,31 +19,31 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How much of everything.
+/// How much of everything is done.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Requests to each well-behaved tenant, without an attack.
     calm: usize,
-    /// Times that each attack is made, in each wave.
+    /// How often each attack is made in each wave.
     rounds: usize,
     /// Slow and half-open connections in each wave.
     slow: usize,
 }
 
 impl Scale {
-    /// For a person who looks.
+    /// For a person who watches.
     pub const LONG: Scale = Scale { calm: 300, rounds: 12, slow: 320 };
     /// For a test.
     pub const SHORT: Scale = Scale { calm: 30, rounds: 2, slow: 24 };
 }
 
-/// Rounds of attacks one by one between two looks at the server.
+/// Rounds of attacks one by one between two checks of the server.
 const ROUNDS: usize = 8;
 
 /// The server, and what is known of its process.
 struct Served {
     child: Child,
-    /// To close it is to ask for the end.
+    /// Closing it asks the server to end.
     input: Option<ChildStdin>,
     to: SocketAddr,
 }
@@ -71,7 +72,7 @@ impl Served {
         }
     }
 
-    /// Asks for the end while a request is open: its answer must still come, and the server end by itself.
+    /// Asks the server to end while a request is open: the answer must still come, and the server must end by itself.
     fn end(&mut self) -> Result<(), String> {
         let mut client = Client::connect(self.to)?;
         let mut idle = Client::connect(self.to)?;
@@ -79,7 +80,7 @@ impl Served {
             return Err("no answer before the end".to_string());
         }
         client.send(&get("/pause"))?;
-        // It is open when the server has counted it; then the end is asked for.
+        // The request is open when the server has counted it; then the server is asked to end.
         while !ask_once(self.to, &get("/-/"))?.body.contains("\npause 1 ") {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -105,13 +106,13 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It has ended, or something failed.
+        // The server has ended already, or something failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Asks every well-behaved tenant, on a thread each, while `beside` runs; without it, `enough` times.
+/// Sends requests to every well-behaved tenant, on a thread each, while `beside` runs; without it, `enough` times.
 fn neighbours<T: Send>(
     to: SocketAddr,
     enough: usize,
@@ -133,7 +134,7 @@ fn neighbours<T: Send>(
             .into_iter()
             .map(|client| client.join().unwrap_or_else(|_| Err("a client panicked".to_string())))
             .collect::<Result<Vec<_>, _>>();
-        // If an attack failed because the server is gone, both have something to say; the neighbour's comes first.
+        // If an attack failed because the server is gone, both report errors; the neighbour's comes first.
         Ok((saw?, made?))
     })
 }
@@ -163,7 +164,7 @@ pub fn prove(settings: &Path, modules: &Path, scale: &Scale) -> Result<(), Strin
     attack::manners(to)?;
     let nothing: Option<fn() -> Result<(), String>> = None;
     let (calm, _) = neighbours(to, scale.calm, nothing)?;
-    // wasmi compiles a function when it is first called: what comes now is there to stay.
+    // wasmi compiles a function when it is first called: the memory for that stays.
     attack::one_by_one(to)?;
     let mut memory = Memory::new(server.child.id(), to)?;
     let (mut attacked, mut slow) = (Vec::new(), Vec::new());
@@ -174,7 +175,7 @@ pub fn prove(settings: &Path, modules: &Path, scale: &Scale) -> Result<(), Strin
         Ok(())
     })?;
     memory.settles(&memory::BATCHES, || (0..ROUNDS).try_for_each(|_| attack::one_by_one(to)))?;
-    // Well-behaved tenants are served as ever.
+    // Well-behaved tenants are still served.
     neighbours(to, scale.calm.min(50), nothing)?;
     let table = ask_once(to, &get("/-/"))?.body;
     print(&table, &calm, &attacked);
@@ -191,7 +192,7 @@ pub fn prove(settings: &Path, modules: &Path, scale: &Scale) -> Result<(), Strin
     server.end()
 }
 
-/// The server's own numbers, and what the well-behaved saw.
+/// Prints the server's own numbers, and what the well-behaved tenants' clients measured.
 fn print(table: &str, calm: &[Saw], waves: &[Vec<Saw>]) {
     println!(
         "{:<9}{:>9}{:>8}  {:<34}{:>7}{:>15}{:>9}",

@@ -1,4 +1,4 @@
-//! Connections: how many there may be, who is sent away when there are too many, and how it all ends.
+//! Connections: how many there may be, which are evicted when there are too many, and the shutdown.
 
 use crate::http::{Answer, Limits, Reader, Refusal, Request, part, send};
 use crate::settings::Settings;
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long open requests may take after the end was asked for.
+/// How long open requests may take after the server was asked to end.
 const GRACE: Duration = Duration::from_secs(5);
-/// Who has waited for less is not sent away for others.
+/// A connection that has waited for less is not evicted for others.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a connection that is refused, or broken off, is heard out.
+/// How long a connection that is refused or aborted is still read.
 const PARTING: Duration = Duration::from_secs(1);
-/// Between two attempts to accept when there are no descriptors.
+/// The pause between two attempts to accept when there are no descriptors.
 const BREATH: Duration = Duration::from_millis(10);
 
 /// The server.
@@ -36,14 +36,14 @@ pub struct Server {
     turned_away: AtomicU64,
 }
 
-/// Connections that wait for a request to be whole, in the order in which they began to.
+/// Connections that wait for a complete request, in the order in which they began to wait.
 #[derive(Default)]
 struct Waiting(Mutex<(BTreeMap<u64, Waiter>, u64)>);
 
 struct Waiter {
     stream: Arc<TcpStream>,
     since: Duration,
-    /// The first byte of the request is there.
+    /// Whether the first byte of the request has arrived.
     begun: bool,
 }
 
@@ -70,13 +70,13 @@ impl Waiting {
         self.lock().0.remove(&ticket);
     }
 
-    /// Sends away who has waited longest, if that is long.
+    /// Evicts the connection that has waited longest, if that is long enough.
     fn evict(&self, now: Duration) -> bool {
         let mut guard = self.lock();
         let long = |waiter: &Waiter| now.saturating_sub(waiter.since) >= PATIENCE;
         match guard.0.first_entry() {
             Some(first) if long(first.get()) => {
-                // Its task reads the end, and ends.
+                // Its task reads the end of the connection, and ends.
                 let _ = first.remove().stream.shutdown(Shutdown::Both);
                 true
             }
@@ -93,7 +93,7 @@ impl Waiting {
 }
 
 impl Server {
-    /// As the file says; what the runtime has made for it is told with the rest.
+    /// A server with these settings; it also reports the statistics of its runtime.
     #[must_use]
     pub fn new(settings: Settings, runtime: Arc<Runtime>) -> Server {
         let Settings { tenants, limits, connections } = settings;
@@ -110,15 +110,15 @@ impl Server {
         }
     }
 
-    /// Who is served.
+    /// The tenants that are served.
     #[must_use]
     pub fn tenants(&self) -> &[Tenant] {
         &self.tenants
     }
 
-    /// Serves until `stop` is closed; then whoever has a request open gets its answer.
+    /// Serves until `stop` is closed; then open requests still get their answers.
     pub fn run(&self, cx: &Cx, listener: &TcpListener, stop: &Receiver<()>) {
-        // How connections ended is their own affair, and that the rest was cancelled is no news.
+        // How a connection ended does not matter here, nor that the rest was cancelled.
         let _ = cx.nursery_with(NurseryOptions::new().share(Budget::UNLIMITED).keep_going(), |scope| {
             let capability = cx.cap_spawn().ok_or(janus::SpawnError::NoCapability)?;
             let accept = scope.task().name("accept").budget(Budget::UNLIMITED).grant_spawn(capability);
@@ -147,7 +147,7 @@ impl Server {
             for (tenant, due) in self.tenants.iter().zip(&mut due) {
                 if *due <= cx.now() {
                     tenant.recharge();
-                    // From now on, and not from when it should have been: who was late owes nobody a burst.
+                    // Counted from now, and not from when it was due: a late recharge does not lead to a burst.
                     *due = cx.now() + tenant.terms.period;
                 }
             }
@@ -175,12 +175,12 @@ impl Server {
                     continue;
                 }
             };
-            // A small answer goes out at once.
+            // Sends a small answer without delay.
             let _ = stream.set_nodelay(true);
             let full = self.live.load(Ordering::Acquire) >= self.connections && !self.evict(cx);
             let guard = Live::new(self);
             let task = scope.task().name("connection").stack(StackClass::Medium).budget(Budget::UNLIMITED);
-            // Who cannot be told that there is no room learns it by the end of the connection.
+            // If even the refusal cannot be sent, the client learns of it by the end of the connection.
             drop(task.grant_spawn(capability).spawn(move |cx| {
                 let server = guard.server();
                 if full && server.turn_away(cx, &stream) {
@@ -197,7 +197,7 @@ impl Server {
         done
     }
 
-    /// There are too many connections; tells so, unless there are not any more.
+    /// Tells the client that there are too many connections, unless that has changed.
     fn turn_away(&self, cx: &Cx, stream: &TcpStream) -> bool {
         if self.live.load(Ordering::Acquire) <= self.connections {
             return false;
@@ -211,12 +211,12 @@ impl Server {
         true
     }
 
-    /// One connection, to its end.
+    /// Serves one connection to its end.
     fn serve(&self, cx: &Cx, stream: &Arc<TcpStream>) {
         let mut reader = Reader::new(stream, &self.limits);
         loop {
             let ticket = self.waiting.enter(stream, cx.now());
-            // Who comes while the server ends is not waited for.
+            // Connections that begin during the shutdown are not waited for.
             if self.ending.load(Ordering::Acquire) {
                 self.waiting.dismiss();
             }
@@ -250,7 +250,7 @@ impl Server {
         }
     }
 
-    /// What `/-/` answers. There is nothing to change here, and who tries is told so.
+    /// The answer of `/-/`. It is read-only, and other methods are refused.
     fn tell(&self, method: &str) -> Answer {
         match method {
             "GET" | "HEAD" => Answer { body: self.table().into_bytes(), ..Answer::text(200, "") },
@@ -258,9 +258,9 @@ impl Server {
         }
     }
 
-    /// A line of numbers for each tenant: what `GET /-/` answers.
+    /// A line of numbers for each tenant, which `GET /-/` answers.
     fn table(&self) -> String {
-        // First, before the text is in it.
+        // Read first, before it includes this text.
         let heap = crate::HEAP.live().bytes;
         let stats = self.runtime.stats();
         let mut text =
@@ -290,7 +290,7 @@ impl Server {
     }
 }
 
-/// One connection among those that are counted.
+/// One of the counted connections.
 struct Live<'a>(&'a Server);
 
 impl<'a> Live<'a> {
@@ -299,7 +299,8 @@ impl<'a> Live<'a> {
         Live(server)
     }
 
-    /// By a method, so that a closure which calls it takes the whole: a copy of the field would leave the count behind.
+    /// A method, so that a closure that calls it captures the whole value: a copy of the field would not hold the
+    /// count.
     fn server(&self) -> &'a Server {
         self.0
     }

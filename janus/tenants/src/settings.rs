@@ -1,4 +1,4 @@
-//! The file that says which tenants there are: a line for each, of words.
+//! The file that lists the tenants: a line of words for each.
 //!
 //! ```text
 //! # NAME  MODULE      what it may do and use
@@ -14,29 +14,28 @@ use janus_guest::{Grants, Program};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the server is told.
+/// The contents of the file.
 pub struct Settings {
-    /// Who is served.
+    /// The tenants.
     pub tenants: Vec<Tenant>,
-    /// What a connection may take.
+    /// The limits of a connection.
     pub limits: Limits,
-    /// How many there may be.
+    /// The most connections.
     pub connections: usize,
 }
 
-/// What a request may use, unless the file says otherwise.
+/// What a request may use by default.
 const REQUEST: Budget =
     Budget { ops: 1_000_000, memory: 1 << 20, spawn_count: 0, channel_ops: 0, syscalls: 100 };
-/// What all requests of a second may.
+/// What all requests of a second may use by default.
 const PURSE: Budget =
     Budget { ops: 100_000_000, memory: 32 << 20, spawn_count: 1_000, channel_ops: 10_000, syscalls: 10_000 };
 const TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECTIONS: usize = 256;
 
 impl Settings {
-    /// Reads the file. Modules are looked for beside it, in `guests` there, and in the other
-    /// folders. One that is refused is its tenant's affair;
-    /// a line that makes no sense is an error, with its number.
+    /// Reads the file. Modules are looked for beside it, in `guests` there, and in the other folders.
+    /// A refused module affects only its tenant; a malformed line is an error, with its number.
     pub fn read(file: &Path, folders: &[PathBuf]) -> Result<Settings, String> {
         let text = std::fs::read_to_string(file)
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -152,7 +151,7 @@ fn program(
         })?;
         let bytes = std::fs::read(&found).map_err(|error| error.to_string())?;
         wat::parse_bytes(&bytes).map(std::borrow::Cow::into_owned).map_err(|error| {
-            // The first line says what; the others draw the place.
+            // The first line of the error says what is wrong; the others draw the place.
             let text = error.to_string();
             format!("no module: {}", text.lines().next().unwrap_or_default())
         })

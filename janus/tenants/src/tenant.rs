@@ -1,4 +1,4 @@
-//! A tenant: a module that nobody trusts, what each of its requests may use, and a purse that all of them draw on.
+//! A tenant: an untrusted module, what each of its requests may use, and a purse that all of them draw on.
 //!
 //! ```text
 //!            each period: full again                    no more than this for one request
@@ -6,9 +6,9 @@
 //!                                     ▲                       │
 //!                                     └── what was not used ──┘  by the runtime's own account
 //! ```
-//! A guest is told of its request as CGI does: `REQUEST_METHOD`, `REQUEST_URI` and `HTTP_*` in its environment; its input is
-//! the body, its output the answer. Its exit code is the status; 0 is 200. The header `Proxy`, and those with `_` in
-//! their names, are left out: as variables they would pass for something else.
+//! A guest gets its request as in CGI: `REQUEST_METHOD`, `REQUEST_URI` and `HTTP_*` are in its environment, its input is the
+//! body, its output the answer. Its exit code is the status; 0 is 200. The header `Proxy`, and those with `_` in their
+//! names, are left out: as variables they would be taken for something else.
 
 use crate::http::{Answer, Request};
 use janus::{Budget, Cx, NurseryOptions, Recharge, Resource, TaskError};
@@ -19,36 +19,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Bytes of an answer.
+/// The most bytes of an answer.
 pub const ANSWER_MAX: usize = 256 << 10;
-/// What a module exports to be called.
+/// The export that is called.
 const ENTRY: &str = "_start";
 
 /// What a tenant may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// By one request.
+    /// What one request may use.
     pub request: Budget,
-    /// By all of them in a period. Memory is what they may have at a time.
+    /// What all of them may use in a period. For memory, what they may have at a time.
     pub purse: Budget,
-    /// When the purse is full again.
+    /// The time after which the purse is full again.
     pub period: Duration,
-    /// How long a guest may take, also while it waits.
+    /// How long a guest may take, waiting included.
     pub timeout: Duration,
 }
 
-/// What a tenant may draw on, period by period.
+/// What a tenant may draw on in each period.
 #[derive(Debug)]
 struct Purse {
     left: Mutex<Left>,
     full: Budget,
 }
 
-/// What it has left of its period.
+/// What is left of the current period.
 #[derive(Debug)]
 struct Left {
     budget: Budget,
-    /// Which one it is: who gives back says of which it took.
+    /// The number of the period, by which a returned rest is matched with the period that it was taken from.
     period: u64,
 }
 
@@ -61,14 +61,14 @@ impl Purse {
         Purse { left: Mutex::new(Left { budget: full, period: 0 }), full }
     }
 
-    /// All of it or nothing: the error is what there is too little of. Answers of which period it is.
+    /// Takes all of the amount or nothing: the error is the part that is too small. Returns the number of the period.
     fn take(&self, amount: &Budget) -> Result<u64, Resource> {
         let mut left = locked(&self.left);
         left.budget.take_all(amount)?;
         Ok(left.period)
     }
 
-    /// Never more than full; and a request that began in an earlier period brings nothing but its memory into this one.
+    /// Gives back a rest, up to a full purse; a request that began in an earlier period gives back only its memory.
     fn give(&self, period: u64, rest: &Budget) {
         let mut left = locked(&self.left);
         let same = left.period == period;
@@ -79,7 +79,7 @@ impl Purse {
         }
     }
 
-    /// A new period. Memory is lent and comes back by itself.
+    /// Begins a new period. Memory is only lent, and comes back by itself.
     fn recharge(&self) {
         let mut left = locked(&self.left);
         left.budget = self.full.with(Resource::Memory, left.budget.memory);
@@ -87,42 +87,42 @@ impl Purse {
     }
 }
 
-/// What was seen of a tenant.
+/// Counters of a tenant.
 #[derive(Debug, Default)]
 struct Counts {
     requests: AtomicU64,
     ok: AtomicU64,
-    /// By the part that was spent, of a request or of the purse.
+    /// Requests that failed because a part of a budget, of the request or of the purse, was used up; by part.
     spent: [AtomicU64; 5],
     other: AtomicU64,
     ops: AtomicU64,
     memory: AtomicU64,
 }
 
-/// The same as plain numbers.
+/// The counters as plain numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Requests.
     pub requests: u64,
-    /// Whose guest ended well.
+    /// Requests whose guest ended well.
     pub ok: u64,
-    /// Whose guest had spent, or was not given, a part of a budget: by part.
+    /// Requests whose guest had used up, or was not given, a part of a budget; by part.
     pub spent: [u64; 5],
-    /// Whose guest failed in another way.
+    /// Requests whose guest failed in another way.
     pub other: u64,
     /// Operations in all.
     pub ops: u64,
-    /// The most bytes of one request.
+    /// The most bytes that one request used.
     pub memory: u64,
 }
 
 /// A tenant of the server.
 pub struct Tenant {
-    /// The first part of its paths.
+    /// The first part of the paths of its requests.
     pub name: String,
     /// What it may use.
     pub terms: Terms,
-    /// A module that was refused has a reason instead.
+    /// The module, or why it was refused.
     program: Result<Program, String>,
     purse: Purse,
     counts: Counts,
@@ -131,7 +131,7 @@ pub struct Tenant {
 type Ended = Result<Result<End, GuestError>, TaskError>;
 
 impl Tenant {
-    /// A tenant whose module was taken, or not.
+    /// A tenant whose module was accepted or refused.
     #[must_use]
     pub fn new(name: String, program: Result<Program, String>, terms: Terms) -> Tenant {
         Tenant { name, terms, program, purse: Purse::new(terms.purse), counts: Counts::default() }
@@ -148,7 +148,7 @@ impl Tenant {
         self.program.as_ref().err().map(String::as_str)
     }
 
-    /// What was seen of it so far.
+    /// The counters so far.
     #[must_use]
     pub fn seen(&self) -> Seen {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -184,12 +184,12 @@ impl Tenant {
             Ok(program) => program,
             Err(why) => return self.failed(500, &format!("its module was refused: {why}")),
         };
-        // The guest is a child of ours, and takes one of its own purse.
+        // The guest is a child of this task, and that child is taken from the tenant's purse.
         let budget = self.terms.request;
         let whole = Budget { spawn_count: budget.spawn_count.saturating_add(1), ..budget };
         let period = match self.purse.take(&whole) {
             Ok(period) => period,
-            // Its other requests have it now, and will be done soon.
+            // Its other requests have the memory now, and will be done soon.
             Err(Resource::Memory) => {
                 let mut answer = self.spent(503, Resource::Memory, "is in use by its other requests");
                 answer.retry_after = Some(Duration::from_secs(1));
@@ -229,7 +229,7 @@ impl Tenant {
         }
     }
 
-    /// Runs a guest, alone in its nursery, so that it is known when it cannot go on; answers how it ended and what is left.
+    /// Runs a guest alone in its nursery, so that it is known when it cannot go on; returns how it ended and what is left.
     fn run(&self, cx: &Cx, program: &Program, whole: &Budget, options: Options) -> (Ended, Budget) {
         let mut ended: Ended = Err(TaskError::Cancelled);
         let mut rest = *whole;
@@ -253,7 +253,7 @@ impl Tenant {
             rest = nursery.pool();
             Ok(())
         });
-        // Nothing ran: this task has all that there is, so it cannot be.
+        // Nothing ran. This cannot happen, because this task has an unlimited budget.
         if let Err(TaskError::Pool(resource)) = closed {
             ended = Err(TaskError::BudgetExceeded(resource));
         }
@@ -262,7 +262,7 @@ impl Tenant {
 
     fn judge(&self, ended: Ended, used: &Used, output: &Body) -> Answer {
         let failed = |why: &str| match used.refused() {
-            // It was refused something, and did not cope.
+            // The guest was refused something, and failed afterwards.
             Some(resource) => self.spent(503, resource, &format!("of a request is spent, and then {why}")),
             None => self.failed(500, why),
         };
@@ -297,19 +297,19 @@ impl Tenant {
     }
 }
 
-/// The variable of a header, if it has one. `Proxy` has none, as many libraries take `HTTP_PROXY` for the operator's
-/// word on whom to connect to (httpoxy); nor has a name with `_`, which would pass for the same one with `-`.
+/// The variable for a header, if it gets one. `Proxy` gets none, because many libraries take `HTTP_PROXY` for the operator's
+/// choice of a proxy (httpoxy); nor does a name with `_`, which would be taken for the same one with `-`.
 fn variable(header: &str) -> Option<String> {
     let safe = !header.contains('_') && !header.eq_ignore_ascii_case("proxy");
     safe.then(|| format!("HTTP_{}", header.to_ascii_uppercase().replace('-', "_")))
 }
 
-/// What a guest wrote, as long as it is not too long.
+/// What a guest wrote, unless that is too long.
 #[derive(Clone, Debug, Default)]
 struct Body(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl Body {
-    /// `None`: it was too long.
+    /// Takes the bytes; `None` if there were too many.
     fn take(&self) -> Option<Vec<u8>> {
         let mut bytes = locked(&self.0);
         let long = bytes.as_ref().is_some_and(|bytes| bytes.len() > ANSWER_MAX);
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
     use janus::{Config, Runtime};
 
-    /// What is taken is given back, once, and never more than full; a period fills everything but memory.
+    /// What is taken is given back, once, and never beyond a full purse; a new period fills everything but memory.
     #[test]
     fn j_14_purses() {
         let full = Budget { ops: 100, memory: 50, spawn_count: 2, channel_ops: 5, syscalls: 5 };

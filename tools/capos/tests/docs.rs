@@ -1,4 +1,4 @@
-//! Lists in the docs that must be whole.
+//! Lists in the docs that must be complete.
 
 /// T-01: docs/shell.md explains every counter of the kernel.
 #[test]
@@ -33,7 +33,7 @@ fn programs_in_the_docs_are_the_programs() {
     for (name, source) in whole {
         assert!(page.contains(&format!("```rust\n{source}```")), "docs/programs.md shows another {name}.rs");
     }
-    // Of this one the page shows the function.
+    // Of this program the page shows only the function.
     let budget = include_str!("../../../programs/src/bin/budget.rs");
     let (_, function) = budget.split_once("\nfn run()").unwrap();
     assert!(page.contains(&format!("fn run(){function}```")), "docs/programs.md shows another budget.rs");

@@ -1,4 +1,4 @@
-//! Manifests: what a good one says, each refusal with its line, and bytes that nobody compiled.
+//! Manifests: the contents of a good one, each refusal with its line, and bytes that no compiler made.
 
 use abi::{Interface, Overrun, rights};
 use capos::manifest::{compile, compile_with};
@@ -104,7 +104,7 @@ fn s_01_a_good_manifest_has_contexts() {
     assert_eq!((template("store"), template("tour")), (Some((1_000_000, 10_000_000)), None));
 }
 
-/// What is said about [`START`] with `more` behind it.
+/// The error for [`START`] followed by `more`.
 fn refused(more: &str) -> String {
     let source = format!("{START}{more}");
     match compile("bad.toml", &source) {
@@ -286,7 +286,7 @@ fn grants_are_checked() {
     );
 }
 
-/// S-17: a band comes from the manifest, and from no higher one than init's.
+/// S-17: a process gets its band from the manifest, and no higher one than init's.
 #[test]
 fn bands_are_granted() {
     let good = good();
@@ -359,7 +359,7 @@ fn init_holds_what_it_needs() {
             "{said}"
         );
     }
-    // Another share than init's own, by itself or by a profile, is init's to give.
+    // Only init can give another share than its own, directly or by a profile.
     let profile = "profile = \"p\"\n[[profile]]\nname = \"p\"\n";
     for share in [
         "weight = 65",
@@ -372,7 +372,7 @@ fn init_holds_what_it_needs() {
             "process \"x\": init must be granted \"scheduling_policy\" to give this process another weight";
         assert!(said.contains(lacks), "{said}");
     }
-    // So is a budget.
+    // The same holds for a budget.
     let profile = "profile = \"p\"\n[[profile]]\nname = \"p\"\nbudget_ns = 20000\nperiod_ns = 40000";
     let said = without("nothing", profile);
     let lacks =
@@ -539,7 +539,7 @@ fn s_01_contexts_are_checked() {
     refuses(profile, 11, "profile \"p\": 990000 ns within 1000000 ns is more than the 95 %");
 }
 
-/// The core takes exactly what a manifest may ask for: the boundary is the same, to the last digit.
+/// The core accepts exactly what a manifest may ask for: the boundary is the same, to the last digit.
 #[test]
 fn s_11_the_promise_is_the_cores() {
     let bound = sched::Utilisation::BOUND;

@@ -1,4 +1,4 @@
-//! T-02: traces of a small kernel replay without a difference, and every planted damage is caught.
+//! T-02: traces of a small kernel replay without a difference, and all planted damage is caught.
 
 use capos::replay::{Fault, replay};
 use sched::{
@@ -8,18 +8,18 @@ use sched::{
 use trace::dump::{CpuPart, Dump, Header, Record, Thread};
 use trace::{Event, Kind, RuleError, TraceError};
 
-/// A kernel that does at random what threads and machines do, and writes it down as the real one does.
+/// A kernel that does at random what threads and machines do, and records it as the real one does.
 struct Kernel {
     cpus: Vec<Cpu<()>>,
     blocked: Vec<Blocked<()>>,
     records: Vec<Record>,
     threads: u32,
-    /// Nobody runs on these.
-    // A context is a box wherever it goes.
+    /// Contexts that no thread runs on.
+    // Contexts are moved as boxes everywhere, so the list holds boxes, too.
     #[allow(clippy::vec_box)]
     contexts: Vec<Box<Context>>,
     made: u32,
-    /// Of 16 steps, so many are about contexts.
+    /// How many of 16 steps are about contexts.
     context_steps: u64,
     now: u64,
     seed: u64,
@@ -140,7 +140,7 @@ impl Kernel {
         }
     }
 
-    /// Something with a context that nobody runs on.
+    /// Does something with a context that no thread runs on.
     fn with_idle(&mut self, cpu: usize) {
         if self.contexts.is_empty() {
             return self.admit(cpu);
@@ -196,7 +196,7 @@ impl Kernel {
         self.contexts.push(old);
     }
 
-    /// A context is taken away: from a thread that waits, or is here.
+    /// Takes a context away from a thread that waits, or is on this CPU.
     fn take_context(&mut self, cpu: usize) {
         let (id, now) = (ThreadId(self.random(self.threads.max(1).into())), self.now);
         let thread = id.0 as u32;
@@ -214,7 +214,7 @@ impl Kernel {
         }
     }
 
-    /// A thread is taken out of its queue.
+    /// Takes a thread out of its queue.
     fn dequeue(&mut self, cpu: usize) {
         let mut tickets = Vec::new();
         self.cpus[cpu].for_each_queued(|ticket, _, ()| tickets.push(ticket));
@@ -227,7 +227,7 @@ impl Kernel {
         self.blocked.push(dequeued.park());
     }
 
-    /// Writes down what became of the thread that left, and who runs.
+    /// Records what became of the thread that left, and which one runs.
     fn settle(&mut self, cpu: usize, thread: u32, decision: Decision<()>) {
         if let Some(evicted) = decision.evicted {
             self.record(cpu, Kind::Evict { thread, lost: evicted.reason == EvictionReason::ContextLost });
@@ -366,7 +366,7 @@ impl Kernel {
         }
     }
 
-    /// Time goes on. Now and then a CPU has read its clock, and then waited for the lock while others were served.
+    /// Advances the time. Now and then a CPU has read its clock and then waited for the lock, while others were served.
     fn step(&mut self) {
         self.now += self.random(3_000_000);
         let latest = self.now;
@@ -489,7 +489,7 @@ fn random_kernels_replay_without_a_difference() {
     }
 }
 
-/// S-06, T-02: with contexts bound, lent, taken, hosted, spent and made anew, a replay still decides the same; all kinds of events come up.
+/// S-06, T-02: with contexts bound, lent, taken, hosted, used up and recreated, a replay still decides the same; all kinds of events occur.
 #[test]
 fn s_06_kernels_with_contexts_replay_without_a_difference() {
     let mut seen = std::collections::BTreeSet::new();
@@ -524,7 +524,7 @@ fn s_06_kernels_with_contexts_replay_without_a_difference() {
     assert!(missing.is_empty(), "{missing:?} in none of the runs");
 }
 
-/// S-06: a loan that was an ordinary handoff, a context that nobody took, another budget: each is caught.
+/// S-06: a loan recorded as an ordinary handoff, a missing unbind, another budget: each is caught.
 #[test]
 fn s_06_wrong_tales_about_contexts_are_caught() {
     let found = |spoil: fn(&mut Dump)| {
@@ -571,7 +571,7 @@ fn s_06_wrong_tales_about_contexts_are_caught() {
 #[test]
 fn a_thread_on_two_cpus_is_caught() {
     let fault = found(|dump| {
-        // Who runs on CPU 0 is run on CPU 1, too.
+        // The thread that runs on CPU 0 also runs on CPU 1.
         let mut there = None;
         for record in &mut dump.records[500..] {
             match (record.event.cpu, record.event.kind, there) {
@@ -590,7 +590,7 @@ fn a_thread_on_two_cpus_is_caught() {
 
 #[test]
 fn a_wrong_choice_is_caught() {
-    // The thread that was preempted runs on: it may, and the core says that it should not.
+    // The preempted thread runs on: the rules allow it, but the core decides otherwise.
     let fault = found(|dump| {
         let at = position(dump, |at, kind| {
             matches!((dump.records[at - 1].event.kind, kind), (Kind::Preempt { .. }, Kind::Run { .. }))
@@ -602,7 +602,7 @@ fn a_wrong_choice_is_caught() {
         };
         assert_ne!(thread, other);
         dump.records[at].event.kind = Kind::Run { thread };
-        // So that the rules of life hold, nothing comes after it.
+        // Nothing follows, so that the rules of a thread's life still hold.
         dump.records.truncate(at + 1);
     });
     assert!(matches!(fault, Fault::Decision { core: Some(_), kernel: Some(_), .. }), "{fault:?}");
@@ -666,7 +666,7 @@ fn accounts_that_do_not_add_up_are_caught() {
     assert!(matches!(fault, Fault::Account { .. }), "{fault:?}");
 }
 
-/// With lost events the replay goes as far as it can, says so, and guesses nothing.
+/// With lost events the replay goes as far as it can, reports that, and guesses nothing.
 #[test]
 fn a_replay_ends_where_events_are_missing() {
     let mut dump = made(2, PolicyKind::Wfq, 5, 3000);
@@ -682,7 +682,7 @@ fn a_replay_ends_where_events_are_missing() {
     assert!(replayed.to_string().contains(&format!("missing from {first} on")), "{replayed}");
 }
 
-/// Where later events were written over the first ones there is nothing to begin with: that is said, and nothing is replayed.
+/// If later events have overwritten the first ones, there is no beginning: that is reported, and nothing is replayed.
 #[test]
 fn k_27_a_replay_without_a_beginning_is_refused() {
     let mut dump = made(2, PolicyKind::Wfq, 5, 3000);

@@ -1,4 +1,4 @@
-//! Runs of machines that are shell scripts: what they say, how they end, and that none outlives its run.
+//! Runs of machines that are shell scripts: their output, how they end, and that none outlives its run.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ fn a_run_that_does_not_end_is_stopped_and_its_machine_with_it() {
     assert!(!process.exists(), "the machine {} still runs", process.display());
 }
 
-/// The limit waits while a trace is written, and no longer.
+/// The time limit is extended only while a trace is written.
 #[test]
 fn a_trace_may_be_written_after_the_limit() {
     let writes = "for i in 1 2 3 4 5 6 7 8; do echo $i >>\"$0.dump\"; sleep 0.2; done; echo two; ";

@@ -11,7 +11,7 @@ fn play(test: &str, program: &str, script: &str) -> Result<(), String> {
     played(test, program, script).map(|_| ())
 }
 
-/// The same, with what came of it.
+/// The same, with its result.
 fn played(test: &str, program: &str, script: &str) -> Result<Played, String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("script-{test}"));
     std::fs::create_dir_all(&folder).unwrap();
@@ -25,7 +25,7 @@ fn played(test: &str, program: &str, script: &str) -> Result<Played, String> {
     script.play(&mut guest).map_err(|problem| problem.to_string())
 }
 
-/// Asks, echoes and answers, until `bye`.
+/// Prompts, echoes and answers, until `bye`.
 const ECHO: &str = r#"
 while printf '> ' && IFS= read -r -d $'\r' line; do
   printf '%s\r\n' "$line"

@@ -1,4 +1,4 @@
-//! A terminal is as it was after every signal that can be caught, and the machine is off.
+//! After every signal that can be caught, the terminal is restored and the machine is off.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 
-/// Names the machine to the process that is sent signals.
+/// The environment variable that names the machine to the process that gets the signals.
 const MACHINE: &str = "CAPOS_TEST_MACHINE";
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -6,10 +6,10 @@
 //!
 //! Four transformations reduce the charges and leave the sums of all paths as they are:
 //! 1. What both arms of an `if` cost is charged before it.
-//! 2. What a segment costs that no check stands with, and that ends in an `if` with two arms of which one is charged anyway, is
-//!    charged in both arms.
+//! 2. A segment that has no check and ends in an `if` with two arms, one of which is charged anyway, is charged in both arms
+//!    instead of before them.
 //! 3. A loop whose every way back is a plain `br` charges its first segment on those ways and before the loop.
-//! 4. The first segment of a small function that nobody but its callers can name is charged by them, where they are charged
+//! 4. The first segment of a small function that only calls can name is charged by its callers, where they are charged
 //!    themselves ([`Prepaid`](super::Prepaid)).
 //!
 //! `Budget_Check` is placed at the head of every loop, with the charge of every segment that calls, at the entry of every

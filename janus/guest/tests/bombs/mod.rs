@@ -26,7 +26,8 @@ pub(crate) const HOST: &str = r#"
     (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
     (memory 1) (table 4 funcref) (elem (i32.const 0) $child)"#;
 
-/// How a bomb ends: a part that is spent, or text in the guest's error; nothing: well.
+/// How a bomb ends: by a used-up part of its budget, by a text in the guest's error, or well
+/// (`None`).
 pub(crate) type Ends = Result<Option<&'static str>, Resource>;
 
 /// A name, a `main` and a `$child`, and how it ends.
@@ -107,7 +108,7 @@ pub(crate) fn module(main: &str, child: &str) -> Vec<u8> {
     ))
 }
 
-/// Runs a bomb between two neighbours on one worker; answers how all three ended.
+/// Runs a bomb between two neighbours on one worker; returns how all three ended.
 pub(crate) fn beside(
     runtime: &Runtime,
     bomb: &Program,

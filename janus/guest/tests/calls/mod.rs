@@ -17,7 +17,7 @@ impl Source {
         ((self.0 >> 40) % u64::from(below)) as u32
     }
 
-    /// Later functions are smaller: the last ones are what callers pay for altogether.
+    /// Later functions are smaller: for the last ones, callers pay the whole cost.
     fn block(&mut self, function: u32, depth: u32, out: &mut String) {
         for _ in 0..=self.draw(if depth == 0 { 5 } else { 2 }) {
             self.statement(function, depth, out);
@@ -84,7 +84,8 @@ impl Source {
     }
 }
 
-/// The module of a seed, as text. One function is exported, one is in a table; what others can reach charges itself.
+/// The module of a seed, as text. One function is exported, one is in a table; functions that can be reached otherwise
+/// than by calls charge themselves.
 pub(crate) fn module(seed: u64) -> String {
     let mut source = Source(seed);
     let mut out = String::from("(module (table funcref (elem $f4))\n");

@@ -17,7 +17,7 @@ pub(crate) enum End {
     Endless,
 }
 
-/// What can be seen of a run: how every export ended, what it gave, and the memory after it.
+/// What can be observed of a run: how every export ended, what it returned, and the memory after it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) end: End,
@@ -55,10 +55,10 @@ const PAINTER: &str = r#"(module (func $paint (export "paint") (param i64 i32) (
   (if (local.get 1) (then (drop (call $paint (local.get 0) (i32.sub (local.get 1) (i32.const 1))))))
   (i64.add (local.get 2) (i64.add (local.get 3) (i64.add (local.get 4) (i64.add (local.get 5)
     (i64.add (local.get 6) (i64.add (local.get 7) (i64.add (local.get 8) (local.get 9))))))))))"#;
-/// Frames of it: more than a random module has.
+/// How many of its frames: more than a random module has.
 const FRAMES: i32 = 200;
 
-/// What the next call finds on the engine's stack, if it reads what it never wrote.
+/// Fills the engine's stack with a colour, which the next call finds if it reads something that it never wrote.
 fn paint<T>(store: &mut Store<T>, engine: &Engine, color: i64) {
     let module = Module::new(engine, wat::parse_str(PAINTER).expect("text")).expect("a module");
     let instance = Instance::new(&mut *store, &module, &[]).expect("it imports nothing");
@@ -69,8 +69,8 @@ fn paint<T>(store: &mut Store<T>, engine: &Engine, color: i64) {
 /// Numbers that differ in every byte.
 const COLORS: [i64; 2] = [0x5A5A_5A5A_5A5A_5A5A, 0x25C3_25C3_25C3_25C3];
 
-/// The same on stacks of two colours; `None`: the engine reads what nobody wrote, and what comes of it is anybody's guess. wasmi
-/// 2.0.0 does so in some random modules (CAVEATS), with and without charges.
+/// Runs on stacks of two colours; `None` if the engine reads uninitialised stack, which makes the result arbitrary. wasmi 2.0.0
+/// does so in some random modules (CAVEATS), with and without charges.
 fn on_any_stack<R: PartialEq>(run: impl Fn(i64) -> R) -> Option<R> {
     let [one, other] = COLORS.map(run);
     (one == other).then_some(one)
@@ -133,7 +133,7 @@ impl Plain {
     }
 }
 
-/// With charges, and fuel without end.
+/// A run with charges, and unlimited fuel.
 #[derive(PartialEq)]
 pub(crate) struct Counted {
     pub(crate) seen: Seen,
@@ -205,14 +205,14 @@ fn config() -> wasm_smith::Config {
     }
 }
 
-/// Makes a module of the bytes and compares its runs; did it run to its end?
+/// Makes a module of the bytes and compares its runs; returns whether it ran to its end.
 pub(crate) fn compare(bytes: &[u8]) -> bool {
     let mut source = Unstructured::new(bytes);
     let Ok(module) = wasm_smith::Module::new(config(), &mut source) else { return false };
     compare_module(&module.to_bytes())
 }
 
-/// Compares the runs of a module; did it run to its end?
+/// Compares the runs of a module; returns whether it ran to its end.
 pub(crate) fn compare_module(wasm: &[u8]) -> bool {
     let smart = match pass::instrument(wasm, true) {
         // A fuzzer finds out which names are the pass's own, and functions with many results.

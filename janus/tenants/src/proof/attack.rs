@@ -1,5 +1,5 @@
-//! The attackers: tenants whose modules are bombs, and clients that are slow, broken or rude. Each of them checks what it
-//! gets: an attack that is answered in another way than it should be is a failure too.
+//! The attackers: tenants whose modules are bombs, and clients that are slow, broken or rude. Each of them checks its
+//! answer: an attack with another answer than the expected one is a failure, too.
 
 use super::client::{Client, ask_once, get, post, say};
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-/// Tenants that are asked and must fail: status, spent part, and what the answer says.
+/// Tenants whose requests must fail: status, used-up part of the budget, and a text of the answer.
 const BOMBS: [(&str, u16, Option<&str>, &str); 14] = [
     ("endless", 503, Some("ops"), "the ops budget of a request is spent"),
     ("recurse", 500, None, "stack"),
@@ -25,7 +25,7 @@ const BOMBS: [(&str, u16, Option<&str>, &str); 14] = [
     ("nested", 200, None, ""),
 ];
 
-/// Asks every bomb so many times; some of them at once.
+/// Sends requests to every bomb so many times; some of them concurrently.
 pub(super) fn bombs(to: SocketAddr, rounds: usize) -> Result<(), String> {
     std::thread::scope(|threads| {
         let attackers: Vec<_> = BOMBS
@@ -47,7 +47,7 @@ pub(super) fn bombs(to: SocketAddr, rounds: usize) -> Result<(), String> {
     })
 }
 
-/// Every attack, one after the other: what each needs, the one before it has given back.
+/// Every attack, one after the other, so that each has given back its resources before the next begins.
 pub(super) fn one_by_one(to: SocketAddr) -> Result<(), String> {
     BOMBS.iter().try_for_each(|bomb| explode(to, bomb))?;
     nonsense(to, 1)?;
@@ -57,13 +57,13 @@ pub(super) fn one_by_one(to: SocketAddr) -> Result<(), String> {
 fn explode(to: SocketAddr, bomb: &(&str, u16, Option<&str>, &str)) -> Result<(), String> {
     let (name, status, spent, said) = *bomb;
     let reply = patiently(to, &get(&format!("/{name}")))?;
-    // Its purse may be spent before its request is: that is its own part, too.
+    // The tenant's purse may be empty before its request's budget is used up: that also affects only this tenant.
     let poor = reply.status == 429 && reply.spent.is_some();
     let right = reply.status == status && reply.spent.as_deref() == spent && reply.body.contains(said);
     if right || poor { Ok(()) } else { Err(format!("{name}: {reply:?}")) }
 }
 
-/// Asks until there is room for the connection.
+/// Repeats a request until there is room for the connection.
 fn patiently(to: SocketAddr, request: &[u8]) -> Result<super::client::Reply, String> {
     for _ in 0..100 {
         match ask_once(to, request) {
@@ -89,7 +89,7 @@ pub(super) fn purse(to: SocketAddr) -> Result<(), String> {
     Err(format!("poor: {} requests, and its purse was never empty", statuses.len()))
 }
 
-/// Requests that are none, and the status of their refusal. After it the connection is closed.
+/// Invalid requests, and the status of their refusal. After it the connection is closed.
 pub(super) fn nonsense(to: SocketAddr, rounds: usize) -> Result<(), String> {
     let long = "x".repeat(10_000);
     let start = "POST /wc HTTP/1.1\r\nHost: x\r\n";
@@ -113,7 +113,7 @@ pub(super) fn nonsense(to: SocketAddr, rounds: usize) -> Result<(), String> {
             400,
         ),
         ("POST /wc HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n".into(), 501),
-        // What others read differently: a request may be hidden in it.
+        // What others read differently, so that a request may be hidden in it.
         (format!("{start}Transfer-Encoding: \u{a0}chunked\r\n\r\n0\r\n\r\n"), 400),
         (format!("{start}Transfer-Encoding: ,chunked,\r\n\r\n0\r\n\r\n"), 400),
         (format!("{start}Transfer-Encoding:\r\nContent-Length: 3\r\n\r\nabc"), 400),
@@ -138,7 +138,7 @@ pub(super) fn nonsense(to: SocketAddr, rounds: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// What HTTP allows and few do: `HEAD`, HTTP/1.0, a word before the body, the end of one direction.
+/// What HTTP allows and few clients do: `HEAD`, HTTP/1.0, a go-ahead before the body, closing one direction.
 pub(super) fn manners(to: SocketAddr) -> Result<(), String> {
     let wrong = |what: &str, reply: &dyn std::fmt::Debug| Err(format!("{what}: {reply:?}"));
     let mut client = Client::connect(to)?;
@@ -153,7 +153,7 @@ pub(super) fn manners(to: SocketAddr) -> Result<(), String> {
         Some(reply) if reply.body == "1 2 4\n" => {}
         reply => return wrong("Expect", &reply),
     }
-    // It sends no more, and still gets both answers.
+    // The client sends nothing more, and still gets both answers.
     client.send(&[get("/hello"), get("/greet/a")].concat())?;
     client.end()?;
     let replies = [client.reply(false)?, client.reply(false)?, client.reply(false)?];
@@ -173,14 +173,14 @@ pub(super) fn manners(to: SocketAddr) -> Result<(), String> {
 #[derive(Debug, Default)]
 pub(super) struct Slow {
     pub(super) connections: usize,
-    /// Told 408.
+    /// Answered with 408.
     pub(super) late: usize,
-    /// Told 503, or closed.
+    /// Answered with 503, or closed.
     pub(super) closed: usize,
 }
 
-/// Connections that send a byte now and then, that stop in the middle, that never send anything, and that never read. Each
-/// of them must be over in the end, by the server's doing.
+/// Connections that send a byte now and then, that stop in the middle, that never send anything, and that never read. The
+/// server must end each of them.
 pub(super) fn slow(to: SocketAddr, count: usize) -> Result<Slow, String> {
     let mut open = Vec::new();
     for index in 0..count {
@@ -189,7 +189,7 @@ pub(super) fn slow(to: SocketAddr, count: usize) -> Result<Slow, String> {
         let begin: Vec<u8> = match index % 4 {
             0 => b"GET /hello HTTP/1.1\r\nHost: x\r\nX: ".to_vec(),
             1 => post("/wc", &"x".repeat(60_000))[..200].to_vec(),
-            // Asks and asks, and never reads. Not a neighbour, whose purse all of them together would empty.
+            // Sends many requests and never reads. Not to a neighbour, whose purse all of them together would empty.
             2 => get("/mute").repeat(20),
             _ => Vec::new(),
         };
@@ -202,7 +202,7 @@ pub(super) fn slow(to: SocketAddr, count: usize) -> Result<Slow, String> {
         open.retain(|(index, stream)| {
             let sent = if index % 4 < 2 { (&*stream).write(b"x").map(drop) } else { Ok(()) };
             let mut piece = [0; 256];
-            // Who never reads looks only whether it is over.
+            // A client that never reads only checks whether the connection is over.
             let got = if index % 4 == 2 { stream.peek(&mut piece) } else { (&*stream).read(&mut piece) };
             match got {
                 Ok(got) if piece[..got].starts_with(b"HTTP/1.1 408") => slow.late += 1,
@@ -216,7 +216,7 @@ pub(super) fn slow(to: SocketAddr, count: usize) -> Result<Slow, String> {
             }
             false
         });
-        // Those that were answered and do not read are ours to close.
+        // Connections that were answered and do not read are for this client to close.
         if open.iter().all(|(index, _)| index % 4 == 2) {
             return Ok(slow);
         }
@@ -225,7 +225,7 @@ pub(super) fn slow(to: SocketAddr, count: usize) -> Result<Slow, String> {
     Err(format!("{} of {count} slow connections are still open", open.len()))
 }
 
-/// Writes the modules that no tool would: bytes that are none, and 50,000 blocks in each other.
+/// Writes the modules that no tool would make: bytes that are no module, and 50,000 nested blocks.
 pub(super) fn write_modules(folder: &Path) -> Result<(), String> {
     const DEPTH: usize = 50_000;
     say("no folder for modules", std::fs::create_dir_all(folder))?;
@@ -242,7 +242,7 @@ pub(super) fn write_modules(folder: &Path) -> Result<(), String> {
     say("cannot write a module", std::fs::write(folder.join("nested.wasm"), wasm))
 }
 
-/// As WebAssembly writes numbers.
+/// A number in WebAssembly's encoding (LEB128).
 fn number(mut value: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value > 127 {

@@ -1,14 +1,14 @@
-//! A client for the proof: blocking, on threads of its own, so that nothing of the server's runtime is in it.
+//! A client for the proof: blocking, on threads of its own, so that it uses nothing of the server's runtime.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long an answer may take on a busy machine. Nothing is measured by it: without it a server that hangs would hang the
+/// How long an answer may take on a busy machine. It is only a safeguard: without it a server that hangs would hang the
 /// proof.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What came back.
+/// An answer of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -40,17 +40,17 @@ impl Client {
         say("cannot send", self.stream.write_all(bytes))
     }
 
-    /// No more requests; answers may still come.
+    /// Sends no more requests; answers may still come.
     pub(super) fn end(&self) -> Result<(), String> {
         say("cannot end", self.stream.shutdown(Shutdown::Write))
     }
 
-    /// The next answer; `None` is the end of the connection. To `HEAD` there is no body.
+    /// The next answer; `None` at the end of the connection. The answer to `HEAD` has no body.
     pub(super) fn reply(&mut self, to_head: bool) -> Result<Option<Reply>, String> {
         loop {
             if let Some((reply, length)) = parse(&self.buffer, to_head)? {
                 self.buffer.drain(..length);
-                // The server's word that it goes on is no answer.
+                // `100 Continue` is not an answer.
                 if reply.status != 100 {
                     return Ok(Some(reply));
                 }
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-/// The same on a connection of its own.
+/// The same on a new connection.
 pub(super) fn ask_once(to: SocketAddr, request: &[u8]) -> Result<Reply, String> {
     Client::connect(to)?.ask(request)
 }
@@ -93,7 +93,7 @@ pub(super) fn post(target: &str, body: &str) -> Vec<u8> {
     format!("POST {target} HTTP/1.1\r\nHost: here\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// The same in chunks of so many bytes.
+/// The same, with the body in chunks of `size` bytes.
 pub(super) fn post_chunks(target: &str, body: &str, size: usize) -> Vec<u8> {
     let mut bytes =
         format!("POST {target} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n").into_bytes();

@@ -1,12 +1,12 @@
-//! What the server's process has, and whether it comes back.
+//! What the server's process uses, and whether it comes back.
 //!
-//! Judged is what is counted exactly: bytes that are allocated and not freed, tasks, stacks, descriptors by kind. Resident
-//! memory is only printed, as the system's allocator keeps what was freed, for each thread its own.
+//! Only exact counts are judged: bytes that are allocated and not freed, tasks, stacks, descriptors by kind. Resident memory is only
+//! printed, because the system's allocator keeps freed memory, for each thread separately.
 //!
-//! Some of what an attack leaves is kept on purpose, and is bounded: the runtime keeps records of tasks (80 KiB at a time),
-//! stacks and blocks for closures, as many as were in use at once; wasmi two stacks for each module; lists stay as long as
-//! they were; a spare worker that the watchdog calls has a driver. All of it is filled sooner or later, while a leak grows each time:
-//! so an attack is made again until it leaves nothing, and so many times at most.
+//! Some of what an attack leaves is kept on purpose, and is bounded: the runtime keeps records of tasks (80 KiB at a time), stacks
+//! and blocks for closures, as many as were in use at once; wasmi keeps two stacks for each module; lists keep their length; a spare
+//! worker that the watchdog starts has a driver. All of it reaches its limit sooner or later, while a leak grows each time: so an
+//! attack is repeated until it leaves nothing, up to a maximum.
 
 use super::client::{Client, get, say};
 use std::collections::BTreeMap;
@@ -15,38 +15,38 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Looks at the server until it is at rest.
+/// The most looks at the server until it is at rest.
 const LOOKS_MAX: usize = 600;
-/// What everything may add to the heap from the first look to the last: what is kept on purpose.
+/// The most bytes by which the heap may grow from the first look to the last: what is kept on purpose.
 const KEPT_MAX: u64 = 1 << 20;
-/// Workers that the watchdog may call, each with a driver of its own.
+/// Workers that the watchdog may start, each with a driver of its own.
 const SPARES: usize = 4;
 
 /// How an attack is judged.
 pub(super) struct Rule {
     name: &'static str,
-    /// So many times in a row it must leave nothing, ..
+    /// It must leave nothing so many times in a row, ..
     clean: usize,
     /// .. within so many.
     most: usize,
     /// Bytes that count as nothing.
     slack: u64,
-    /// Stacks that workers keep count as something.
+    /// Whether stacks that workers keep are counted.
     stacks: bool,
 }
 
-/// All attacks at once: how many were open at a time differs, and so does what is kept for them: a few blocks.
+/// All attacks at once: how many were open at a time differs, and so do the few blocks that are kept for them.
 pub(super) const WAVES: Rule = Rule { name: "wave", clean: 1, most: 12, slack: 2 << 10, stacks: false };
-/// Attacks one by one: to the byte, after N rounds and after 2N.
+/// Attacks one by one: exact to the byte, after N rounds and after 2N.
 pub(super) const BATCHES: Rule = Rule { name: "one by one", clean: 2, most: 8, slack: 0, stacks: true };
 
-/// What a process has at rest.
+/// What a process uses at rest.
 #[derive(Clone, Debug)]
 struct Has {
     heap: u64,
     tasks: u64,
     stacks: u64,
-    /// Those that a task has, or a worker keeps at hand.
+    /// Stacks that a task uses, or a worker keeps at hand.
     stacks_in_use: u64,
     abandoned: u64,
     resident_kib: u64,
@@ -66,7 +66,7 @@ impl fmt::Display for Has {
 }
 
 impl Has {
-    /// `None`: there are other connections.
+    /// Reads what the process uses; `None` if there are other connections.
     fn look(process: u32, client: &mut Client) -> Result<Option<Has>, String> {
         let table = client.ask(&get("/-/"))?.body;
         let value = |name: &str| {
@@ -84,7 +84,7 @@ impl Has {
         let resident = resident.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
         let mut descriptors = BTreeMap::new();
         for entry in say("the server is gone", std::fs::read_dir(folder.join("fd")))? {
-            // One that is closed meanwhile has no name any more.
+            // A descriptor that was closed meanwhile has no name any more.
             if let Ok(name) = entry.and_then(|entry| std::fs::read_link(entry.path())) {
                 *descriptors.entry(kind(&name.to_string_lossy())).or_default() += 1;
             }
@@ -100,12 +100,12 @@ impl Has {
         }))
     }
 
-    /// When nothing is left of the connections.
+    /// What the process uses when nothing is left of the connections.
     fn at_rest(process: u32, to: SocketAddr) -> Result<Has, String> {
         let mut client = Client::connect(to)?;
         let mut last: Option<Has> = None;
         for _ in 0..LOOKS_MAX {
-            // Who ends is not counted a moment before all that it had is freed: so it is looked at twice.
+            // A connection that ends stops being counted a moment before all that it had is freed, so two equal readings are needed.
             let now = Has::look(process, &mut client)?;
             match (now, last) {
                 (Some(now), Some(last)) if now.is(&last) && now.count("socket") == 2 => return Ok(now),
@@ -125,7 +125,8 @@ impl Has {
         self.descriptors.get(kind).copied().unwrap_or(0)
     }
 
-    /// Those of workers' drivers, each a ring (or what there was before rings) and a bell; and all others.
+    /// Counts the descriptors of the workers' drivers, each a ring (or epoll where there are no rings) and an eventfd; and all
+    /// others.
     fn drivers(&self) -> ([usize; 2], BTreeMap<&str, usize>) {
         let mut others: BTreeMap<&str, usize> =
             self.descriptors.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
@@ -141,7 +142,7 @@ fn kind(name: &str) -> String {
     name.split(':').next().unwrap_or(name).to_string()
 }
 
-/// What the server had, look by look.
+/// What the server used at each look.
 pub(super) struct Memory {
     process: u32,
     to: SocketAddr,
@@ -149,12 +150,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The first look, at a server that has seen everything once.
+    /// Takes the first look, at a server that has seen everything once.
     pub(super) fn new(process: u32, to: SocketAddr) -> Result<Memory, String> {
         Ok(Memory { process, to, looks: vec![("before", Has::at_rest(process, to)?)] })
     }
 
-    /// Attacks until it leaves nothing, as the rule says.
+    /// Repeats an attack until it leaves nothing, as the rule says.
     pub(super) fn settles(
         &mut self,
         rule: &Rule,
@@ -179,7 +180,7 @@ impl Memory {
         Err(format!("{}: memory does not come back, {} times", rule.name, rule.most))
     }
 
-    /// What must be so after each of them.
+    /// What must hold after each of them.
     fn judge(&self) -> Result<(), String> {
         let [(_, first), .., (_, now)] = &self.looks[..] else { return Ok(()) };
         let ([rings, bells], others) = now.drivers();

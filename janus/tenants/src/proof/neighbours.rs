@@ -1,4 +1,4 @@
-//! The well-behaved tenants: what they are asked, and what they must answer, to the byte.
+//! The well-behaved tenants: their requests, and their answers, to the byte.
 
 use super::client::{Client, Reply, get, post, post_chunks};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ const RETRIES_MAX: u32 = 20;
 /// Their names.
 pub(super) const NAMES: [&str; 5] = ["hello", "greet", "wc", "words", "primes"];
 
-/// What one of them saw.
+/// What the client of one tenant measured.
 #[derive(Debug, Default)]
 pub(super) struct Saw {
     pub(super) latencies: Vec<Duration>,
@@ -22,7 +22,7 @@ pub(super) struct Saw {
 }
 
 impl Saw {
-    /// In microseconds; what a fraction of all requests took at most.
+    /// In microseconds: the longest time that this fraction of all requests took.
     pub(super) fn percentile(&self, fraction: f64) -> u128 {
         let mut sorted = self.latencies.clone();
         sorted.sort_unstable();
@@ -31,7 +31,7 @@ impl Saw {
     }
 }
 
-/// The `turn`th request to a tenant, and its answer.
+/// The `turn`th request to a tenant, and its expected answer.
 fn question(name: &str, turn: usize) -> (Vec<u8>, u16, String) {
     match name {
         "greet" if turn % 7 == 3 => (get("/greet/"), 404, "who is to be greeted?\n".into()),
@@ -63,7 +63,7 @@ fn check(name: &str, turn: usize, reply: &Reply) -> Result<(), String> {
     if *reply == wanted { Ok(()) } else { Err(format!("{name} answered {reply:?} and not {wanted:?}")) }
 }
 
-/// Asks one tenant again and again, until `enough` or `stop`; every answer is looked at.
+/// Sends requests to one tenant until `enough` or `stop`, and checks every answer.
 pub(super) fn run(
     to: SocketAddr,
     name: &'static str,
@@ -80,7 +80,7 @@ pub(super) fn run(
                 turn += together;
                 failures = 0;
             }
-            // Closed before the first byte of an answer, or no room for the connection: another attempt, as every client makes.
+            // Closed before the first byte of an answer, or no room for the connection: tries again, as every client does.
             Err(None) if failures < RETRIES_MAX => {
                 failures += 1;
                 saw.retries += 1;
@@ -94,7 +94,7 @@ pub(super) fn run(
     Ok(saw)
 }
 
-/// `None`: nothing was answered, and the connection is gone.
+/// Sends a request; `None` if nothing was answered and the connection is gone.
 fn ask(
     client: &mut Client,
     name: &str,
