@@ -98,9 +98,18 @@ pub fn note(me: &MachineCpu, path: Path) {
     me.irq_off.path.store(path.number(), Ordering::Relaxed);
 }
 
-/// The machine has booted: the span so far does not count.
+/// The machine has booted: the spans so far do not count. Making the first process has preemption points as any other has.
 pub fn forget(me: &MachineCpu) {
     me.irq_off.change(0);
+    let counters = &me.counters;
+    for counter in [
+        &counters.interrupts_off_max,
+        &counters.interrupts_off_path,
+        &counters.interrupts_off_over_20k,
+        &counters.interrupts_off_over_50k,
+    ] {
+        counter.set(0);
+    }
 }
 
 /// The span is measured from here on, if it was not before. Says whether this call began the measurement.

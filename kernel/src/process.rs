@@ -736,6 +736,8 @@ extern "C" fn thread_begin(_: u64) -> ! {
         rsp: body.start.stack,
         ss: segments::USER_DATA.into(),
     };
+    // What was done on this stack for the thread before may have woken another one that goes first, as at the end of every system call.
+    dispatch::reschedule();
     if thread.life().has_errands() {
         context::settle_before_user(thread);
     }

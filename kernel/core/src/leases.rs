@@ -37,10 +37,10 @@ pub struct GrantId(pub u64);
 /// Who owns a lease: it ends with either of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
-    /// The process, by its number.
-    pub process: u32,
-    /// The session, by its number.
-    pub session: u32,
+    /// The process: a number that no other process ever has. Numbers of processes are used again, so a driver joins number and generation.
+    pub process: u64,
+    /// The session, by its number, which is never used twice.
+    pub session: u64,
 }
 
 /// Through which authority a lease is asked for.
@@ -304,8 +304,11 @@ impl<R: Rules> Book<R> {
         self.live().filter(counts).count() as u64 + self.ghosts
     }
 
-    /// Makes a lease. The refusals come in the order of [`Refused`]: of what is wrong with the request before what stands in its way.
+    /// Makes a lease. A revoked grant is refused first, since it decides the pool; otherwise the refusals come in the order of [`Refused`]: what is
+    /// wrong with the request before what stands in its way. The driver has called [`Book::expire`] for the same `now`: a lease that is over stands in nobody's
+    /// way.
     pub fn create(&mut self, request: &Request, machine: &Machine, now: u64) -> Result<LeaseId, Refused> {
+        debug_assert!(self.next_expiry_ns() > now, "leases that are over by {now} were not ended");
         let lease = self.judge(request, machine, now)?;
         let free = self.leases.iter_mut().find(|slot| slot.is_none()).ok_or(Refused::TableFull)?;
         *free = Some(lease);
@@ -378,7 +381,8 @@ impl<R: Rules> Book<R> {
         if now >= lease.expires_ns && !may_be_late {
             return Err(Refused::Stale);
         }
-        lease.expires_ns = now.saturating_add(lease.lifetime_ns.min(MAX_LIFETIME_NS));
+        // Never back: somebody who read the clock before another one may come after that one.
+        lease.expires_ns = lease.expires_ns.max(now.saturating_add(lease.lifetime_ns.min(MAX_LIFETIME_NS)));
         Ok(lease.expires_ns)
     }
 
@@ -395,12 +399,12 @@ impl<R: Rules> Book<R> {
     }
 
     /// Ends the leases of a process that has ended.
-    pub fn process_ends(&mut self, process: u32, ended: impl FnMut(Ended)) {
+    pub fn process_ends(&mut self, process: u64, ended: impl FnMut(Ended)) {
         self.end_all(Reason::OwnerEnded, |lease| lease.owner.process == process, ended);
     }
 
     /// Ends the leases of a session that logs out.
-    pub fn session_ends(&mut self, session: u32, ended: impl FnMut(Ended)) {
+    pub fn session_ends(&mut self, session: u64, ended: impl FnMut(Ended)) {
         self.end_all(Reason::LoggedOut, |lease| lease.owner.session == session, ended);
     }
 
@@ -427,7 +431,7 @@ impl<R: Rules> Book<R> {
         ranks_as_high: bool,
         free: &CpuMask,
     ) -> Result<Arrival, Refused> {
-        let lease = self.get(id).ok_or(Refused::Stale)?;
+        let lease = self.get(id).filter(|lease| lease.cpus.contains(cpu)).ok_or(Refused::Stale)?;
         let pool = self.tables.pool(lease.pool).ok_or(Refused::UnknownPool)?;
         let mut siblings = lease.cpus.and(&pool.cpus).and(free);
         siblings.remove(cpu);

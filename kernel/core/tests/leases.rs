@@ -146,6 +146,7 @@ fn lease_expire_and_renew() {
     assert_eq!(book.next_expiry_ns(), 10 * MS);
     book.expire(10 * MS - 1, |_| panic!("too early"));
     assert_eq!(book.renew(id, 9 * MS), Ok(19 * MS), "the same lease");
+    assert_eq!(book.renew(id, 8 * MS), Ok(19 * MS), "a clock that was read earlier does not shorten it");
     book.expire(10 * MS, |_| panic!("the old end is no end any more"));
     assert_eq!(
         book.renew(id, 19 * MS),
@@ -189,6 +190,7 @@ fn lease_fairness() {
         "in the pool, and not in the mask"
     );
     assert_eq!(book.arrives(LeaseId(99), one, true, &nobody), Err(Refused::Stale));
+    assert_eq!(book.arrives(id, CpuId::new(3).unwrap(), true, &nobody), Err(Refused::Stale), "not its CPU");
 }
 
 #[test]
@@ -297,6 +299,7 @@ enum Step {
     Renew(u8),
     Wait(u8),
     ProcessEnds(u8),
+    SessionEnds(u8),
     Mint,
     RevokeGrant(u8),
 }
@@ -309,6 +312,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<u8>().prop_map(Step::Renew),
         2 => (0..20_u8).prop_map(Step::Wait),
         1 => (0..3_u8).prop_map(Step::ProcessEnds),
+        1 => (0..3_u8).prop_map(Step::SessionEnds),
         2 => Just(Step::Mint),
         2 => (0..10_u8).prop_map(Step::RevokeGrant),
     ]
@@ -319,7 +323,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Known {
     id: LeaseId,
     cpus: u8,
-    process: u32,
+    process: u64,
     account: u64,
     pool: u16,
     grant: Option<GrantId>,
@@ -332,6 +336,8 @@ struct Oracle {
     live: Vec<Known>,
     revoked: Vec<GrantId>,
     minted: Vec<GrantId>,
+    /// Leases so far.
+    made: u64,
 }
 
 impl Oracle {
@@ -349,7 +355,7 @@ impl Oracle {
 }
 
 /// Plays a history on the book and beside the oracle; says what does not agree.
-fn play<R: Rules>(rules: R, steps: &[Step]) -> Result<(), String> {
+fn play<R: Rules + PartialEq>(rules: R, steps: &[Step]) -> Result<(), String> {
     let mut book = Book::with_rules(tables(), rules);
     let (mut oracle, mut now) = (Oracle::default(), 0_u64);
     for step in steps {
@@ -358,7 +364,10 @@ fn play<R: Rules>(rules: R, steps: &[Step]) -> Result<(), String> {
             Step::Create { cpus: bits, through, process, lifetime } => {
                 let lifetime_ns = u64::from(lifetime) * 5;
                 let numbers: Vec<_> = (0..4).filter(|bit| bits >> bit & 1 != 0).collect();
-                let owner = Owner { process: u32::from(process), session: 1 };
+                let owner = Owner { process: u64::from(process), session: u64::from(process % 2) };
+                // As a driver does: what is over is ended first.
+                book.expire(now, |one| ended.push(one.id));
+                oracle.live.retain(|it| it.expires_ns > now);
                 let (through, account, pool, grant) = match through {
                     0..4 => {
                         let (account, pool) = (u64::from(through % 2) * 7, u16::from(through / 2) * 2);
@@ -374,10 +383,16 @@ fn play<R: Rules>(rules: R, steps: &[Step]) -> Result<(), String> {
                 };
                 let request = Request { through, cpus: cpus(&numbers), owner, latency_ns: MS, lifetime_ns };
                 let may = oracle.may_create(bits, account, pool, grant);
-                match book.create(&request, &machine(4), now) {
+                let before = book.clone();
+                let made = book.create(&request, &machine(4), now);
+                if made.is_err() && book != before {
+                    return Err(format!("{step:?}: refused, and something changed"));
+                }
+                match made {
                     Ok(id) if may => {
+                        oracle.made += 1;
                         let expires_ns = if lifetime == 0 { u64::MAX } else { now + lifetime_ns };
-                        let process = u32::from(process);
+                        let process = u64::from(process);
                         oracle.live.push(Known {
                             id,
                             cpus: bits,
@@ -394,7 +409,7 @@ fn play<R: Rules>(rules: R, steps: &[Step]) -> Result<(), String> {
                 }
             }
             Step::End(which) => {
-                let id = LeaseId(u64::from(which % 8));
+                let id = LeaseId(u64::from(which) % (oracle.made + 2));
                 let is_live = oracle.live.iter().any(|it| it.id == id);
                 match book.end(id, Reason::Revoked) {
                     Ok(one) if is_live => ended.push(one.id),
@@ -404,7 +419,7 @@ fn play<R: Rules>(rules: R, steps: &[Step]) -> Result<(), String> {
                 oracle.live.retain(|it| it.id != id);
             }
             Step::Renew(which) => {
-                let id = LeaseId(u64::from(which % 8));
+                let id = LeaseId(u64::from(which) % (oracle.made + 2));
                 let known = oracle.live.iter_mut().find(|it| it.id == id);
                 let want = match known {
                     None => Err(Refused::Stale),
@@ -429,8 +444,12 @@ fn play<R: Rules>(rules: R, steps: &[Step]) -> Result<(), String> {
                 }
             }
             Step::ProcessEnds(process) => {
-                book.process_ends(u32::from(process), |one| ended.push(one.id));
-                oracle.live.retain(|it| it.process != u32::from(process));
+                book.process_ends(u64::from(process), |one| ended.push(one.id));
+                oracle.live.retain(|it| it.process != u64::from(process));
+            }
+            Step::SessionEnds(session) => {
+                book.session_ends(u64::from(session), |one| ended.push(one.id));
+                oracle.live.retain(|it| it.process % 2 != u64::from(session));
             }
             Step::Mint => oracle.minted.push(book.mint(6, PoolId(2)).map_err(|why| format!("{why:?}"))?),
             Step::RevokeGrant(which) => {

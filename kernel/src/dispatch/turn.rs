@@ -16,10 +16,11 @@ use crate::time::{self, Bill};
 use crate::tracing::{self, Why};
 use ::sched::Effect;
 
-/// Whether [`turn_ends`] may handle the timer interrupt that came at `now`: no thread's timer is due, and no balance step.
+/// Whether [`turn_ends`] may handle the timer interrupt that came at `now`: no thread's timer is due, no balance step and no look
+/// of the watchdog. Such work comes after the thread's time has stopped, for which the lock is taken first.
 #[inline(always)]
 pub fn may_end_turn(me: &PerCpu, now: u64) -> bool {
-    !time::is_anybody_due(me, now) && now < me.dispatch.balance_ns.get()
+    !time::is_anybody_due(me, now) && now < me.dispatch.balance_ns.get() && now < me.flight.watch.next_ns()
 }
 
 /// Handles a timer interrupt at `now`, from user mode, in which no thread's timer is due: other threads may run, until the interrupted thread is
@@ -56,7 +57,10 @@ fn after_misses(
     misses: &Misses,
     effect: Effect,
 ) -> Option<Bill> {
+    // Observers are told inside the interrupt, where allocating is forbidden (K-18).
+    me.in_interrupt.set(true);
     misses.tell(me, &mut bill);
+    me.in_interrupt.set(false);
     if effect == Effect::Dispatch && !misses.is_full() {
         me.want_switch();
     } else {

@@ -43,10 +43,28 @@ fn run() -> i64 {
         step("thread-local data and FS base belong to the thread (K-09)", locals)?;
         step("thread records: Overloaded at the limit, and all back afterwards (K-07)", thread_limit)?;
         step("capability slots: Overloaded at the limit, and all back afterwards (K-07)", slot_limit)?;
+        step(
+            "who joined runs, also if a new thread that enters no kernel was chosen before (K-08)",
+            joined_first,
+        )?;
         step("a number that is used again gets nothing of the old thread's (K-05)", reuse)?;
         step("a joiner that ended is not told, nor is whoever has its number (K-05)", reuse_of_joiner)?;
         step("an answer to an ended thread goes to nobody (K-05)", reuse_in_call)
     })
+}
+
+/// A thread starts another one and ends while a third waits for its end. Its CPU goes to the new thread, on whose stack the joiner is woken: the new
+/// thread must give way before its first instruction, because it may never enter the kernel. With several CPUs the joiner may be woken elsewhere.
+fn joined_first() -> Outcome {
+    static IS_JOINED: AtomicBool = AtomicBool::new(false);
+    let first = thread::spawn(|| thread::spawn(|| IS_JOINED.load(Ordering::Relaxed)));
+    let second = first.join().doing("join")?;
+    IS_JOINED.store(true, Ordering::Relaxed);
+    let gave_way = second.join().doing("join")?;
+    // A slice may end in between where the host takes time.
+    let is_exact = rt::boot_info().cpus == 1 && programs::ticks::is_counted();
+    ensure!(gave_way || !is_exact, "a new thread ran before the joiner, which had waited longer");
+    Ok(())
 }
 
 // ---- K-06 -----------------------------------------------------------------------------------------------------------------
