@@ -341,6 +341,22 @@ struct Oracle {
 }
 
 impl Oracle {
+    /// One of the authorities that there are: with its account, pool and grant.
+    fn authority(&self, number: u8) -> Option<(Through, u64, u16, Option<GrantId>)> {
+        Some(match number {
+            0..4 => {
+                let (account, pool) = (u64::from(number % 2) * 7, u16::from(number / 2) * 2);
+                (Through::Creator { account, pool: PoolId(pool) }, account, pool, None)
+            }
+            4 => (Through::Grant(GrantId(1)), 5, 1, Some(GrantId(1))),
+            5 => (Through::Grant(GrantId(2)), 8, 2, Some(GrantId(2))),
+            _ => {
+                let id = self.minted[self.minted.len().checked_sub(usize::from(number - 5))?];
+                (Through::Grant(id), 6, 2, Some(id))
+            }
+        })
+    }
+
     fn may_create(&self, cpus: u8, account: u64, pool: u16, grant: Option<GrantId>) -> bool {
         let taken = self.live.iter().fold(0, |taken, it| taken | it.cpus);
         let pool_cpus = [0xf, 0b10, 0b1110][usize::from(pool)];
@@ -368,19 +384,7 @@ fn play<R: Rules + PartialEq>(rules: R, steps: &[Step]) -> Result<(), String> {
                 // As a driver does: what is over is ended first.
                 book.expire(now, |one| ended.push(one.id));
                 oracle.live.retain(|it| it.expires_ns > now);
-                let (through, account, pool, grant) = match through {
-                    0..4 => {
-                        let (account, pool) = (u64::from(through % 2) * 7, u16::from(through / 2) * 2);
-                        (Through::Creator { account, pool: PoolId(pool) }, account, pool, None)
-                    }
-                    4 => (Through::Grant(GrantId(1)), 5, 1, Some(GrantId(1))),
-                    5 => (Through::Grant(GrantId(2)), 8, 2, Some(GrantId(2))),
-                    _ => {
-                        let known = oracle.minted.len().checked_sub(usize::from(through - 5));
-                        let Some(id) = known.map(|at| oracle.minted[at]) else { continue };
-                        (Through::Grant(id), 6, 2, Some(id))
-                    }
-                };
+                let Some((through, account, pool, grant)) = oracle.authority(through) else { continue };
                 let request = Request { through, cpus: cpus(&numbers), owner, latency_ns: MS, lifetime_ns };
                 let may = oracle.may_create(bits, account, pool, grant);
                 let before = book.clone();
