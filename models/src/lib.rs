@@ -8,7 +8,7 @@
 //! * `tests/doorbell_loom.rs`: loom, for the one lock-free piece ([`doorbell`]) and its memory orderings.
 //!
 //! Contexts and loans are the kernel's, above the core: [`loans`] drives the kernel's own book of loans, [`lives`] its machine of a thread's
-//! life, both from `kernel/core`. [`teardown`] has the order of the locks around them, and stands for itself.
+//! life, [`leases`] its book of leases, all from `kernel/core`. [`teardown`] has the order of the locks around them, and stands for itself.
 //!
 //! Each of them is also run with a bug planted ([`Flaw`], [`loans::Flaw`], [`teardown::Flaw`]), and must find it.
 //!
@@ -21,6 +21,7 @@
 pub mod board;
 pub mod core;
 pub mod doorbell;
+pub mod leases;
 pub mod lives;
 pub mod loans;
 pub mod ownership;
