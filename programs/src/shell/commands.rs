@@ -4,7 +4,7 @@ use alloc::string::String;
 
 use rt::{Power, UserSession, caps, print, println, time};
 
-use super::{Outcome, Shell, look, top};
+use super::{CommandResult, Shell, look, top};
 use crate::ensure;
 use crate::proof::Failure;
 use crate::text::{Seconds, cut};
@@ -21,7 +21,7 @@ pub(super) struct Command {
     summary: &'static str,
     /// Further explanation, for `help command`.
     more: &'static str,
-    pub(super) run: fn(&mut Shell, &[String]) -> Outcome,
+    pub(super) run: fn(&mut Shell, &[String]) -> CommandResult,
 }
 
 /// How many commands, from the first, `help` explains in a line each, so that its output fits on a screen.
@@ -187,14 +187,14 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 /// Refuses the arguments of a command that takes none.
-pub(super) fn none(arguments: &[String]) -> Outcome {
+pub(super) fn none(arguments: &[String]) -> CommandResult {
     match arguments.first() {
         None => Ok(()),
         Some(word) => Err(Failure::new(format_args!("takes no `{word}`; type it alone"))),
     }
 }
 
-fn help(_: &mut Shell, arguments: &[String]) -> Outcome {
+fn help(_: &mut Shell, arguments: &[String]) -> CommandResult {
     let name = match arguments {
         [] => {
             println!("Try these first:");
@@ -252,7 +252,7 @@ const FOR_PEOPLE: [(&str, &str); 8] = [
 ];
 
 /// The command `time`.
-fn time_of(shell: &mut Shell, arguments: &[String]) -> Outcome {
+fn time_of(shell: &mut Shell, arguments: &[String]) -> CommandResult {
     ensure!(!arguments.is_empty(), "of what? `time run hello`, `time ps`");
     shell.used_ns = None;
     let start = time::now_ns()?;
@@ -266,7 +266,7 @@ fn time_of(shell: &mut Shell, arguments: &[String]) -> Outcome {
 }
 
 /// The command `watch`.
-fn watch(shell: &mut Shell, arguments: &[String]) -> Outcome {
+fn watch(shell: &mut Shell, arguments: &[String]) -> CommandResult {
     let line = arguments.join(" ");
     match arguments.first().map(String::as_str) {
         None => return Err(Failure::new("what? `watch ctx`, `watch ps -t`")),
@@ -288,7 +288,7 @@ fn watch(shell: &mut Shell, arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-fn programs(shell: &mut Shell, arguments: &[String]) -> Outcome {
+fn programs(shell: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     for (name, text) in FOR_PEOPLE {
         println!("  {name:25} {text}");
@@ -309,12 +309,12 @@ fn programs(shell: &mut Shell, arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-fn echo(_: &mut Shell, arguments: &[String]) -> Outcome {
+fn echo(_: &mut Shell, arguments: &[String]) -> CommandResult {
     println!("{}", arguments.join(" "));
     Ok(())
 }
 
-fn history(shell: &mut Shell, arguments: &[String]) -> Outcome {
+fn history(shell: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     for (index, line) in shell.history.lines().enumerate() {
         println!("{:4}  {line}", index + 1);
@@ -322,13 +322,13 @@ fn history(shell: &mut Shell, arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-fn clear(_: &mut Shell, arguments: &[String]) -> Outcome {
+fn clear(_: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     print!("\x1b[2J\x1b[H");
     Ok(())
 }
 
-fn sleep(shell: &mut Shell, arguments: &[String]) -> Outcome {
+fn sleep(shell: &mut Shell, arguments: &[String]) -> CommandResult {
     let [text] = arguments else { return Err(Failure::new("how long? `sleep 2` waits two seconds")) };
     let ns = edit::time::seconds(text);
     let ns =
@@ -347,7 +347,7 @@ fn sleep(shell: &mut Shell, arguments: &[String]) -> Outcome {
     }
 }
 
-fn logout(shell: &mut Shell, arguments: &[String]) -> Outcome {
+fn logout(shell: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     shell.jobs.kill_all();
     // The shell ends even if it has no session, or if its session was already ended from elsewhere.
@@ -365,7 +365,7 @@ fn logout(shell: &mut Shell, arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-fn poweroff(_: &mut Shell, arguments: &[String]) -> Outcome {
+fn poweroff(_: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     let power: Power = caps::any()?;
     println!("powering off");

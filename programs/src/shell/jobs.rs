@@ -11,7 +11,7 @@ use rt::{
 };
 
 use super::commands::{none, print_demos};
-use super::{Outcome, Shell};
+use super::{CommandResult, Shell};
 use crate::ensure;
 use crate::proof::{Doing, Failure};
 use crate::text::{Colour, Tinted};
@@ -277,7 +277,7 @@ fn guests(program: &str) -> Result<Option<UserSession>, Failure> {
 
 impl Shell {
     /// The command `run`.
-    pub(super) fn run(&mut self, words: &[String]) -> Outcome {
+    pub(super) fn run(&mut self, words: &[String]) -> CommandResult {
         if words.is_empty() {
             println!("which program? For example:");
             print_demos();
@@ -363,7 +363,7 @@ impl Shell {
     }
 
     /// The command `jobs`.
-    pub(super) fn list_jobs(&mut self, arguments: &[String]) -> Outcome {
+    pub(super) fn list_jobs(&mut self, arguments: &[String]) -> CommandResult {
         none(arguments)?;
         self.jobs.collect();
         if self.jobs.list.is_empty() {
@@ -379,7 +379,7 @@ impl Shell {
     }
 
     /// The command `kill`.
-    pub(super) fn kill(&mut self, arguments: &[String]) -> Outcome {
+    pub(super) fn kill(&mut self, arguments: &[String]) -> CommandResult {
         let [text] = arguments else {
             return Err(Failure::new("which one? `kill pid` or `kill %job`; `jobs` lists yours"));
         };

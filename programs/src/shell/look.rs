@@ -11,7 +11,7 @@ use rt::{
 };
 
 use super::commands::none;
-use super::{Outcome, Shell};
+use super::{CommandResult, Shell};
 use crate::proof::Failure;
 use crate::text::{Bar, Colour, Count, Mib, Percent, Seconds, Tinted, cut, permille};
 
@@ -63,7 +63,7 @@ pub(super) fn tinted(row: &str) -> Tinted<&str> {
 }
 
 /// The command `ps`.
-pub(super) fn ps(_: &mut Shell, arguments: &[String]) -> Outcome {
+pub(super) fn ps(_: &mut Shell, arguments: &[String]) -> CommandResult {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] => processes(),
@@ -78,7 +78,7 @@ fn charge(system: &SystemInfo) -> Result<()> {
     system.cpus().map(drop)
 }
 
-fn processes() -> Outcome {
+fn processes() -> CommandResult {
     let system = system()?;
     charge(&system)?;
     println!(
@@ -110,7 +110,7 @@ fn processes() -> Outcome {
     Ok(())
 }
 
-fn threads() -> Outcome {
+fn threads() -> CommandResult {
     let system = system()?;
     charge(&system)?;
     let processes = system.processes()?;
@@ -140,7 +140,7 @@ fn threads() -> Outcome {
 }
 
 /// The command `ctx`.
-pub(super) fn contexts(_: &mut Shell, arguments: &[String]) -> Outcome {
+pub(super) fn contexts(_: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     let system = system()?;
     charge(&system)?;
@@ -182,7 +182,7 @@ pub(super) fn contexts(_: &mut Shell, arguments: &[String]) -> Outcome {
 }
 
 /// The command `mem`.
-pub(super) fn mem(_: &mut Shell, arguments: &[String]) -> Outcome {
+pub(super) fn mem(_: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     let machine = system()?.machine(0)?;
     let used = machine.frames.saturating_sub(machine.free_frames);
@@ -205,7 +205,7 @@ pub(super) fn mem(_: &mut Shell, arguments: &[String]) -> Outcome {
 }
 
 /// The command `caps`.
-pub(super) fn caps(_: &mut Shell, arguments: &[String]) -> Outcome {
+pub(super) fn caps(_: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     println!("{:24} {:17} {:>9}  MAY", "NAME", "INTERFACE", "NUMBER");
     for entry in capabilities::granted() {
@@ -239,7 +239,7 @@ pub(super) fn caps(_: &mut Shell, arguments: &[String]) -> Outcome {
 }
 
 /// The command `cpus`.
-pub(super) fn cpus(_: &mut Shell, arguments: &[String]) -> Outcome {
+pub(super) fn cpus(_: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     println!(
         "{:>3} {:>4} {:7} {:>6} {:>6} {:>6} {:>7} {:>10} {:>7} {:>6}",
@@ -266,7 +266,7 @@ pub(super) fn cpus(_: &mut Shell, arguments: &[String]) -> Outcome {
 }
 
 /// The command `counters`.
-pub(super) fn counters(_: &mut Shell, arguments: &[String]) -> Outcome {
+pub(super) fn counters(_: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     for counter in system()?.counters()? {
         println!("{:32} {:>12}", counter.name, counter.value);
@@ -275,7 +275,7 @@ pub(super) fn counters(_: &mut Shell, arguments: &[String]) -> Outcome {
 }
 
 /// The command `uptime`.
-pub(super) fn uptime(_: &mut Shell, arguments: &[String]) -> Outcome {
+pub(super) fn uptime(_: &mut Shell, arguments: &[String]) -> CommandResult {
     none(arguments)?;
     let machine = system()?.machine(0)?;
     println!(

@@ -24,7 +24,7 @@ use jobs::Jobs;
 const HISTORY_MAX: usize = 100;
 
 /// The result of a command.
-type Outcome = core::result::Result<(), Failure>;
+type CommandResult = core::result::Result<(), Failure>;
 
 /// The shell's state.
 struct Shell {

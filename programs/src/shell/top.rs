@@ -8,7 +8,7 @@ use core::fmt::Write;
 use rt::{ContextListing, CpuInfo, Machine, ProcessInfo, ThreadInfo, print};
 
 use super::look::{name_of, share_name, state_name, system, tinted};
-use super::{Outcome, Shell};
+use super::{CommandResult, Shell};
 use crate::proof::Failure;
 use crate::text::{Bar, Mib, Percent, Seconds, cut, permille};
 
@@ -49,7 +49,7 @@ impl Sample {
 }
 
 /// The command `top`.
-pub(super) fn top(shell: &mut Shell, arguments: &[String]) -> Outcome {
+pub(super) fn top(shell: &mut Shell, arguments: &[String]) -> CommandResult {
     let (mut by_process, mut times) = (false, u64::MAX);
     for word in arguments {
         match word.parse() {
