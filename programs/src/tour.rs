@@ -191,7 +191,7 @@ pub fn budget(visitor: &mut Visitor) -> Outcome {
         visitor.tint(colour, format_args!("on time in {on_time} of {PERIODS} periods"))
     );
     ensure!(seen.depletions > 0, "a thread that wants all of a CPU was never throttled");
-    // Where time is the host's, a CPU that the host stops in the middle of an interrupt is charged to the thread that the interrupt serves.
+    // Only by counted instructions: if the host stops a CPU in the middle of an interrupt, the thread that the interrupt serves is charged for the stop.
     if is_exact() {
         ensure!(
             seen.consumed_ns.abs_diff(promised_ns) * 100 <= promised_ns,
